@@ -1,0 +1,3 @@
+"""flwr_fco: federated composite optimisation for Flower."""
+
+__version__ = "0.1.0"

@@ -1,0 +1,1 @@
+"""Seeded data sets and the ways to split them over clients."""

@@ -1,0 +1,56 @@
+"""Every error that this package raises on purpose.
+
+A message says what was wrong (with the value), what was expected and what to do. All of them derive from
+:class:`CompositeError`; those about an argument also derive from :class:`ValueError`, so code that catches
+``ValueError`` keeps working.
+"""
+
+__all__ = [
+    "ClientError",
+    "CompositeError",
+    "ConfigurationError",
+    "ProtocolError",
+    "SpecError",
+    "UnsupportedPairError",
+]
+
+
+class CompositeError(Exception):
+    """Base class of all errors of this package."""
+
+
+class ConfigurationError(CompositeError, ValueError):
+    """An argument, or a combination of arguments, that cannot work."""
+
+
+class UnsupportedPairError(ConfigurationError):
+    """A mirror map and a regularizer whose joint proximal map is not available."""
+
+
+class SpecError(CompositeError, ValueError):
+    """A specification (of a regularizer, a mirror map, ...) that cannot be read."""
+
+
+class ProtocolError(CompositeError, ValueError):
+    """A message whose content is not what the protocol says."""
+
+
+class ClientError(CompositeError, RuntimeError):
+    """A client raised an exception in an in-process simulation.
+
+    The original exception is the ``__cause__``.
+
+    Parameters
+    ----------
+    message : str
+        What happened, with node and round.
+    node_id : int
+        The node whose ClientApp raised.
+    server_round : str
+        The round stamp of the message it was handling.
+    """
+
+    def __init__(self, message: str, node_id: int, server_round: str) -> None:
+        super().__init__(message)
+        self.node_id = node_id
+        self.server_round = server_round

@@ -1,0 +1,108 @@
+"""The contract of a client's loss F_m."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.parameters import Layout, Vector
+
+__all__ = ["Batch", "Objective"]
+
+#: Row numbers of a minibatch; None stands for all rows.
+Batch = NDArray[np.int64] | None
+
+
+class Objective(ABC):
+    """A smooth loss F_m(w), a mean over the client's examples, on flat float64 vectors.
+
+    Subclasses set :attr:`layout` and :attr:`num_examples` and implement :meth:`value` and :meth:`gradient`.
+    A saddle-point objective returns the operator (grad_x f, -grad_y f) from :meth:`gradient`.
+
+    Attributes
+    ----------
+    layout : Layout
+        The model's arrays. The regularizer's default is all but the intercept.
+    num_examples : int
+        Number of the client's examples: its weight in the pooled empirical risk.
+    """
+
+    layout: Layout
+    num_examples: int
+
+    @abstractmethod
+    def value(self, w: Vector) -> float:
+        """Return F_m(w), the mean over all examples."""
+
+    @abstractmethod
+    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
+        """Return the gradient of the mean over a batch.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : ndarray of int64, optional
+            Rows; all by default.
+        out : ndarray, optional
+            Where to write the result; must not be `w`.
+        """
+
+    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        """Add scale times the gradient to `out` in place; fused where a subclass can do it in one pass."""
+        out += scale * self.gradient(w, batch)
+
+    def minibatches(
+        self,
+        rng: np.random.Generator,
+        batch_size: int | None,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+    ) -> Iterator[Batch]:
+        """Yield the row numbers of each minibatch: shuffled epochs, the last partial batch kept.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            One permutation is drawn from it per epoch.
+        batch_size : int or None
+            None: every step uses all rows, nothing is drawn.
+        epochs : int, optional
+            Number of passes over the data.
+        steps : int, optional
+            Number of minibatches, from as many shuffled epochs as it takes. Exactly one of `epochs` and `steps`.
+        """
+        if (epochs is None) == (steps is None):
+            raise ConfigurationError(f"give exactly one of epochs and steps, got epochs={epochs} and steps={steps}")
+        if batch_size is not None and batch_size < 1:
+            raise ConfigurationError(f"batch_size={batch_size}; expected a positive number or None for full batches")
+        n = self.num_examples
+        per_epoch = 1 if batch_size is None else -(-n // batch_size)
+        remaining = steps if epochs is None else epochs * per_epoch
+        assert remaining is not None
+        while remaining > 0:
+            if batch_size is None:
+                yield None
+            else:
+                order = rng.permutation(n)
+                for start in range(0, min(per_epoch, remaining) * batch_size, batch_size):
+                    yield order[start : start + batch_size]
+            remaining -= per_epoch
+
+    def lipschitz(self, norm: str = "l2") -> float:
+        """Return a Lipschitz constant of the gradient.
+
+        Parameters
+        ----------
+        norm : {"l2", "l1"}
+            ``"l2"``: ||grad(u) - grad(v)||_2 <= L ||u - v||_2. ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
+        """
+        raise ConfigurationError(f"{type(self).__name__} does not know its Lipschitz constant; give the rates by hand")
+
+    def metrics(self, w: Vector) -> dict[str, float]:
+        """Return what evaluation should report, as Python numbers; at least the loss."""
+        return {"loss": self.value(w)}

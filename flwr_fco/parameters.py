@@ -1,0 +1,291 @@
+"""Layout: named arrays on the outside, one flat float64 vector on the inside.
+
+Everything that this package computes is arithmetic on one vector. A :class:`Layout` remembers the names, shapes and
+dtypes of the user's arrays, which of them the regularizer acts on, and which are not optimised at all (integer
+counters, running statistics): those pass through.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Entry", "Layout", "Vector"]
+
+Vector = NDArray[np.float64]
+
+#: Arrays that are statistics of the data, not parameters: PyTorch's batch normalisation buffers.
+PASS_THROUGH = ("*running_mean", "*running_var", "*num_batches_tracked")
+#: Last parts of the names of arrays that a regularizer leaves alone by default.
+UNREGULARIZED = ("intercept", "intercept_", "bias")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One named array of a model.
+
+    Parameters
+    ----------
+    name : str
+        The key in the user's ``ArrayRecord``.
+    shape : tuple of int
+        Its shape; ``()`` is a scalar.
+    dtype : str
+        NumPy name of the user's dtype; computations are in float64 whatever it is.
+    offset : int
+        Where the array starts in the flat vector; -1 if it passes through.
+    regularized : bool
+        Whether the regularizer acts on it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    offset: int
+    regularized: bool
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def optimized(self) -> bool:
+        """Whether the array is part of the flat vector."""
+        return self.offset >= 0
+
+    @property
+    def block(self) -> slice:
+        """The array's place in the flat vector."""
+        return slice(self.offset, self.offset + self.size)
+
+
+class Layout:
+    """Names, shapes, dtypes and places of a model's arrays.
+
+    Parameters
+    ----------
+    entries : iterable of Entry
+        The arrays, in the user's order. Offsets must be consecutive.
+
+    Attributes
+    ----------
+    entries : tuple of Entry
+        All arrays, in the user's order.
+    size : int
+        Length of the flat vector.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> layout = Layout.from_arrays({"coefficients": np.zeros(3), "intercept": np.zeros(1)})
+    >>> layout.size, layout.regularized_names
+    (4, ('coefficients',))
+    >>> layout.unflatten(np.arange(4.0))["intercept"]
+    array([3.])
+    """
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self.entries = tuple(entries)
+        names = [entry.name for entry in self.entries]
+        if len(set(names)) != len(names):
+            raise ValueError(f"array names must be unique, got {names}")
+        offset = 0
+        for entry in self.optimized:
+            if entry.offset != offset:
+                raise ValueError(f"array {entry.name!r} starts at {entry.offset}, expected {offset}")
+            offset += entry.size
+        self.size = offset
+
+    @classmethod
+    def from_arrays(
+        cls,
+        arrays: Mapping[str, ArrayLike],
+        *,
+        apply_to: str | Sequence[str] | None = None,
+        pass_through: str | Sequence[str] = PASS_THROUGH,
+    ) -> Layout:
+        """Describe a dictionary of arrays.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array
+            The model. Floating arrays are optimised; integer and boolean arrays pass through.
+        apply_to : str or sequence of str, optional
+            Shell patterns (``"*.weight"``) of the arrays that the regularizer acts on. By default: the arrays of
+            two or more dimensions if there are any, else all but those called ``intercept`` or ``bias``.
+        pass_through : str or sequence of str
+            Shell patterns of floating arrays that are averaged but not optimised.
+
+        Returns
+        -------
+        Layout
+
+        Raises
+        ------
+        ValueError
+            If there is no array to optimise, a dtype is not numeric, or a pattern of ``apply_to`` matches nothing.
+        """
+        through = (pass_through,) if isinstance(pass_through, str) else tuple(pass_through)
+        described = [_describe(name, array, through) for name, array in arrays.items()]
+        candidates = [(name, shape) for name, shape, _, optimized in described if optimized]
+        if not candidates:
+            raise ValueError(
+                f"no floating-point array to optimise among {sorted(arrays)}; pass the model's parameters as "
+                "initial arrays"
+            )
+        hit = _regularized(candidates, apply_to)
+        entries = []
+        offset = 0
+        for name, shape, dtype, optimized in described:
+            entries.append(Entry(name, shape, dtype, offset if optimized else -1, name in hit))
+            offset += math.prod(shape) if optimized else 0
+        return cls(entries)
+
+    @property
+    def optimized(self) -> tuple[Entry, ...]:
+        """The arrays that make up the flat vector."""
+        return tuple(entry for entry in self.entries if entry.optimized)
+
+    @property
+    def passed_through(self) -> tuple[Entry, ...]:
+        """The arrays outside the flat vector."""
+        return tuple(entry for entry in self.entries if not entry.optimized)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names, in the user's order."""
+        return tuple(entry.name for entry in self.entries)
+
+    @property
+    def regularized_names(self) -> tuple[str, ...]:
+        """Names of the arrays that the regularizer acts on."""
+        return tuple(entry.name for entry in self.entries if entry.regularized)
+
+    def regularized_mask(self) -> NDArray[np.bool_]:
+        """Return a mask over the flat vector: True where the regularizer acts.
+
+        Returns
+        -------
+        ndarray of bool, shape (size,)
+        """
+        mask = np.zeros(self.size, dtype=np.bool_)
+        for entry in self.optimized:
+            mask[entry.block] = entry.regularized
+        return mask
+
+    def flatten(self, arrays: Mapping[str, ArrayLike]) -> Vector:
+        """Return the optimised arrays as one new float64 vector.
+
+        Parameters
+        ----------
+        arrays : mapping of str to array
+            At least the optimised arrays, each of its shape.
+
+        Returns
+        -------
+        ndarray of float64, shape (size,)
+
+        Raises
+        ------
+        ValueError
+            If an array is missing or has another shape.
+        """
+        vector = np.empty(self.size)
+        for entry in self.optimized:
+            if entry.name not in arrays:
+                raise ValueError(f"array {entry.name!r} is missing; got {sorted(arrays)}")
+            array = np.asarray(arrays[entry.name])
+            if array.shape != entry.shape:
+                raise ValueError(f"array {entry.name!r} has shape {array.shape}, expected {entry.shape}")
+            vector[entry.block] = array.reshape(-1)
+        return vector
+
+    def unflatten(self, vector: Vector) -> dict[str, NDArray[Any]]:
+        """Return the optimised arrays as new arrays of the user's shapes and dtypes.
+
+        Parameters
+        ----------
+        vector : ndarray of float64, shape (size,)
+
+        Returns
+        -------
+        dict of str to ndarray
+        """
+        return {name: view.astype(self[name].dtype) for name, view in self.views(vector).items()}
+
+    def views(self, vector: Vector) -> dict[str, Vector]:
+        """Return views of the vector, one for each optimised array, of its shape.
+
+        Parameters
+        ----------
+        vector : ndarray of float64, shape (size,)
+
+        Returns
+        -------
+        dict of str to ndarray
+        """
+        if vector.shape != (self.size,):
+            raise ValueError(f"the vector has shape {vector.shape}, expected ({self.size},)")
+        return {entry.name: vector[entry.block].reshape(entry.shape) for entry in self.optimized}
+
+    def to_header(self) -> list[list[Any]]:
+        """Return a JSON-able description; :meth:`from_header` reads it."""
+        return [[e.name, list(e.shape), e.dtype, e.offset, e.regularized] for e in self.entries]
+
+    @classmethod
+    def from_header(cls, header: Iterable[Sequence[Any]]) -> Layout:
+        """Rebuild a layout from :meth:`to_header`."""
+        return cls(
+            Entry(str(name), tuple(int(n) for n in shape), str(np.dtype(dtype)), int(offset), bool(regularized))
+            for name, shape, dtype, offset, regularized in header
+        )
+
+    def __getitem__(self, name: str) -> Entry:
+        for entry in self.entries:
+            if entry.name == name:
+                return entry
+        raise KeyError(name)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Layout) and self.entries == other.entries
+
+    def __hash__(self) -> int:
+        return hash(self.entries)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(
+            f"{e.name}{list(e.shape)}{'*' if e.regularized else ''}{'' if e.optimized else ' (passes through)'}"
+            for e in self.entries
+        )
+        return f"Layout({parts}; size {self.size}, * regularized)"
+
+
+def _describe(name: str, array: ArrayLike, pass_through: Sequence[str]) -> tuple[str, tuple[int, ...], str, bool]:
+    """Return name, shape, dtype and whether the array is optimised."""
+    array = np.asarray(array)
+    if array.dtype.kind not in "fiub":
+        raise ValueError(f"array {name!r} has dtype {array.dtype}; expected floating point, integer or boolean")
+    optimized = array.dtype.kind == "f" and not any(fnmatchcase(name, pattern) for pattern in pass_through)
+    return name, array.shape, str(array.dtype), optimized
+
+
+def _regularized(candidates: Sequence[tuple[str, tuple[int, ...]]], apply_to: str | Sequence[str] | None) -> set[str]:
+    """Return the names of the arrays that a regularizer acts on."""
+    names = [name for name, _ in candidates]
+    if apply_to is not None:
+        patterns = (apply_to,) if isinstance(apply_to, str) else tuple(apply_to)
+        for pattern in patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                raise ValueError(f"apply_to={pattern!r} matches none of the arrays {names}")
+        return {name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)}
+    matrices = {name for name, shape in candidates if len(shape) >= 2}
+    if matrices:
+        return matrices
+    return {name for name in names if name.rsplit(".", 1)[-1] not in UNREGULARIZED}

@@ -1,0 +1,280 @@
+"""The contract of a regularizer psi, and its application to the named arrays of a model."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from itertools import pairwise
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.parameters import Layout, Vector
+from flwr_fco.spec import Specified
+
+__all__ = ["Array", "BoundRegularizer", "Proximable", "Regularizer", "SeparableTerms"]
+
+Array = NDArray[Any]
+Scope = Literal["each", "joint"]
+
+
+class SeparableTerms(NamedTuple):
+    """A separable psi(w) = sum_i a_i |w_i| + b_i/2 w_i^2 + indicator(lower_i <= w_i <= upper_i), term by term.
+
+    Its proximal map is ``clip(soft(v, step * a) / (1 + step * b), lower, upper)``. Each field is a number or an array
+    that broadcasts to the array's shape. Geometries other than the Euclidean one read these to stay in closed form.
+    """
+
+    threshold: float | Array = 0.0
+    shrinkage: float | Array = 0.0
+    lower: float | Array = -np.inf
+    upper: float | Array = np.inf
+
+
+class Proximable(Protocol):
+    """What a mirror map needs of psi on a flat vector: a :class:`Regularizer` or a :class:`BoundRegularizer`."""
+
+    def value(self, w: Array) -> float:
+        """Return psi(w)."""
+
+    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
+        """Return argmin_w step * psi(w) + 1/2 ||w - v||^2."""
+
+    def subgradient(self, w: Array) -> Array:
+        """Return an element of the subdifferential of psi's finite part."""
+
+    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
+        """Return the coordinate-wise form, or None."""
+
+
+class Regularizer(Specified, ABC):
+    """A function psi with an exact proximal map; psi = indicator of a set is a constraint.
+
+    Subclasses are frozen dataclasses that validate their fields in ``__post_init__`` and set ``kind``, a unique name
+    under which they travel to clients. They implement :meth:`value` and :meth:`prox` on one array (of any shape that
+    :meth:`check_shape` accepts).
+
+    Attributes
+    ----------
+    kind : str
+        The name under which the class travels.
+    convex : bool
+        Whether psi is convex. The prox of a non-convex psi is a global minimiser.
+    constraint : bool
+        Whether psi only takes the values 0 and infinity; its prox then ignores the step.
+    """
+
+    family: ClassVar[str] = "regularizer"
+    convex: ClassVar[bool] = True
+    constraint: ClassVar[bool] = False
+
+    @abstractmethod
+    def value(self, w: Array) -> float:
+        """Return psi(w): for a constraint 0.0 inside (up to rounding) and inf outside."""
+
+    @abstractmethod
+    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
+        """Return argmin_w step * psi(w) + 1/2 ||w - v||^2.
+
+        Parameters
+        ----------
+        v : ndarray of float64 or float32
+            The point; not changed unless it is also `out`.
+        step : float
+            A non-negative number. A constraint ignores it, also at 0.
+        out : ndarray, optional
+            Where to write the result; may be `v` itself.
+
+        Returns
+        -------
+        ndarray
+            Of the shape and dtype of `v`; `out` if it was given.
+        """
+
+    def subgradient(self, w: Array) -> Array:
+        """Return an element of the subdifferential of the finite part of psi at w (0 where it has a choice).
+
+        The default is right for constraints (0 is normal to the set at every feasible point).
+        """
+        if not self.constraint:
+            raise ConfigurationError(
+                f"{type(self).__name__} defines no subgradient; FedAvgSubgradient needs one. "
+                "Implement `subgradient(w)`, or use a proximal method."
+            )
+        return np.zeros_like(w)
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return the smallest strength at which 0 minimises <gradient_at_zero, w> + psi(w) to first order.
+
+        Parameters
+        ----------
+        gradient_at_zero : ndarray
+            Gradient of the smooth part at 0 (with the unregularized arrays at their optimum, if one wants the
+            exact threshold of the whole problem).
+        """
+        raise ConfigurationError(f"{type(self).__name__} has no strength at which the solution becomes 0")
+
+    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
+        """Return the coordinate-wise form of psi on an array of this shape, or None if it has none."""
+        return None
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise :class:`ConfigurationError` if psi cannot act on an array of this shape.
+
+        Parameters
+        ----------
+        name : str
+            The array's name, for the message.
+        shape : tuple of int
+        """
+
+    def for_array(self, name: str) -> Regularizer | None:
+        """Return the psi of the array called `name`, None if there is none (see :class:`PerParameter`)."""
+        return self
+
+    def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
+        """Return psi as a function of the flat vector of a model.
+
+        Parameters
+        ----------
+        layout : Layout
+            Names, shapes and which arrays psi acts on.
+        scope : {"each", "joint"}
+            Whether psi acts on each array by itself or on all of them as one long vector.
+        """
+        return BoundRegularizer(self, layout, scope=scope)
+
+
+class BoundRegularizer:
+    """psi on the flat vector of a model: acts on the regularized arrays, leaves the others alone.
+
+    Parameters
+    ----------
+    regularizer : Regularizer
+        The function on one array.
+    layout : Layout
+        The model's arrays.
+    scope : {"each", "joint"}, default "each"
+        ``"each"`` sums psi over the regularized arrays; ``"joint"`` applies it to their concatenation (constraints
+        such as one l1 ball for the whole model).
+
+    Raises
+    ------
+    ConfigurationError
+        If psi cannot act on the shape of an array that it should act on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.regularizers import L1
+    >>> layout = Layout.from_arrays({"coefficients": np.zeros(3), "intercept": np.zeros(1)})
+    >>> L1(1.0).bind(layout).prox(np.array([3.0, -0.5, -2.0, 0.5]), 1.0)
+    array([ 2. ,  0. , -1. ,  0.5])
+    """
+
+    def __init__(self, regularizer: Regularizer, layout: Layout, *, scope: Scope = "each") -> None:
+        if scope not in ("each", "joint"):
+            raise ConfigurationError(f"scope={scope!r}; expected 'each' or 'joint'")
+        self.regularizer = regularizer
+        self.layout = layout
+        self.scope: Scope = scope
+        hit = [entry for entry in layout.optimized if entry.regularized]
+        self._blocks: list[tuple[slice, tuple[int, ...], Regularizer]] = []
+        self._joint: Array | None = None
+        if scope == "joint":
+            size = sum(entry.size for entry in hit)
+            regularizer.check_shape(" + ".join(entry.name for entry in hit), (size,))
+            spans = [entry.block for entry in hit]
+            if all(a.stop == b.start for a, b in pairwise(spans)):
+                if spans:
+                    block = slice(spans[0].start, spans[-1].stop)
+                    self._blocks.append((block, (size,), regularizer))
+            else:
+                self._joint = np.flatnonzero(layout.regularized_mask())
+        else:
+            for entry in hit:
+                own = regularizer.for_array(entry.name)
+                if own is not None:
+                    own.check_shape(entry.name, entry.shape)
+                    self._blocks.append((entry.block, entry.shape, own))
+        self._gaps = self._complement()
+
+    def _complement(self) -> list[slice]:
+        """Return the parts of the vector that no block covers, merged."""
+        if self._joint is not None:
+            return [slice(0, self.layout.size)]
+        gaps = []
+        position = 0
+        for block, _, _ in self._blocks:
+            if block.start > position:
+                gaps.append(slice(position, block.start))
+            position = block.stop
+        if position < self.layout.size:
+            gaps.append(slice(position, self.layout.size))
+        return gaps
+
+    @property
+    def convex(self) -> bool:
+        """Whether every psi in use is convex."""
+        return all(own.convex for _, _, own in self._blocks) if self._blocks else self.regularizer.convex
+
+    @property
+    def blocks(self) -> tuple[tuple[slice, tuple[int, ...], Regularizer], ...]:
+        """Place, shape and psi of every block that psi acts on (empty for a scattered joint scope)."""
+        return tuple(self._blocks)
+
+    def value(self, w: Vector) -> float:
+        """Return psi(w)."""
+        if self._joint is not None:
+            return self.regularizer.value(w[self._joint])
+        total = 0.0
+        for block, shape, own in self._blocks:
+            total += own.value(w[block].reshape(shape))
+        return total
+
+    def prox(self, v: Vector, step: float, out: Vector | None = None) -> Vector:
+        """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; arrays that psi does not act on are copied."""
+        out = np.empty_like(v) if out is None else out
+        if out is not v:
+            for gap in self._gaps:
+                out[gap] = v[gap]
+        for block, shape, own in self._blocks:
+            if len(shape) == 1:
+                own.prox(v[block], step, out[block])
+            else:
+                own.prox(v[block].reshape(shape), step, out[block].reshape(shape))
+        if self._joint is not None:
+            out[self._joint] = self.regularizer.prox(v[self._joint], step)
+        return out
+
+    def subgradient(self, w: Vector) -> Vector:
+        """Return an element of the subdifferential of psi's finite part; 0 where psi does not act."""
+        result = np.zeros_like(w)
+        for block, shape, own in self._blocks:
+            result[block] = own.subgradient(w[block].reshape(shape)).reshape(-1)
+        if self._joint is not None:
+            result[self._joint] = self.regularizer.subgradient(w[self._joint])
+        return result
+
+    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
+        """Return the coordinate-wise form on the flat vector, or None if some psi has none."""
+        terms = SeparableTerms(
+            np.zeros(self.layout.size),
+            np.zeros(self.layout.size),
+            np.full(self.layout.size, -np.inf),
+            np.full(self.layout.size, np.inf),
+        )
+        if self._joint is not None:
+            parts: list[tuple[Any, tuple[int, ...], Regularizer]] = [
+                (self._joint, (self._joint.size,), self.regularizer)
+            ]
+        else:
+            parts = list(self._blocks)
+        for place, own_shape, own in parts:
+            own_terms = own.separable_terms(own_shape)
+            if own_terms is None:
+                return None
+            for target, source in zip(terms, own_terms, strict=True):
+                target[place] = np.broadcast_to(source, own_shape).reshape(-1)  # type: ignore[index]
+        return terms

@@ -1,0 +1,161 @@
+"""Specifications: how a regularizer or a mirror map travels, as JSON and named arrays, without pickle.
+
+A *spec* is a pair of a header (a JSON object with a ``"kind"``) and a dictionary of arrays (weights, groups,
+reference points). Reading a spec never evaluates code: the kind is looked up in a table of registered classes and
+the class validates its arguments as its constructor always does.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.errors import SpecError
+
+__all__ = ["Spec", "Specified"]
+
+_ARRAY = "$array"
+_NESTED = "$nested"
+_MAPPING = "$mapping"
+
+
+class Spec(NamedTuple):
+    """A header (JSON object) and the arrays that it names."""
+
+    header: dict[str, Any]
+    arrays: dict[str, NDArray[Any]]
+
+    def to_json(self) -> str:
+        """Return the header as canonical JSON (sorted keys, no white space)."""
+        return json.dumps(self.header, sort_keys=True, separators=(",", ":"))
+
+    def digest(self) -> str:
+        """Return a hash of header and arrays: equal specs have equal digests."""
+        digest = hashlib.sha256(self.to_json().encode())
+        for name in sorted(self.arrays):
+            array = np.ascontiguousarray(self.arrays[name])
+            digest.update(f"{name}:{array.dtype.str}:{array.shape}".encode())
+            digest.update(array.tobytes())
+        return digest.hexdigest()[:32]
+
+
+class Specified:
+    """Mixin of dataclasses that travel as a :class:`Spec`.
+
+    A direct subclass with ``registry = True`` opens a family (regularizers, mirror maps); every dataclass below it
+    that sets ``kind`` is registered under that name. Fields may be numbers, strings, booleans, None, tuples of these,
+    arrays, other members of a family, and string-keyed mappings of such members.
+    """
+
+    kind: ClassVar[str] = ""
+    family: ClassVar[str] = ""
+    _families: ClassVar[dict[str, dict[str, type[Specified]]]] = {}
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "family" in cls.__dict__:
+            Specified._families.setdefault(cls.family, {})
+        if cls.__dict__.get("kind"):
+            if not cls.family:
+                raise TypeError(f"{cls.__name__} sets kind={cls.kind!r} but belongs to no family")
+            known = Specified._families[cls.family]
+            other = known.get(cls.kind)
+            if other is not None and (other.__module__, other.__qualname__) != (
+                cls.__module__,
+                cls.__qualname__,
+            ):
+                raise TypeError(
+                    f"two {cls.family} classes use kind={cls.kind!r}: {other.__module__}.{other.__qualname__} and "
+                    f"{cls.__module__}.{cls.__qualname__}. Give one of them another kind."
+                )
+            known[cls.kind] = cls
+
+    def to_spec(self) -> Spec:
+        """Return the specification from which :meth:`from_spec` rebuilds an equal object."""
+        if not self.kind:
+            raise SpecError(
+                f"{type(self).__name__} has no registered name, so it cannot travel to clients. "
+                "Give the class a unique `kind: ClassVar[str]` and import its module in the ClientApp too."
+            )
+        header: dict[str, Any] = {"family": self.family, "kind": self.kind}
+        arrays: dict[str, NDArray[Any]] = {}
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            header[field.name] = _encode(getattr(self, field.name), field.name, arrays)
+        return Spec(header, arrays)
+
+    @classmethod
+    def from_spec(cls, spec: Spec) -> Self:
+        """Rebuild an object of this family from its specification.
+
+        Raises
+        ------
+        SpecError
+            If the kind is unknown or the arguments are not those of its constructor.
+        """
+        built = _build(spec.header, spec.arrays, "")
+        if not isinstance(built, cls):
+            raise SpecError(f"the spec describes a {type(built).__name__}, expected a {cls.__name__}")
+        return built
+
+
+def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:
+    if isinstance(value, Specified):
+        nested = value.to_spec()
+        arrays.update({f"{path}/{name}": array for name, array in nested.arrays.items()})
+        return {_NESTED: nested.header}
+    if isinstance(value, np.ndarray):
+        arrays[path] = value
+        return {_ARRAY: path.rsplit("/", 1)[-1]}
+    if isinstance(value, np.generic):
+        return _encode(value.item(), path, arrays)
+    if isinstance(value, Mapping):
+        return {_MAPPING: [[key, _encode(item, f"{path}/{key}", arrays)] for key, item in value.items()]}
+    if isinstance(value, tuple | list):
+        return [_encode(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise SpecError(f"{path} = {value!r} of type {type(value).__name__} cannot be part of a specification")
+
+
+def _decode(value: Any, path: str, arrays: Mapping[str, NDArray[Any]]) -> Any:
+    if isinstance(value, list):
+        return tuple(_decode(item, f"{path}/{i}", arrays) for i, item in enumerate(value))
+    if not isinstance(value, dict):
+        return value
+    if _ARRAY in value:
+        if path not in arrays:
+            raise SpecError(f"the specification names an array {path!r} that did not come with it")
+        return arrays[path]
+    if _NESTED in value:
+        return _build(value[_NESTED], arrays, f"{path}/")
+    if _MAPPING in value:
+        return {key: _decode(item, f"{path}/{key}", arrays) for key, item in value[_MAPPING]}
+    raise SpecError(f"{path} holds an object that is not part of a specification: {sorted(value)}")
+
+
+def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Specified:
+    if not isinstance(header, dict) or "kind" not in header or "family" not in header:
+        raise SpecError(f"not a specification: {header!r}")
+    family, kind = header["family"], header["kind"]
+    known = Specified._families.get(family, {})
+    if kind not in known:
+        raise SpecError(
+            f"unknown {family} {kind!r}; known here: {', '.join(sorted(known)) or 'none'}. "
+            "A class of your own must be imported where the specification is read: import its module in the ClientApp."
+        )
+    cls = known[kind]
+    names = {field.name for field in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    given = {name for name in header if name not in ("family", "kind")}
+    if given - names:
+        raise SpecError(f"{family} {kind!r} has no argument {', '.join(sorted(given - names))}")
+    values = {name: _decode(header[name], f"{prefix}{name}", arrays) for name in given}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise SpecError(f"{family} {kind!r} cannot be built: {error}") from error

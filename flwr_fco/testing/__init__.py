@@ -1,0 +1,1 @@
+"""Checks that users run on their own regularizers, mirror maps, objectives and strategies."""
