@@ -64,6 +64,11 @@ class MirrorMap(Specified, ABC):
     def check_layout(self, layout: Layout) -> None:
         """Raise :class:`ConfigurationError` if the map cannot act on a model of this layout."""
 
+    def bind(self, layout: Layout) -> MirrorMap:
+        """Return the map on the flat vector of a model (itself, unless it distinguishes between arrays)."""
+        self.check_layout(layout)
+        return self
+
     def require(self, regularizer: Proximable) -> None:
         """Raise :class:`UnsupportedPairError` unless the pair is supported."""
         if not self.supports(regularizer):

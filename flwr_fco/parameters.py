@@ -243,7 +243,7 @@ class Layout:
     def from_header(cls, header: Iterable[Sequence[Any]]) -> Layout:
         """Rebuild a layout from :meth:`to_header`."""
         return cls(
-            Entry(str(name), tuple(int(n) for n in shape), str(np.dtype(dtype)), int(offset), bool(regularized))
+            Entry(str(name), tuple(int(n) for n in shape), np.dtype(dtype).name, int(offset), bool(regularized))
             for name, shape, dtype, offset, regularized in header
         )
 
@@ -273,7 +273,7 @@ def _describe(name: str, array: ArrayLike, pass_through: Sequence[str]) -> tuple
     if array.dtype.kind not in "fiub":
         raise ValueError(f"array {name!r} has dtype {array.dtype}; expected floating point, integer or boolean")
     optimized = array.dtype.kind == "f" and not any(fnmatchcase(name, pattern) for pattern in pass_through)
-    return name, array.shape, str(array.dtype), optimized
+    return name, array.shape, array.dtype.name, optimized
 
 
 def _regularized(candidates: Sequence[tuple[str, tuple[int, ...]]], apply_to: str | Sequence[str] | None) -> set[str]:

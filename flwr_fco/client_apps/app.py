@@ -1,0 +1,156 @@
+"""The ClientApp: reads the message, finds the data, runs the local solver that the message names, answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from uuid import uuid4
+
+from flwr.app import Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.clientapp.typing import Mod
+
+from flwr_fco import records
+from flwr_fco.client_apps.local import find_solver
+from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.parameters import Layout
+from flwr_fco.protocol import random_generator
+
+__all__ = ["LoadObjective", "client_app", "forget_objectives"]
+
+LoadObjective = Callable[[Context], Objective]
+
+#: Objectives of this process by (app, role, run, partition). Not in the app itself: Flower's simulation may pickle it
+#: with every message, and the copies of one app must find what the first of them has loaded.
+_objectives: dict[tuple[str, str, int, int], Objective] = {}
+
+_PRIVACY_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
+
+
+def client_app(
+    load_objective: LoadObjective,
+    *,
+    load_evaluation_objective: LoadObjective | None = None,
+    mods: Sequence[Mod] | None = None,
+) -> ClientApp:
+    """Return a ClientApp that serves every strategy of this package.
+
+    Parameters
+    ----------
+    load_objective : callable
+        ``(context) -> Objective``: the client's loss on its training data. Called once per process, run and
+        partition; ``context.node_config`` has ``partition-id`` and ``num-partitions``.
+    load_evaluation_objective : callable, optional
+        The loss on the data for federated evaluation; by default the training data.
+    mods : sequence of callable, optional
+        Flower mods. Those for differential privacy are refused: they clip differences of models.
+
+    Returns
+    -------
+    flwr.clientapp.ClientApp
+        With handlers for training, evaluation and the handshake that tells the server the partition id.
+
+    Raises
+    ------
+    ConfigurationError
+        If a mod clips what the client answers.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> def load(context):
+    ...     rng = np.random.default_rng(int(context.node_config["partition-id"]))
+    ...     features = rng.standard_normal((20, 3))
+    ...     return LeastSquares(features, features @ np.ones(3))
+    >>> app = client_app(load)
+    """
+    for mod in mods or ():
+        name = getattr(mod, "__name__", type(mod).__name__)
+        if name in _PRIVACY_MODS:
+            raise ConfigurationError(
+                f"the mod {name} clips (reply - what was received). The clients of flwr_fco reply with increments of "
+                "a dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
+            )
+    app = ClientApp(mods=list(mods or []))
+    identity = uuid4().hex
+
+    def training_objective(context: Context) -> Objective:
+        return _objective(load_objective, (identity, "train", context.run_id, _partition(context)), context)
+
+    def evaluation_objective(context: Context) -> Objective:
+        if load_evaluation_objective is None:
+            return training_objective(context)
+        key = (identity, "evaluate", context.run_id, _partition(context))
+        return _objective(load_evaluation_objective, key, context)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        try:
+            downlink = records.read_downlink(message, context)
+        except records.PlanMissingError:
+            return Message(records.plan_missing_reply(), reply_to=message)
+        plan = downlink.plan
+        objective = training_objective(context)
+        _check_layout(objective.layout, plan.layout)
+        rng = random_generator(plan.seed, int(message.metadata.group_id), _partition(context))
+        with single_threaded_blas():
+            uplink, _ = find_solver(plan.solver)(downlink, objective, None, rng)
+        answer = records.uplink_records(
+            uplink, num_examples=objective.num_examples, wire_dtype=plan.wire_dtype, request=message.content
+        )
+        return Message(answer, reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message: Message, context: Context) -> Message:
+        objective = evaluation_objective(context)
+        primal = records.read_primal(message.content, objective.layout)
+        metrics = MetricRecord({"num-examples": int(objective.num_examples)})
+        with single_threaded_blas():
+            for name, value in objective.metrics(primal).items():
+                metrics[name] = float(value)
+        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+
+    @app.query("partition")
+    def partition(message: Message, context: Context) -> Message:
+        return Message(records.partition_reply(context), reply_to=message)
+
+    return app
+
+
+def forget_objectives(run_id: int) -> None:
+    """Drop the objectives of a run from this process's memory."""
+    for key in [key for key in _objectives if key[2] == run_id]:
+        del _objectives[key]
+
+
+def _partition(context: Context) -> int:
+    """Return the partition id; a node without one is known by its node id, which is new in every run."""
+    return int(context.node_config.get("partition-id", context.node_id))
+
+
+def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Context) -> Objective:
+    objective = _objectives.get(key)
+    if objective is None:
+        objective = load(context)
+        if not isinstance(objective, Objective):
+            raise ConfigurationError(
+                f"load_objective returned {objective!r}; expected an Objective such as "
+                "flwr_fco.objectives.Logistic(features, labels)"
+            )
+        _objectives[key] = objective
+    return objective
+
+
+def _check_layout(own: Layout, server: Layout) -> None:
+    """Compare names and shapes: which arrays psi acts on, and their dtypes, are the server's business."""
+    if own is server:
+        return
+    here = [(entry.name, entry.shape) for entry in own.optimized]
+    there = [(entry.name, entry.shape) for entry in server.optimized]
+    if here != there:
+        raise ConfigurationError(
+            f"the server's model is {there}, this client's objective has {here}. Give `start` initial arrays with the "
+            "objective's names and shapes, in its order"
+        )

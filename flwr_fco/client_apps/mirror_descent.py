@@ -1,0 +1,55 @@
+"""Local mirror descent: the client half of FedMid and FedMid-OSP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.client_apps.local import local_solver, plan_minibatches
+from flwr_fco.objectives.base import Objective
+from flwr_fco.protocol import Downlink, Uplink
+
+__all__ = ["mirror_descent"]
+
+
+@local_solver("mirror_descent")
+def mirror_descent(
+    downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
+) -> tuple[Uplink, Any]:
+    """Take proximal steps: w <- retrieve(grad h(w) - client_lr g(w), client_lr).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal``. The plan's option ``client-prox`` switches psi off (OSP).
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = w_K - w_0, ``elapsed`` = client_lr K.
+    None
+        No client state.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
+    """
+    plan, client_lr = downlink.plan, downlink.client_lr
+    psi, h = plan.psi, plan.h
+    client_prox = plan.options["client-prox"]
+    start = downlink.vectors["primal"]
+    primal = start.copy()
+    steps = 0
+    for batch in plan_minibatches(plan, objective, rng):
+        dual = h.gradient(primal)
+        objective.add_gradient(primal, batch, -client_lr, dual)
+        if client_prox:
+            h.retrieve(dual, client_lr, psi, primal)
+        else:
+            h.conjugate_gradient(dual, primal)
+        steps += 1
+    return Uplink({"increment": primal - start}, client_lr * steps, steps), state

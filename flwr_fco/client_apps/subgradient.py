@@ -1,0 +1,48 @@
+"""Local subgradient steps: the client half of FedAvgSubgradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.client_apps.local import local_solver, plan_minibatches
+from flwr_fco.objectives.base import Objective
+from flwr_fco.protocol import Downlink, Uplink
+
+__all__ = ["subgradient"]
+
+
+@local_solver("subgradient")
+def subgradient(downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator) -> tuple[Uplink, Any]:
+    """Take subgradient steps: w <- w - client_lr (g(w) + s(w)), s in the subdifferential of psi, sign(0) = 0.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal``.
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = w_K - w_0, ``elapsed`` = client_lr K.
+    None
+        No client state.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
+    """
+    plan, client_lr = downlink.plan, downlink.client_lr
+    start = downlink.vectors["primal"]
+    primal = start.copy()
+    steps = 0
+    for batch in plan_minibatches(plan, objective, rng):
+        direction = plan.psi.subgradient(primal)
+        objective.add_gradient(primal, batch, 1.0, direction)
+        primal -= client_lr * direction
+        steps += 1
+    return Uplink({"increment": primal - start}, client_lr * steps, steps), state

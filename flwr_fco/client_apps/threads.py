@@ -1,0 +1,30 @@
+"""One BLAS thread in local solvers: sums in another order would be other bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["single_threaded_blas"]
+
+_depth = 0
+
+
+@contextmanager
+def single_threaded_blas() -> Iterator[None]:
+    """Run the block with one BLAS thread; nested blocks cost nothing.
+
+    Finding the BLAS libraries takes milliseconds, so whoever runs many messages (``simulate``) opens the outer block.
+    """
+    global _depth
+    if _depth:
+        yield
+        return
+    _depth += 1
+    try:
+        with ThreadpoolController().limit(limits=1, user_api="blas"):
+            yield
+    finally:
+        _depth -= 1

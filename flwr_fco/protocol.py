@@ -1,0 +1,214 @@
+"""What the server half and the client half of an algorithm say to each other, without Flower.
+
+A :class:`Plan` is what all messages of a run have in common and travels once. A :class:`Downlink` is what a client is
+told in a round, an :class:`Uplink` what it answers. ``records.py`` turns the three into Flower records and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.errors import SpecError
+from flwr_fco.mirror_maps import MirrorMap
+from flwr_fco.parameters import Layout, Vector
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
+from flwr_fco.spec import Spec
+
+__all__ = ["Downlink", "Node", "Plan", "Uplink", "random_generator"]
+
+Option = bool | int | float | str
+
+
+class Node(NamedTuple):
+    """A client as the server knows it.
+
+    Parameters
+    ----------
+    node_id : int
+        Flower's identifier, new for each run.
+    partition_id : int or None
+        The number of its shard, the same in every run; None where it is not known.
+    """
+
+    node_id: int
+    partition_id: int | None
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sort key: by partition id, nodes without one last."""
+        if self.partition_id is None:
+            return (1, 0, self.node_id)
+        return (0, self.partition_id, self.node_id)
+
+    def __str__(self) -> str:
+        return f"node {self.node_id}" + ("" if self.partition_id is None else f" (partition {self.partition_id})")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every round of a run has in common.
+
+    Parameters
+    ----------
+    solver : str
+        Name of the local solver: the client half of the algorithm.
+    layout : Layout
+        The model's arrays.
+    regularizer : Regularizer
+        psi.
+    mirror_map : MirrorMap
+        h.
+    scope : {"each", "joint"}
+        Whether psi acts on each array or on all together.
+    local_epochs, local_steps : int or None
+        Passes over the data, or minibatches, per round; exactly one is set.
+    batch_size : int or None
+        None: full batches.
+    seed : int
+        A client's generator of a round comes from (seed, round, partition id).
+    wire_dtype : {"float64", "float32"}
+        In what precision increments travel.
+    options : mapping of str to bool, int, float or str
+        What else the local solver wants to know.
+    """
+
+    solver: str
+    layout: Layout
+    regularizer: Regularizer
+    mirror_map: MirrorMap
+    scope: Scope = "each"
+    local_epochs: int | None = 1
+    local_steps: int | None = None
+    batch_size: int | None = 32
+    seed: int = 0
+    wire_dtype: str = "float64"
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    @cached_property
+    def psi(self) -> BoundRegularizer:
+        """The regularizer on the flat vector."""
+        return self.regularizer.bind(self.layout, scope=self.scope)
+
+    @cached_property
+    def h(self) -> MirrorMap:
+        """The mirror map on the flat vector."""
+        return self.mirror_map.bind(self.layout)
+
+    def to_spec(self) -> Spec:
+        """Return the plan as JSON and arrays."""
+        psi, h = self.regularizer.to_spec(), self.mirror_map.to_spec()
+        header = {
+            "solver": self.solver,
+            "layout": self.layout.to_header(),
+            "regularizer": psi.header,
+            "mirror-map": h.header,
+            "scope": self.scope,
+            "local-epochs": self.local_epochs,
+            "local-steps": self.local_steps,
+            "batch-size": self.batch_size,
+            "seed": self.seed,
+            "wire-dtype": self.wire_dtype,
+            "options": dict(self.options),
+        }
+        arrays = {f"regularizer/{name}": array for name, array in psi.arrays.items()}
+        arrays.update({f"mirror-map/{name}": array for name, array in h.arrays.items()})
+        return Spec(header, arrays)
+
+    @classmethod
+    def from_spec(cls, spec: Spec) -> Plan:
+        """Rebuild a plan.
+
+        Raises
+        ------
+        SpecError
+            If the header is not one that :meth:`to_spec` writes.
+        """
+        header = spec.header
+        try:
+            return cls(
+                solver=header["solver"],
+                layout=Layout.from_header(header["layout"]),
+                regularizer=Regularizer.from_spec(Spec(header["regularizer"], _below(spec.arrays, "regularizer/"))),
+                mirror_map=MirrorMap.from_spec(Spec(header["mirror-map"], _below(spec.arrays, "mirror-map/"))),
+                scope=header["scope"],
+                local_epochs=header["local-epochs"],
+                local_steps=header["local-steps"],
+                batch_size=header["batch-size"],
+                seed=header["seed"],
+                wire_dtype=header["wire-dtype"],
+                options=header["options"],
+            )
+        except KeyError as error:
+            raise SpecError(
+                f"the server's plan lacks {error}; server and client probably run different versions of flwr-fco"
+            ) from error
+
+
+def _below(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+class Downlink(NamedTuple):
+    """What a client is told in a round.
+
+    Parameters
+    ----------
+    plan : Plan
+        What all rounds have in common.
+    vectors : mapping of str to ndarray of float64, shape (d,)
+        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client.
+    client_lr : float
+        Step size of the local solver in this round.
+    elapsed : float
+        Sum of the step sizes behind the dual: the weight of psi at the start of the round.
+    """
+
+    plan: Plan
+    vectors: Mapping[str, Vector]
+    client_lr: float
+    elapsed: float = 0.0
+
+
+class Uplink(NamedTuple):
+    """What a client answers: increments, whose weighted mean is all the server needs.
+
+    Parameters
+    ----------
+    vectors : mapping of str to ndarray of float64
+        ``"increment"`` of shape (d,): end minus start of the local solver.
+    elapsed : float
+        Sum of the client's step sizes in this round.
+    steps : int
+        Number of local steps.
+    weight : float
+        Weight p_m of the client in the round's means; set by the server, the weights of a round sum to 1.
+    """
+
+    vectors: Mapping[str, Vector]
+    elapsed: float
+    steps: int
+    weight: float = float("nan")
+
+
+def random_generator(seed: int, server_round: int, partition_id: int, purpose: int = 1) -> np.random.Generator:
+    """Return the generator of one (seed, round, partition).
+
+    Parameters
+    ----------
+    seed : int
+        The run's seed.
+    server_round : int
+        Flower's round, from 1.
+    partition_id : int
+        The client's partition; 0 for the server.
+    purpose : int, default 1
+        Keeps streams apart that share the other numbers: 1 local solvers, 2 training sample, 3 evaluation sample.
+        Never 0: trailing zeros of a seed sequence do not change it.
+    """
+    return np.random.default_rng((seed, server_round, partition_id, purpose))

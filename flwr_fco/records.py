@@ -1,0 +1,516 @@
+"""The wire protocol: the only place that knows the keys of Flower's records.
+
+Server to client, one ``RecordDict``:
+
+=====================  ============  ==========================================================================
+``"arrays"``           ArrayRecord   the round's flat vectors, e.g. ``dual``; pass-through arrays as ``pass:NAME``
+``"config"``           ConfigRecord  the user's ``train_config`` and ``server-round``
+``"fco"``              ConfigRecord  ``plan`` (a hash), ``client-lr``, ``elapsed``; once ``plan-header`` (JSON)
+``"fco-plan"``         ArrayRecord   once: the plan's arrays (weights, groups), if it has any
+=====================  ============  ==========================================================================
+
+Client to server:
+
+=====================  ============  ==========================================================================
+``"arrays"``           ArrayRecord   ``increment`` (flat), or nothing when the plan is missing
+``"metrics"``          MetricRecord  ``num-examples``, ``elapsed``, ``local-steps``; or ``plan-missing``
+=====================  ============  ==========================================================================
+
+The keys ``"arrays"`` and ``"config"`` are the strategy's ``arrayrecord_key`` and ``configrecord_key``. The round's
+stamp is the message's ``group_id``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from io import BytesIO
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ProtocolError
+from flwr_fco.parameters import Entry, Layout, Vector
+from flwr_fco.protocol import Downlink, Plan, Uplink
+from flwr_fco.spec import Spec
+
+__all__ = [
+    "HANDSHAKE",
+    "ArrayCache",
+    "ClientReport",
+    "PlanMissingError",
+    "add_plan",
+    "check_metrics",
+    "count_bytes",
+    "downlink_records",
+    "has_plan_missing",
+    "layout_of",
+    "partition_of",
+    "partition_reply",
+    "plan_missing_reply",
+    "primal_record",
+    "primal_vector",
+    "read_downlink",
+    "read_primal",
+    "read_unmodified",
+    "read_uplink",
+    "uplink_records",
+]
+
+#: Message type of the question 'which partition are you?' that precedes the first round.
+HANDSHAKE = "query.partition"
+
+_NUMPY = "numpy.ndarray"
+_FCO = "fco"
+_FCO_PLAN = "fco-plan"
+_METRICS = "metrics"
+_PASS = "pass:"
+_PLAN_MISSING = "plan-missing"
+_PARTITION = "partition-id"
+
+
+class PlanMissingError(ProtocolError):
+    """The client was told a plan's hash and does not have that plan (its state died with its SuperNode)."""
+
+
+# --- arrays --------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+    buffer = BytesIO()
+    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(buffer, header)
+    return buffer.getvalue()
+
+
+def _to_array(array: NDArray[Any]) -> Array:
+    """Serialise as ``Array(array)`` does, byte for byte, with one copy of the data instead of three."""
+    dtype, shape = array.dtype.name, array.shape
+    flat = np.ascontiguousarray(array, dtype=dtype).reshape(-1)
+    return Array(dtype, shape, _NUMPY, b"".join((_npy_header(dtype, shape), flat.data.cast("B") if flat.size else b"")))
+
+
+def _from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the data read-only after checking dtype and shape: a view where the header is the usual one."""
+    if array.dtype not in dtypes or tuple(array.shape) != shape:
+        raise ProtocolError(
+            f"array {name!r} is {array.dtype}{list(array.shape)}, expected {' or '.join(dtypes)}{list(shape)}"
+        )
+    if array.stype != _NUMPY:
+        raise ProtocolError(f"array {name!r} is serialised as {array.stype!r}, expected {_NUMPY!r}")
+    header = _npy_header(array.dtype, shape)
+    expected = len(header) + math.prod(shape) * np.dtype(array.dtype).itemsize
+    if len(array.data) == expected and array.data.startswith(header):
+        return np.frombuffer(array.data, dtype=array.dtype, offset=len(header)).reshape(shape)
+    try:
+        value = array.numpy()
+    except (ValueError, TypeError, EOFError, OSError) as error:
+        raise ProtocolError(f"array {name!r} cannot be read: {error}") from error
+    if value.dtype.name not in dtypes or value.shape != shape:
+        raise ProtocolError(
+            f"array {name!r} holds {value.dtype.name}{list(value.shape)}, its label says {array.dtype}{list(shape)}"
+        )
+    return np.ascontiguousarray(value).reshape(shape)
+
+
+def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
+    if not np.isfinite(array).all():
+        bad = int(array.size - np.isfinite(array).sum())
+        raise ProtocolError(f"array {name!r} holds {bad} NaN or infinite values")
+    return array
+
+
+class ArrayCache:
+    """Serialised arrays of a round, by the identity of what they were made from: one copy for all nodes."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, tuple[NDArray[Any], Array]] = {}
+
+    def get(self, array: NDArray[Any]) -> Array:
+        """Return the serialised form of an array, made at the first call."""
+        found = self._arrays.get(id(array))
+        if found is None:
+            # The source is kept too: an id is unique only as long as its object lives.
+            found = self._arrays[id(array)] = (array, _to_array(array))
+        return found[1]
+
+
+def count_bytes(records: Iterable[RecordDict]) -> int:
+    """Return the number of bytes of array data in these records (what a round's traffic consists of)."""
+    return sum(
+        len(array.data)
+        for content in records
+        for record in content.values()
+        if isinstance(record, ArrayRecord)
+        for array in record.values()
+    )
+
+
+# --- primal models: the user's names, shapes and dtypes --------------------------------------------------------------
+
+
+def layout_of(arrays: ArrayRecord, **options: Any) -> Layout:
+    """Describe the user's initial arrays (see :meth:`Layout.from_arrays`)."""
+    return Layout.from_arrays({name: array.numpy() for name, array in arrays.items()}, **options)
+
+
+def primal_record(
+    layout: Layout, primal: Vector, pass_through: Mapping[str, NDArray[Any]] | None = None
+) -> ArrayRecord:
+    """Return a primal vector under the user's names, in the user's dtypes and order.
+
+    Parameters
+    ----------
+    layout : Layout
+    primal : ndarray of float64, shape (layout.size,)
+    pass_through : mapping of str to ndarray, optional
+        The arrays that are not optimised.
+    """
+    record = ArrayRecord()
+    for entry in layout.entries:
+        if entry.optimized:
+            array = primal[entry.block].astype(entry.dtype).reshape(entry.shape)
+        else:
+            array = (pass_through or {})[entry.name]
+        record[entry.name] = _to_array(array)
+    return record
+
+
+def primal_vector(layout: Layout, arrays: ArrayRecord) -> tuple[Vector, dict[str, NDArray[Any]]]:
+    """Return the flat vector and the pass-through arrays of a primal model.
+
+    Raises
+    ------
+    ProtocolError
+        If names, shapes or dtypes are not the layout's, or a value is NaN or infinite.
+    """
+    if set(arrays) != set(layout.names):
+        missing = sorted(set(layout.names) - set(arrays))
+        extra = sorted(set(arrays) - set(layout.names))
+        raise ProtocolError(f"the arrays' names differ from the model's: missing {missing}, unexpected {extra}")
+    vector = np.empty(layout.size)
+    for entry in layout.optimized:
+        array = _from_array(entry.name, arrays[entry.name], _compatible(entry), entry.shape)
+        vector[entry.block] = _finite(entry.name, array).reshape(-1)
+    return vector, {e.name: _read_pass_through(e, arrays[e.name]) for e in layout.passed_through}
+
+
+def _compatible(entry: Entry) -> tuple[str, ...]:
+    """Dtypes in which a floating array may come back: its own first; scikit-learn clients answer in float64."""
+    others = [name for name in ("float64", "float32", "float16") if name != entry.dtype]
+    return (entry.dtype, *others)
+
+
+def _read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:
+    value = _from_array(entry.name, array, (entry.dtype,), entry.shape)
+    return _finite(entry.name, value) if value.dtype.kind == "f" else value
+
+
+def read_primal(content: RecordDict, layout: Layout) -> Vector:
+    """Return the model of an evaluation message as a flat vector."""
+    return primal_vector(layout, _only_array_record(content))[0]
+
+
+# --- server to client ------------------------------------------------------------------------------------------------
+
+
+def downlink_records(
+    downlink: Downlink,
+    *,
+    digest: str,
+    arrayrecord_key: str,
+    configrecord_key: str,
+    config: ConfigRecord,
+    pass_through: Mapping[str, NDArray[Any]],
+    serialised: ArrayCache,
+) -> RecordDict:
+    """Return a downlink as records of one node, without the plan (see :func:`add_plan`).
+
+    Parameters
+    ----------
+    downlink : Downlink
+    digest : str
+        The plan's hash.
+    arrayrecord_key, configrecord_key : str
+        The strategy's record keys.
+    config : ConfigRecord
+        The user's train config, with the round; copied.
+    pass_through : mapping of str to ndarray
+        Arrays that are not optimised.
+    serialised : ArrayCache
+        Shares the arrays, not the records, between nodes.
+    """
+    arrays = ArrayRecord()
+    for name, vector in downlink.vectors.items():
+        arrays[name] = serialised.get(vector)
+    for name, array in pass_through.items():
+        arrays[_PASS + name] = serialised.get(array)
+    fco = ConfigRecord()
+    fco["plan"] = digest
+    fco["client-lr"] = float(downlink.client_lr)
+    fco["elapsed"] = float(downlink.elapsed)
+    content = RecordDict()
+    content[arrayrecord_key] = arrays
+    content[configrecord_key] = config.copy()
+    content[_FCO] = fco
+    return content
+
+
+def add_plan(content: RecordDict, spec: Spec, serialised: ArrayCache) -> None:
+    """Add the plan to the records of a node that does not have it yet."""
+    fco = content[_FCO]
+    assert isinstance(fco, ConfigRecord)
+    fco["plan-header"] = spec.to_json()
+    if spec.arrays:
+        arrays = ArrayRecord()
+        for name, array in spec.arrays.items():
+            arrays[name] = serialised.get(array)
+        content[_FCO_PLAN] = arrays
+
+
+#: Plans by hash: parsed once in a process, not once in a message.
+_plans: dict[str, Plan] = {}
+
+
+def _plan_of(content: RecordDict, context: Context) -> Plan:
+    """Return the plan of a message: from the message, this process's memory or the node's state."""
+    fco = content[_FCO]
+    digest = str(fco["plan"])
+    if "plan-header" in fco:
+        kept = ConfigRecord({"plan": digest, "plan-header": str(fco["plan-header"])})
+        context.state[_FCO] = kept
+        if _FCO_PLAN in content:
+            context.state[_FCO_PLAN] = content[_FCO_PLAN]
+        elif _FCO_PLAN in context.state:
+            del context.state[_FCO_PLAN]
+    stored = context.state.get(_FCO)
+    if not isinstance(stored, ConfigRecord) or stored["plan"] != digest:
+        raise PlanMissingError(f"this node does not have the plan {digest}")
+    plan = _plans.get(digest)
+    if plan is None:
+        arrays = context.state.get(_FCO_PLAN, ArrayRecord())
+        named = {name: array.numpy() for name, array in arrays.items()}  # type: ignore[union-attr]
+        spec = Spec(json.loads(str(stored["plan-header"])), named)
+        if spec.digest() != digest:
+            raise ProtocolError(f"the plan's hash is {spec.digest()}, the message says {digest}")
+        plan = Plan.from_spec(spec)
+        if len(_plans) >= 64:
+            _plans.clear()
+        _plans[digest] = plan
+    return plan
+
+
+def _only_array_record(content: RecordDict) -> ArrayRecord:
+    found = [record for key, record in content.items() if isinstance(record, ArrayRecord) and key != _FCO_PLAN]
+    if len(found) != 1:
+        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
+    return found[0]
+
+
+def read_downlink(message: Message, context: Context) -> Downlink:
+    """Return what the server says in a training message.
+
+    Raises
+    ------
+    PlanMissingError
+        If only the hash of a plan came, and this node does not have it.
+    ProtocolError
+        If the message is not one of ours.
+    """
+    content = message.content
+    if _FCO not in content:
+        raise ProtocolError(
+            "this training message comes from a strategy that is not of flwr_fco (it lacks the 'fco' record). "
+            'Use one of flwr_fco.strategies on the server, without client="unmodified".'
+        )
+    plan = _plan_of(content, context)
+    fco = content[_FCO]
+    vectors = {}
+    for name, array in _only_array_record(content).items():
+        if not name.startswith(_PASS):
+            vectors[name] = _from_array(name, array, ("float64",), (plan.layout.size,))
+    return Downlink(plan, vectors, float(fco["client-lr"]), float(fco["elapsed"]))  # type: ignore[arg-type]
+
+
+# --- client to server ------------------------------------------------------------------------------------------------
+
+
+def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, request: RecordDict) -> RecordDict:
+    """Return an uplink as records.
+
+    Parameters
+    ----------
+    uplink : Uplink
+    num_examples : int
+        The client's number of examples.
+    wire_dtype : {"float64", "float32"}
+    request : RecordDict
+        The message that is answered; the arrays go under the key under which they came.
+    """
+    arrays = ArrayRecord()
+    for name, vector in uplink.vectors.items():
+        arrays[name] = _to_array(vector if wire_dtype == "float64" else vector.astype(wire_dtype))
+    metrics = MetricRecord()
+    metrics["num-examples"] = int(num_examples)
+    metrics["elapsed"] = float(uplink.elapsed)
+    metrics["local-steps"] = int(uplink.steps)
+    content = RecordDict()
+    key = next(key for key, record in request.items() if isinstance(record, ArrayRecord) and key != _FCO_PLAN)
+    content[key] = arrays
+    content[_METRICS] = metrics
+    return content
+
+
+def plan_missing_reply() -> RecordDict:
+    """Return the answer of a client that was not given the plan: the server sends the message again, with it."""
+    return RecordDict({_METRICS: MetricRecord({_PLAN_MISSING: 1})})
+
+
+def has_plan_missing(content: RecordDict) -> bool:
+    """Whether a reply asks for the plan."""
+    metrics = content.get(_METRICS)
+    return isinstance(metrics, MetricRecord) and _PLAN_MISSING in metrics
+
+
+class ClientReport(NamedTuple):
+    """A reply that passed all checks: its uplink, its weight before normalisation, its pass-through arrays."""
+
+    uplink: Uplink
+    examples: float
+    pass_through: dict[str, NDArray[Any]]
+
+
+def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[MetricRecord, float]:
+    found = [record for record in content.values() if isinstance(record, MetricRecord)]
+    if len(found) != 1:
+        raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
+    metrics = found[0]
+    if weighted_by_key not in metrics:
+        raise ProtocolError(f"the MetricRecord lacks the weight key {weighted_by_key!r}; it has {sorted(metrics)}")
+    weight = metrics[weighted_by_key]
+    if isinstance(weight, list) or not math.isfinite(weight) or weight < 0:
+        raise ProtocolError(f"the weight {weighted_by_key!r} is {weight!r}, expected a finite number >= 0")
+    return metrics, float(weight)
+
+
+def check_metrics(content: RecordDict, weighted_by_key: str) -> None:
+    """Raise :class:`ProtocolError` unless an evaluation reply has one MetricRecord of finite numbers and a weight."""
+    metrics, _ = _metrics_of(content, weighted_by_key)
+    for name, value in metrics.items():
+        if not all(math.isfinite(item) for item in (value if isinstance(value, list) else [value])):
+            raise ProtocolError(f"the metric {name!r} is {value!r}")
+
+
+def _positive(metrics: MetricRecord, name: str) -> float:
+    value = metrics.get(name)
+    if isinstance(value, list) or value is None or not math.isfinite(value) or value <= 0:
+        raise ProtocolError(f"the metric {name!r} is {value!r}, expected a finite number > 0")
+    return float(value)
+
+
+def read_uplink(
+    content: RecordDict,
+    layout: Layout,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    wire_dtype: str,
+    weighted_by_key: str,
+) -> ClientReport:
+    """Read and check a reply of our ClientApp.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The reply.
+    layout : Layout
+        The model's arrays.
+    shapes : mapping of str to tuple of int
+        Name and shape of each vector that must be there.
+    wire_dtype : {"float64", "float32"}
+    weighted_by_key : str
+        Key of the weight in the MetricRecord.
+
+    Raises
+    ------
+    ProtocolError
+        With the reason, if anything is missing, extra, of another shape or dtype, NaN or infinite.
+    """
+    arrays = _only_array_record(content)
+    through = {_PASS + entry.name: entry for entry in layout.passed_through}
+    unexpected = set(arrays) - set(shapes) - set(through)
+    missing = set(shapes) - set(arrays)
+    if unexpected or missing:
+        raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
+    vectors = {}
+    for name, shape in shapes.items():
+        value = _finite(name, _from_array(name, arrays[name], (wire_dtype,), shape))
+        vectors[name] = value if value.dtype == np.float64 else value.astype(np.float64)
+    metrics, examples = _metrics_of(content, weighted_by_key)
+    uplink = Uplink(vectors, _positive(metrics, "elapsed"), int(_positive(metrics, "local-steps")))
+    passed = {e.name: _read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
+    return ClientReport(uplink, examples, passed)
+
+
+def read_unmodified(
+    content: RecordDict,
+    layout: Layout,
+    *,
+    sent: Vector,
+    client_lr: float,
+    local_steps: int | None,
+    weighted_by_key: str,
+) -> ClientReport:
+    """Read and check a reply of an ordinary FedAvg ClientApp, which returns its new model.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The reply.
+    layout : Layout
+    sent : ndarray of float64, shape (layout.size,)
+        The model as it was sent, that is in the user's dtypes.
+    client_lr : float
+        The client's learning rate as the user tells it.
+    local_steps : int or None
+        The client's number of steps as the user tells it. The reply's metrics ``elapsed`` or ``local-steps`` win.
+    weighted_by_key : str
+    """
+    vector, passed = primal_vector(layout, _only_array_record(content))
+    metrics, examples = _metrics_of(content, weighted_by_key)
+    if "local-steps" in metrics:
+        steps = int(_positive(metrics, "local-steps"))
+    elif local_steps is not None:
+        steps = local_steps
+    elif "elapsed" in metrics:
+        steps = 1
+    else:
+        raise ProtocolError(
+            "nobody says how many steps this client took: give the strategy local_steps=..., or put 'local-steps' "
+            "(or 'elapsed', the sum of its step sizes) into the client's MetricRecord"
+        )
+    elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
+    return ClientReport(Uplink({"increment": vector - sent}, elapsed, steps), examples, passed)
+
+
+# --- handshake -------------------------------------------------------------------------------------------------------
+
+
+def partition_reply(context: Context) -> RecordDict:
+    """Return a client's answer to the handshake."""
+    record = MetricRecord()
+    partition = context.node_config.get(_PARTITION)
+    if partition is not None:
+        record[_PARTITION] = int(partition)
+    return RecordDict({_METRICS: record})
+
+
+def partition_of(content: RecordDict) -> int | None:
+    """Return the partition id that a handshake's answer names, None if it names none."""
+    metrics = content.get(_METRICS)
+    value = metrics.get(_PARTITION) if isinstance(metrics, MetricRecord) else None
+    return value if isinstance(value, int) else None

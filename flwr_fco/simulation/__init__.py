@@ -1,0 +1,6 @@
+"""Simulation: an in-process Flower Grid, and `simulate` on top of it."""
+
+from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.simulation.simulate import simulate
+
+__all__ = ["InProcessGrid", "simulate"]

@@ -1,0 +1,168 @@
+"""A Flower Grid in this process: nodes are contexts, a message is a function call."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.serverapp import Grid
+
+from flwr_fco.errors import ClientError
+from flwr_fco.simulation import _flower
+
+__all__ = ["InProcessGrid", "isolated"]
+
+#: Flower's code of an error reply for 'the ClientApp raised an exception'.
+CLIENT_APP_RAISED = 2
+
+
+class InProcessGrid(Grid):
+    """Nodes in this process: breakpoints work, and a run with the same seed gives the same bits.
+
+    Every message's content is copied on the way out and on the way back (the bytes of arrays cannot change and are
+    shared), so no client can touch another's input or the server's.
+
+    Parameters
+    ----------
+    client_app : flwr.clientapp.ClientApp
+        Called for each message.
+    num_nodes : int
+        Number of nodes; node m has partition id m.
+    run_config : mapping, optional
+        ``context.run_config`` of the nodes.
+    node_config : callable, optional
+        ``partition_id -> mapping``: what a node's ``context.node_config`` holds besides ``partition-id`` and
+        ``num-partitions``.
+    raise_errors : bool, default True
+        Raise a client's exception as :class:`ClientError` with node and round; False: turn it into an error reply
+        and forget what the handler did to its state, as Flower's simulation does.
+
+    Attributes
+    ----------
+    run_id : int
+        Of this grid's run; random, as Flower's.
+    contexts : dict of int to Context
+        The nodes' contexts by node id.
+    partition_ids : dict of int to int
+        The nodes' partition ids by node id.
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_nodes: int,
+        *,
+        run_config: Mapping[str, Any] | None = None,
+        node_config: Callable[[int], Mapping[str, Any]] | None = None,
+        raise_errors: bool = True,
+    ) -> None:
+        self.client_app = client_app
+        self.raise_errors = raise_errors
+        self.run_id = secrets.randbits(62)
+        self.contexts: dict[int, Context] = {}
+        self.partition_ids: dict[int, int] = {}
+        for partition in range(num_nodes):
+            node_id = partition + 2  # 1 is the SuperLink
+            own = dict(node_config(partition)) if node_config is not None else {}
+            own.update({"partition-id": partition, "num-partitions": num_nodes})
+            self.contexts[node_id] = _flower.new_context(self.run_id, node_id, own, dict(run_config or {}))
+            self.partition_ids[node_id] = partition
+        self._numbers = itertools.count(1)
+        self._replies: dict[str, Message] = {}
+
+    def set_run(self, run: Any) -> None:
+        """Do nothing: the grid has one run."""
+
+    @property
+    def run(self) -> Any:
+        """The run; there is no record of one outside a SuperLink."""
+        raise AttributeError("an in-process grid has no Run record; its number is `run_id`")
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Return a new message."""
+        return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the node ids."""
+        return list(self.contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Deliver messages at once; their replies wait for :meth:`pull_messages`."""
+        numbers = []
+        for message in messages:
+            reply = self._deliver(message)
+            numbers.append(message.metadata.message_id)
+            if reply is not None:
+                self._replies[message.metadata.message_id] = reply
+        return numbers
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Return the replies to these messages."""
+        return [self._replies.pop(number) for number in message_ids if number in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Deliver messages one after the other and return their replies; nothing can time out."""
+        replies = (self._deliver(message) for message in messages)
+        return [reply for reply in replies if reply is not None]
+
+    def _deliver(self, message: Message) -> Message | None:
+        _flower.set_message_id(message, f"{next(self._numbers)}")
+        node_id = message.metadata.dst_node_id
+        context = self.contexts[node_id]
+        request = Message(content=isolated(message.content), metadata=message.metadata)  # type: ignore[call-overload]
+        state = context.state if self.raise_errors else isolated(context.state)
+        try:
+            reply = self.client_app(request, context)
+        except Exception as error:
+            if self.raise_errors:
+                number = message.metadata.group_id
+                raise ClientError(
+                    f"node {node_id} (partition {self.partition_ids[node_id]}) raised "
+                    f"{type(error).__name__} in round {number or '?'} ({message.metadata.message_type}): {error}",
+                    node_id,
+                    number,
+                ) from error
+            context.state = state
+            reason = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
+            reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
+        # A ClientApp is typed to return a message; one that forgets to is silent in Flower, and so it is here.
+        if reply is None:
+            return None  # type: ignore[unreachable]
+        if reply.has_content():
+            reply.content = isolated(reply.content)
+        _flower.set_message_id(reply, f"{next(self._numbers)}")
+        return reply
+
+
+def isolated(content: RecordDict) -> RecordDict:
+    """Return records that share nothing that can change with the given ones."""
+    copy = RecordDict()
+    for key, record in content.items():
+        if isinstance(record, ArrayRecord):
+            arrays = ArrayRecord()
+            for name, array in record.items():
+                arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, array.data)
+            copy[key] = arrays
+        elif isinstance(record, MetricRecord | ConfigRecord):
+            fresh = record.copy()
+            for name, value in record.items():
+                if isinstance(value, list):
+                    fresh[name] = value.copy()  # type: ignore[assignment]
+            copy[key] = fresh
+    return copy

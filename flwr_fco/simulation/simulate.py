@@ -1,0 +1,187 @@
+"""`simulate`: a strategy and a ClientApp in this process, hundreds of rounds a second."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
+
+from flwr_fco.client_apps.app import forget_objectives
+from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.simulation import _flower
+from flwr_fco.simulation.grid import InProcessGrid
+
+__all__ = ["simulate"]
+
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+def simulate(
+    strategy: Strategy,
+    client_app: ClientApp,
+    *,
+    num_nodes: int,
+    num_rounds: int,
+    initial_arrays: ArrayRecord | Mapping[str, NDArray[Any]],
+    evaluate_fn: EvaluateFunction | None = None,
+    evaluate_every: int = 1,
+    train_config: ConfigRecord | None = None,
+    evaluate_config: ConfigRecord | None = None,
+    run_config: Mapping[str, Any] | None = None,
+    node_config: Callable[[int], Mapping[str, Any]] | None = None,
+    raise_errors: bool = True,
+    progress: bool | None = None,
+    verbose: bool = False,
+    **start_options: Any,
+) -> Result:
+    """Run a strategy with its clients in this process.
+
+    The same Strategy and ClientApp run unchanged in Flower's simulation and in a deployment, and end in the same bits.
+
+    Parameters
+    ----------
+    strategy : flwr.serverapp.strategy.Strategy
+        One of ours or any other of Flower's Message API.
+    client_app : flwr.clientapp.ClientApp
+        Such as :func:`flwr_fco.client_apps.client_app` returns.
+    num_nodes : int
+        Number of clients; client m has ``partition-id`` m.
+    num_rounds : int
+        Number of rounds.
+    initial_arrays : ArrayRecord or mapping of str to ndarray
+        The start point.
+    evaluate_fn : callable, optional
+        ``(round, arrays) -> MetricRecord or None``: central evaluation.
+    evaluate_every : int, default 1
+        Evaluate centrally every so many rounds, and before the first and after the last one.
+    train_config, evaluate_config : ConfigRecord, optional
+        Sent to the clients.
+    run_config : mapping, optional
+        ``context.run_config`` of the nodes.
+    node_config : callable, optional
+        ``partition_id -> mapping``, added to ``context.node_config``.
+    raise_errors : bool, default True
+        Raise a client's exception with node and round; False: it becomes an error reply, as in Flower.
+    progress : bool, optional
+        Show a progress bar; by default if standard error is a terminal.
+    verbose : bool, default False
+        Keep Flower's log lines of every round; by default only warnings are shown.
+    **start_options
+        Passed to ``strategy.start``, such as ``callbacks``.
+
+    Returns
+    -------
+    flwr.serverapp.strategy.Result
+        ``arrays`` holds the final primal model; the metrics are by round.
+
+    Raises
+    ------
+    ConfigurationError
+        If the strategy would wait for more nodes than there are (Flower waits for ever).
+    ClientError
+        If a client raised an exception and `raise_errors` is set.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.client_apps import client_app
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> from flwr_fco.regularizers import L1
+    >>> from flwr_fco.strategies import FedDualAvg
+    >>> def load(context):
+    ...     features = np.random.default_rng(context.node_config["partition-id"]).standard_normal((50, 4))
+    ...     return LeastSquares(features, features @ np.array([1.0, -1.0, 0.0, 0.0]))
+    >>> result = simulate(
+    ...     FedDualAvg(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0),
+    ...     client_app(load),
+    ...     num_nodes=3,
+    ...     num_rounds=50,
+    ...     initial_arrays={"coefficients": np.zeros(4), "intercept": np.zeros(1)},
+    ... )
+    >>> (result.arrays["coefficients"].numpy() != 0).tolist()
+    [True, True, False, False]
+    """
+    if num_nodes < 1 or num_rounds < 0 or evaluate_every < 1:
+        raise ConfigurationError(
+            f"num_nodes={num_nodes}, num_rounds={num_rounds}, evaluate_every={evaluate_every}; expected at least one "
+            "node, no negative number of rounds, and an interval of at least 1"
+        )
+    _check_samples(strategy, num_nodes)
+    if not isinstance(initial_arrays, ArrayRecord):
+        initial_arrays = ArrayRecord({name: Array(array) for name, array in initial_arrays.items()})
+
+    def evaluate_sometimes(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
+        if evaluate_fn is None or (server_round % evaluate_every and server_round != num_rounds):
+            return None
+        return evaluate_fn(server_round, arrays)
+
+    show = sys.stderr.isatty() if progress is None else progress
+    grid = _ReportingGrid(
+        client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
+    )
+    with ExitStack() as stack:
+        stack.enter_context(_flower.identity(grid.run_id))
+        stack.enter_context(nullcontext() if verbose else _flower.quiet())
+        stack.enter_context(single_threaded_blas())
+        stack.callback(forget_objectives, grid.run_id)
+        grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext(_no_report))
+        return strategy.start(
+            grid,
+            initial_arrays,
+            num_rounds,
+            train_config=train_config,
+            evaluate_config=evaluate_config,
+            evaluate_fn=None if evaluate_fn is None else evaluate_sometimes,
+            **start_options,
+        )
+
+
+class _ReportingGrid(InProcessGrid):
+    """Reports each training round: the only hook that every strategy of Flower passes."""
+
+    report: Callable[[], None]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        messages = list(messages)
+        replies = super().send_and_receive(messages, timeout=timeout)
+        if messages and messages[0].metadata.message_type == "train":
+            self.report()
+        return replies
+
+
+def _no_report() -> None:
+    pass
+
+
+@contextmanager
+def _progress_bar(num_rounds: int) -> Iterator[Callable[[], None]]:
+    # Flower itself depends on rich; imported here because most runs in a process show no bar.
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as bar:
+        task = bar.add_task("rounds", total=num_rounds)
+        yield lambda: bar.advance(task)
+
+
+def _check_samples(strategy: Strategy, num_nodes: int) -> None:
+    """Refuse a strategy that would wait for nodes that cannot come."""
+    for kind in ("train", "evaluate"):
+        fraction = getattr(strategy, f"fraction_{kind}", 0.0)
+        if fraction == 0.0:
+            continue
+        for name in (f"min_{kind}_nodes", "min_available_nodes"):
+            needed = getattr(strategy, name, 0)
+            if needed > num_nodes:
+                raise ConfigurationError(
+                    f"{type(strategy).__name__} has {name}={needed}, but there are num_nodes={num_nodes}: it would "
+                    f"wait for ever. Lower {name}, or simulate more nodes"
+                )

@@ -1,0 +1,106 @@
+"""FedAvg with subgradients of psi: the baseline that never gives an exact zero.
+
+Algorithm ('FedAvg (d)' of Yuan, Zaheer, Reddi 2021, section 5), their symbols in brackets::
+
+    server: primal [w_0]
+    each round:
+        each client: start at primal; for each minibatch:
+            primal <- primal - client_lr (gradient + s)      s in the subdifferential of psi, sign(0) = 0
+            send the increment [w_K - w_0]
+        server: primal <- primal + server_lr * mean(increment)
+
+Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. constraints
+contribute no subgradient, so the iterates may leave the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, NamedTuple, Unpack
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.parameters import Vector
+from flwr_fco.protocol import Uplink
+from flwr_fco.strategies.base import CompositeOptions, CompositeStrategy, mean_increment
+
+__all__ = ["FedAvgSubgradient", "PrimalState"]
+
+
+class PrimalState(NamedTuple):
+    """State of a strategy that averages primal points.
+
+    Parameters
+    ----------
+    primal : ndarray of float64, shape (d,)
+        The model, w_r.
+    round : int
+        Number of successful rounds, r.
+    total : ndarray of float64, shape (d,) or (0,)
+        Sum of the primal points of all rounds (empty for ``output="last"``).
+    averaged : int
+        Number of points in `total`.
+    """
+
+    primal: Vector
+    round: int
+    total: Vector
+    averaged: int
+
+    def moved_to(self, primal: Vector) -> PrimalState:
+        """Return the state after one more round."""
+        if self.total.size == 0:
+            return PrimalState(primal, self.round + 1, self.total, 0)
+        return PrimalState(primal, self.round + 1, self.total + primal, self.averaged + 1)
+
+
+class FedAvgSubgradient(CompositeStrategy):
+    """FedAvg on F_m + psi by subgradients: w <- w - client_lr (g + s), s in the subdifferential of psi.
+
+    Dense: an average of points that are almost zero is almost zero, never zero.
+
+    Parameters
+    ----------
+    **options
+        See :class:`CompositeStrategy`. The mirror map must be Euclidean.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> FedAvgSubgradient(regularizer=L1(0.01), client_lr=0.1, local_epochs=1).local_solver
+    'subgradient'
+    """
+
+    local_solver: ClassVar[str] = "subgradient"
+    limit: ClassVar[str] = "subgradient"
+
+    def __init__(self, **options: Unpack[CompositeOptions]) -> None:
+        super().__init__(**options)
+        if not isinstance(self.mirror_map, Euclidean):
+            raise ConfigurationError(
+                f"FedAvgSubgradient averages primal points, mirror_map={self.mirror_map!r} has no part in it; "
+                "use Euclidean(), or FedMid or FedDualAvg for other geometries"
+            )
+
+    def init_state(self, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        return PrimalState(primal, 0, np.zeros(primal.size if self.output == "average" else 0), 0)
+
+    def vectors(self, state: Any) -> dict[str, Vector]:
+        """Return the primal point."""
+        return {"primal": state.primal}
+
+    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+        """Return the state with primal + server_lr * mean(increment)."""
+        mean, _ = mean_increment(uplinks, normalize=self.normalize_local_work)
+        return state.moved_to(state.primal + self.rates()[1] * mean)
+
+    def retrieve(self, state: PrimalState) -> Vector:
+        """Return the primal point."""
+        return state.primal

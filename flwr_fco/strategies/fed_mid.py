@@ -1,0 +1,125 @@
+"""Federated mirror descent: proximal steps on the clients, averages of primal points on the server.
+
+Algorithm 2 (FedMid) and algorithm 4 (FedMid-OSP, 'only server proximal') of Yuan, Zaheer, Reddi (ICML 2021), their
+symbols in brackets::
+
+    server: primal [w_r]
+    each round:
+        each client: start at primal; for each minibatch, with gradient g:
+            primal <- retrieve(grad h(primal) - client_lr g, client_lr)        OSP: conjugate_gradient( . )
+            send the increment [w_K - w_0] and elapsed, the sum of its step sizes
+        server: primal <- retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))
+
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The mean of sparse points is not sparse (the curse of
+primal averaging), and the server's one proximal step cannot undo it.
+
+Erratum: as printed, psi acts on the client and again on the server, so FedMid solves the problem with twice the
+strength. That is the default here; ``server_prox=False`` or ``client_prox=False`` counts psi once.
+
+Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
+weighted by examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+
+from flwr_fco.parameters import Vector
+from flwr_fco.protocol import Option, Uplink
+from flwr_fco.strategies.base import CompositeOptions, CompositeStrategy, mean_increment
+from flwr_fco.strategies.fed_avg_subgradient import PrimalState
+
+__all__ = ["FedMid", "FedMidOSP"]
+
+
+class FedMid(CompositeStrategy):
+    """Federated mirror descent, algorithm 2: local proximal steps, primal averaging, a server proximal step.
+
+    Parameters
+    ----------
+    client_prox : bool, default True
+        Whether psi acts in the local steps.
+    server_prox : bool, default True
+        Whether psi acts in the server's step. With both, as printed in the paper, psi counts twice: the limit is the
+        solution for 2 * strength.
+    **options
+        See :class:`CompositeStrategy`.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 2.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> FedMid(regularizer=L1(0.01), server_prox=False).limit
+    'doubled strength'
+    """
+
+    local_solver: ClassVar[str] = "mirror_descent"
+    limit: ClassVar[str] = "doubled strength"
+
+    def __init__(
+        self, *, client_prox: bool = True, server_prox: bool = True, **options: Unpack[CompositeOptions]
+    ) -> None:
+        super().__init__(**options)
+        self.client_prox, self.server_prox = client_prox, server_prox
+
+    def solver_options(self) -> dict[str, Option]:
+        """Return whether psi acts in the local steps."""
+        return {"client-prox": self.client_prox}
+
+    def settings(self) -> list[tuple[str, str]]:
+        """Return the line about where psi acts."""
+        return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]
+
+    def init_state(self, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        self.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
+        return PrimalState(primal, 0, np.zeros(primal.size if self.output == "average" else 0), 0)
+
+    def vectors(self, state: Any) -> dict[str, Vector]:
+        """Return the primal point."""
+        return {"primal": state.primal}
+
+    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
+        server_lr = self.rates()[1]
+        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+        dual = self.h.gradient(state.primal) + server_lr * mean
+        if self.server_prox:
+            return state.moved_to(self.h.retrieve(dual, server_lr * elapsed, self.psi))
+        return state.moved_to(self.h.conjugate_gradient(dual))
+
+    def retrieve(self, state: PrimalState) -> Vector:
+        """Return the primal point."""
+        return state.primal
+
+
+class FedMidOSP(FedMid):
+    """Federated mirror descent, only server proximal, algorithm 4: psi acts in the server's step alone.
+
+    Parameters
+    ----------
+    server_prox : bool, default True
+        Whether psi acts at all.
+    **options
+        See :class:`CompositeStrategy`.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 4.
+
+    Examples
+    --------
+    >>> FedMidOSP().client_prox
+    False
+    """
+
+    limit: ClassVar[str] = "biased"
+
+    def __init__(self, *, server_prox: bool = True, **options: Unpack[CompositeOptions]) -> None:
+        super().__init__(client_prox=False, server_prox=server_prox, **options)
