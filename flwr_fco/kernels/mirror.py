@@ -55,8 +55,8 @@ def soft_threshold(z: Vector, threshold: Vector, out: Vector) -> None:
         elif v < -a:
             out[i] = v + a
         else:
-            # 0 for numbers; a NaN is neither above nor below and must not be hidden.
-            out[i] = 0.0 * v
+            # A NaN is neither above nor below and must not be hidden.
+            out[i] = v if math.isnan(v) else 0.0
 
 
 @njit(cache=True)
@@ -125,15 +125,14 @@ def p_norm(z: Vector, p: float) -> float:
     total = 0.0
     for i in range(z.size):
         total += (abs(z[i]) / scale) ** p
-    return scale * total ** (1.0 / p)
+    return float(scale * total ** (1.0 / p))
 
 
 @njit(cache=True)
 def p_norm_point(z: Vector, p: float, radius: float, out: Vector) -> None:
     """Write P(z) = argmin { -<z, u> + ||u||_q^2 / (2 (q-1)) : ||u||_q <= radius }.
 
-    With x = z/max|z| and N = ||x||_p the point is max|z|/(p-1) N^(2-p) x^(p-1) inside the ball, and
-    radius (x/N)^(p-1) on its border.
+    With x = z/max|z| and N = ||x||_p the point is min(max|z| N/(p-1), radius) (x/N)^(p-1).
     """
     scale = _largest(z)
     if scale == 0.0:
@@ -142,10 +141,7 @@ def p_norm_point(z: Vector, p: float, radius: float, out: Vector) -> None:
         return
     total = _scaled_powers(z, scale, p, out)
     length = scale / (p - 1.0) * total ** (1.0 / p)
-    if length > radius:
-        factor = radius * total ** ((1.0 - p) / p)
-    else:
-        factor = scale / (p - 1.0) * total ** ((2.0 - p) / p)
+    factor = min(length, radius) * total ** ((1.0 - p) / p)
     for i in range(z.size):
         out[i] *= factor
 
@@ -393,9 +389,7 @@ def _log_weight(s: float, b: float) -> float:
 
 
 @njit(cache=True)
-def orthant_terms(
-    z: Vector, threshold: Vector, shrinkage: Vector, lower: Vector, upper: Vector, out: Vector
-) -> bool:
+def orthant_terms(z: Vector, threshold: Vector, shrinkage: Vector, lower: Vector, upper: Vector, out: Vector) -> bool:
     """Write argmin_{w >= 0} { -<z, w> + psi(w) + sum w log w - w }, coordinate by coordinate."""
     step_a = 0 if threshold.size == 1 else 1
     step_b = 0 if shrinkage.size == 1 else 1
@@ -553,8 +547,8 @@ def diagonal_terms(
             value -= a
         elif value < -a:
             value += a
-        else:
-            value = 0.0 * value
+        elif not math.isnan(value):
+            value = 0.0
         value /= weights[i * step_w] + shrinkage[i * step_b]
         if value < lower[i * step_l]:
             value = lower[i * step_l]
