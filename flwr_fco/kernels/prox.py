@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 __all__ = [
     "absolute_sum",
-    "block_scale",
-    "block_sums",
     "clip",
     "clip_arrays",
+    "group_norms",
+    "group_shrink",
     "keep_largest",
     "level_clip",
     "scale",
@@ -535,51 +535,44 @@ def weighted_ball_project(v: Array, weights: Array, radius: float, out: Array) -
 
 
 @njit(cache=True, error_model="numpy")
-def block_sums(v: Array, groups: Array, number: int) -> Array:
-    """Return the Euclidean norm of every group; `groups` holds the number of each coordinate's group."""
-    total = np.zeros(number)
+def group_norms(v: Array, groups: Array, number: int) -> Array:
+    """Return the Euclidean norm of each of `number` groups; groups[i] is the group of coordinate i."""
+    norms = np.zeros(number)
     for i in range(v.size):
         x = np.float64(v[i])
-        total[groups[i]] += x * x
+        norms[groups[i]] += x * x
+    # Groups whose squares left the range of floats (or are 0) are summed again in units of their largest element;
+    # a unit of 0 marks the others.
+    unit = np.zeros(number)
     odd = False
     for g in range(number):
-        if not 1e-280 < total[g] < 1e300 and total[g] != 0.0:
-            odd = True
-        if total[g] == 0.0:
+        if norms[g] < 1e-280 or norms[g] > 1e300:
             odd = True
     if odd:
-        # Squares over- or underflowed somewhere (or a group is 0): take those groups' norms in their own unit.
-        top = np.zeros(number)
         for i in range(v.size):
-            x = abs(np.float64(v[i]))
-            if x > top[groups[i]] or x != x:
-                top[groups[i]] = x
+            g = groups[i]
+            if norms[g] < 1e-280 or norms[g] > 1e300:
+                unit[g] = max(unit[g], abs(np.float64(v[i])))
         for g in range(number):
-            if not 1e-280 < total[g] < 1e300:
-                total[g] = 0.0
-            else:
-                top[g] = 0.0
+            if unit[g] > 0.0:
+                norms[g] = 0.0
         for i in range(v.size):
-            unit = top[groups[i]]
-            if unit > 0.0 and unit < np.inf:
-                x = np.float64(v[i]) / unit
-                total[groups[i]] += x * x
-        for g in range(number):
-            if top[g] > 0.0 and top[g] < np.inf:
-                total[g] = top[g] * math.sqrt(total[g])
-            elif top[g] == np.inf or top[g] != top[g]:
-                total[g] = top[g]
-            else:
-                total[g] = math.sqrt(total[g])
-        return total
+            g = groups[i]
+            if unit[g] > 0.0:
+                x = np.float64(v[i]) / unit[g]
+                norms[g] += x * x
     for g in range(number):
-        total[g] = math.sqrt(total[g])
-    return total
+        norms[g] = math.sqrt(norms[g]) * (unit[g] if unit[g] > 0.0 else 1.0)
+    return norms
 
 
 @njit(cache=True, error_model="numpy")
-def block_scale(v: Array, groups: Array, factors: Array, out: Array) -> None:
-    """Write v_i times the factor of its group."""
+def group_shrink(v: Array, groups: Array, norms: Array, threshold: float, weights: Array, out: Array) -> None:
+    """Write v_i max(1 - threshold * weights_g / norms_g, 0), g the group of i."""
+    factors = np.empty(norms.size)
+    for g in range(norms.size):
+        limit = threshold * weights[g]
+        factors[g] = 0.0 if norms[g] <= limit else 1.0 - limit / norms[g]
     for i in range(v.size):
         out[i] = np.float64(v[i]) * factors[groups[i]] + 0.0
 
