@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -364,11 +365,7 @@ def _collapsed(field: Any) -> Any:
 
 def _scaled(terms: SeparableTerms, t: float, size: int | None) -> Terms:
     """Return t psi's terms as arrays for the kernels; any size will do if it is None."""
-    factors = (t, t, 1.0, 1.0)
-    arrays = [
-        np.atleast_1d(np.multiply(field, factor, dtype=np.float64))
-        for field, factor in zip(terms, factors, strict=True)
-    ]
+    arrays = [_vector(terms.threshold, t), _vector(terms.shrinkage, t), _vector(terms.lower), _vector(terms.upper)]
     if size is not None:
         for name, array in zip(Terms._fields, arrays, strict=True):
             if array.shape not in ((1,), (size,)):
@@ -377,6 +374,15 @@ def _scaled(terms: SeparableTerms, t: float, size: int | None) -> Terms:
                     "layout (psi.bind(layout)), or give it weights of the vector's shape"
                 )
     return Terms(*arrays)
+
+
+def _vector(field: Any, factor: float = 1.0) -> Vector:
+    """Return factor * field, at most the largest float, as an array of its own (kernels want writable ones)."""
+    if isinstance(field, float):
+        return np.array([field if factor == 1.0 else min(field * factor, sys.float_info.max)])
+    with np.errstate(over="ignore"):
+        array = np.atleast_1d(np.multiply(field, factor, dtype=np.float64))
+    return array if factor == 1.0 else np.minimum(array, sys.float_info.max, out=array)
 
 
 def _spread(field: Vector, size: int) -> Vector:
