@@ -1,5 +1,6 @@
 """Checks that users run on their own regularizers, mirror maps, objectives and strategies."""
 
+from flwr_fco.testing.mirror_maps import check_mirror_map, check_pair
 from flwr_fco.testing.regularizers import check_regularizer
 
-__all__ = ["check_regularizer"]
+__all__ = ["check_mirror_map", "check_pair", "check_regularizer"]
