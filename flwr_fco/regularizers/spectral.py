@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
-from scipy.linalg import eigh, lapack
+from scipy.linalg import lapack
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
@@ -46,20 +46,23 @@ def numerical_rank(w: Array) -> int:
 #: Condition number of the kept part up to which the Gram matrix is used. Squaring costs accuracy: the smallest kept
 #: singular value comes out with relative error eps * condition^2, about 2e-10 here.
 GRAM_CONDITION = 1e3
-#: Sides (of the smaller Gram matrix) from which the next method is tried, by measurement (benchmarks/prox.py).
-SUBSET_FROM = 64
-SUBSPACE_FROM = 300
+#: Side of the smaller Gram matrix from which few large eigenvalues are sought first (benchmarks/prox.py).
+SUBSPACE_FROM = 150
 
 
 def unit_of(matrix: Array) -> float:
-    """Return a power of two near max |matrix|; NaN if the matrix has NaN or infinities.
-
-    Divided by it, nothing over- or underflows that matters.
-    """
+    """Return a power of two by which the squares of the matrix are in range; NaN if it has NaN or infinities."""
     top = float(np.abs(matrix).max(initial=0.0))
     if not math.isfinite(top):
         return math.nan
-    return math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021)) if top > 0.0 else 1.0
+    if top == 0.0 or 1e-60 < top < 1e60:
+        return 1.0
+    return math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021))
+
+
+def in_units(matrix: Array, unit: float) -> Array:
+    """Return matrix / unit in float64."""
+    return np.asarray(matrix, dtype=np.float64) if unit == 1.0 else np.divide(matrix, unit, dtype=np.float64)
 
 
 def scaled_svd(matrix: Array) -> tuple[float, Array, Array, Array] | None:
@@ -67,7 +70,7 @@ def scaled_svd(matrix: Array) -> tuple[float, Array, Array, Array] | None:
     unit = unit_of(matrix)
     if math.isnan(unit):
         return None
-    left, values, right = np.linalg.svd(np.divide(matrix, unit, dtype=np.float64), full_matrices=False)
+    left, values, right = np.linalg.svd(in_units(matrix, unit), full_matrices=False)
     return unit, left, values, right
 
 
@@ -89,7 +92,7 @@ def shrink_singular_values(matrix: Array, threshold: float, bound: float) -> tup
     unit = unit_of(matrix)
     if math.isnan(unit):
         return np.full(matrix.shape, np.nan), 0
-    scaled = np.divide(matrix, unit, dtype=np.float64)
+    scaled = in_units(matrix, unit)
     threshold = threshold / unit
     bound = bound / unit
     tall = scaled.shape[0] >= scaled.shape[1]
@@ -120,14 +123,9 @@ def _gram_factors(wide: Array, threshold: float) -> tuple[Array, Array, Array] |
     gram = wide @ wide.T
     level = threshold * threshold
     leading = _leading_eigenvectors(gram, level) if gram.shape[0] >= SUBSPACE_FROM else None
-    if leading is not None:
-        squares, vectors = leading
-    elif gram.shape[0] >= SUBSET_FROM:
-        squares, vectors = eigh(gram, subset_by_value=(level, np.inf), driver="evr", check_finite=False)
-    else:
-        squares, vectors = np.linalg.eigh(gram)
-        above = squares > level
-        squares, vectors = squares[above], vectors[:, above]
+    squares, vectors = np.linalg.eigh(gram) if leading is None else leading
+    above = squares > level
+    squares, vectors = squares[above], vectors[:, above]
     if squares.size and squares.min() * GRAM_CONDITION**2 < squares.max():
         return None
     rows = vectors.T @ wide
@@ -148,14 +146,14 @@ def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | No
     width = 16
     basis = np.linalg.qr(rng.standard_normal((side, width)))[0]
     previous = -1
-    for sweep in range(12):
+    for sweep in range(10):
         image = gram @ basis
         ritz, rotation = np.linalg.eigh(basis.T @ image)
         above = int((ritz > level).sum())
         if above == width:
             # The rank is at least the width: start wider with what is known, or leave it to a full method.
             width *= 2
-            if width > side // 8:
+            if width > side // 5:
                 return None
             image = np.concatenate((image, rng.standard_normal((side, width // 2))), axis=1)
         elif sweep >= 1 and above == previous:
