@@ -10,6 +10,7 @@ from flwr_fco.regularizers.per_parameter import PerParameter
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.regularizers.sets import AffineSubspace, HardSparsity
 from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall, numerical_rank
+from flwr_fco.regularizers.validation import FlatRegularizer
 from flwr_fco.regularizers.variation import FusedLasso, TotalVariation
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "BoundRegularizer",
     "Box",
     "ElasticNet",
+    "FlatRegularizer",
     "FusedLasso",
     "GroupLasso",
     "HardSparsity",
