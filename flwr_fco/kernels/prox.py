@@ -1,8 +1,8 @@
 """Proximal kernels on contiguous 1-D arrays.
 
 Every kernel keeps the dtype of `v`, lets NaN through, lets `out` be `v`, and never writes a negative zero: a ``+ 0.0``
-turns -0.0 into 0.0 and changes nothing else (a difference of equal numbers is 0.0 by itself). Comparisons are written so that NaN
-takes no branch. Reductions run in float64 whatever the dtype.
+turns -0.0 into 0.0 and changes nothing else (a difference of equal numbers is 0.0 by itself). Comparisons are written
+so that NaN takes no branch. Reductions run in float64 whatever the dtype.
 """
 
 import math
