@@ -187,7 +187,7 @@ class MatrixRegularizer(Regularizer):
         """How an array of more than two dimensions becomes a matrix."""
 
     @abstractmethod
-    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
         """Return argmin_w step * psi(w) + 1/2 ||w - matrix||^2 and its rank."""
 
     def matrix(self, w: Array) -> Array:
@@ -225,7 +225,7 @@ class MatrixRegularizer(Regularizer):
         matrix = self.matrix(v)
         if not matrix.size:
             return result, 0
-        solution, rank = self.solve(matrix, step)
+        solution, rank = self.solve_matrix(matrix, step)
         # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
         np.add(solution.reshape(v.shape), 0.0, out=result, casting="same_kind")
         return result, rank
@@ -311,7 +311,7 @@ class Nuclear(MatrixRegularizer):
             return float(np.inf)
         return self.strength * unit * float(values.sum())
 
-    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
         """Soft-threshold the singular values, then clip them."""
         bound = np.inf if self.bound is None else self.bound
         return shrink_singular_values(matrix, amount(step, self.strength), bound)
@@ -378,7 +378,7 @@ class NuclearBall(MatrixRegularizer):
             return math.inf
         return outside_ball(float(factors[2].sum()), self.radius / factors[0], matrix)
 
-    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
         """Project the singular values onto the l1 ball."""
         factors = scaled_svd(matrix)
         if factors is None:
@@ -439,7 +439,7 @@ class SpectralBall(MatrixRegularizer):
             return math.inf
         return outside_ball(float(factors[2][0]), self.radius / factors[0], matrix)
 
-    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
         """Clip the singular values."""
         factors = scaled_svd(matrix)
         if factors is None:
