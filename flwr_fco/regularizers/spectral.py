@@ -15,32 +15,9 @@ from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import amount, check_step, destination, non_negative, outside, positive
 
-__all__ = ["MatrixRegularizer", "Nuclear", "NuclearBall", "Reshape", "SpectralBall", "numerical_rank"]
+__all__ = ["MatrixRegularizer", "Nuclear", "NuclearBall", "Reshape", "SpectralBall"]
 
 Reshape = Literal["first", "last"]
-
-
-def numerical_rank(w: Array) -> int:
-    """Return how many singular values exceed 64 eps sigma_1 max(m, n), eps that of the dtype.
-
-    Parameters
-    ----------
-    w : ndarray, shape (m, n)
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> numerical_rank(np.outer([1.0, 2.0], [3.0, 4.0, 5.0]))
-    1
-    """
-    if not w.size:
-        return 0
-    values = np.linalg.svd(w, compute_uv=False)
-    return int((values > 64.0 * np.finfo(values.dtype).eps * values[0] * max(w.shape)).sum())
 
 
 #: Condition number of the kept part up to which the Gram matrix is used. Squaring costs accuracy: the smallest kept
@@ -217,7 +194,7 @@ class MatrixRegularizer(Regularizer):
         Returns
         -------
         tuple of ndarray and int
-            The result in the shape and dtype of v, and its rank. Of float64 results :func:`numerical_rank` finds
+            The result in the shape and dtype of v, and its rank. Of float64 results :func:`flwr_fco.metrics.numerical_rank` finds
             the same rank; rounding to float32 may hide singular values below 64 eps sigma_1 max(m, n) of float32.
         """
         result = destination(self, v, out)
