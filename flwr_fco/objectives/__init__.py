@@ -1,5 +1,7 @@
 """Objectives F_m: a client's loss, its stochastic gradients and its metrics."""
 
 from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
+from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
 
-__all__ = ["Batch", "Objective"]
+__all__ = ["Batch", "LeastSquares", "Logistic", "MultinomialLogistic", "Objective", "TraceRegression"]

@@ -1,0 +1,231 @@
+"""Losses of linear models: margins and fused stochastic gradients, dense rows.
+
+Every kernel first computes what a row contributes at `w` (its margin, its residual) for all rows and only then writes
+to `out`, so `out` may be `w` itself: a gradient step in place. Rows are taken four at a time, so that each element of
+`w` or `out` that is loaded serves four rows; this is worth more than any other trick here.
+
+Features may be float32: they are widened as they are read, all sums are in float64. Sums within a row are
+re-associated (SIMD lanes), always in the same way: equal calls give equal bits.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+__all__ = ["add_least_squares_gradient", "add_logistic_gradient", "add_multinomial_gradient", "margins"]
+
+#: Rows that the multinomial gradient gathers for one pair of matrix products: they stay in the cache between the two.
+CHUNK = 64
+
+
+@njit(cache=True)
+def _check(features, rows, w, out):  # type: ignore[no-untyped-def]
+    """Refuse what would read or write outside the arrays: compiled code does not notice by itself."""
+    d = features.shape[1]
+    if w.shape[0] != d and w.shape[0] != d + 1:
+        raise ValueError("the vector w has another length than the objective's layout")
+    if out.shape[0] != w.shape[0]:
+        raise ValueError("out has another length than w")
+    n = features.shape[0]
+    for row in rows:
+        if row < 0 or row >= n:
+            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+
+
+@njit(cache=True, fastmath={"reassoc", "contract"})
+def _fill_margins(features, rows, w, result):  # type: ignore[no-untyped-def]
+    """Write <x, w> + intercept of the given rows; the intercept is what w has beyond the features."""
+    d = features.shape[1]
+    count = rows.shape[0]
+    intercept = w[d] if w.shape[0] > d else 0.0
+    blocked = count - count % 4
+    for i in range(0, blocked, 4):
+        x0, x1, x2, x3 = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
+        s0 = s1 = s2 = s3 = 0.0
+        for j in range(d):
+            s0 += x0[j] * w[j]
+            s1 += x1[j] * w[j]
+            s2 += x2[j] * w[j]
+            s3 += x3[j] * w[j]
+        result[i] = s0 + intercept
+        result[i + 1] = s1 + intercept
+        result[i + 2] = s2 + intercept
+        result[i + 3] = s3 + intercept
+    for i in range(blocked, count):
+        x0 = features[rows[i]]
+        s0 = 0.0
+        for j in range(d):
+            s0 += x0[j] * w[j]
+        result[i] = s0 + intercept
+
+
+@njit(cache=True)
+def _add_rows(features, rows, coefficients, out):  # type: ignore[no-untyped-def]
+    """Add sum_i coefficients_i (x_i, 1) to out."""
+    d = features.shape[1]
+    count = rows.shape[0]
+    blocked = count - count % 4
+    for i in range(0, blocked, 4):
+        x0, x1, x2, x3 = features[rows[i]], features[rows[i + 1]], features[rows[i + 2]], features[rows[i + 3]]
+        c0, c1, c2, c3 = coefficients[i], coefficients[i + 1], coefficients[i + 2], coefficients[i + 3]
+        for j in range(d):
+            out[j] += (c0 * x0[j] + c1 * x1[j]) + (c2 * x2[j] + c3 * x3[j])
+    for i in range(blocked, count):
+        x0 = features[rows[i]]
+        c0 = coefficients[i]
+        for j in range(d):
+            out[j] += c0 * x0[j]
+    if out.shape[0] > d:
+        total = 0.0
+        for i in range(count):
+            total += coefficients[i]
+        out[d] += total
+
+
+@njit(cache=True)
+def _add_shrinkage(d, w, shrinkage, out):  # type: ignore[no-untyped-def]
+    """Add shrinkage times the coefficients (not the intercept) to out."""
+    if shrinkage != 0.0:
+        for j in range(d):
+            out[j] += shrinkage * w[j]
+
+
+@njit(cache=True)
+def margins(features, rows, w):  # type: ignore[no-untyped-def]
+    """Return <x_i, w> + intercept for the given rows.
+
+    Parameters
+    ----------
+    features : ndarray of float64 or float32, shape (n, d), C-contiguous
+    rows : ndarray of int64, shape (b,)
+    w : ndarray of float64, shape (d,) or (d + 1,)
+        Coefficients, then the intercept if there is one.
+
+    Returns
+    -------
+    ndarray of float64, shape (b,)
+    """
+    _check(features, rows, w, w)
+    result = np.empty(rows.shape[0])
+    _fill_margins(features, rows, w, result)
+    return result
+
+
+@njit(cache=True)
+def add_least_squares_gradient(features, targets, rows, w, factor, shrinkage, out):  # type: ignore[no-untyped-def]
+    """Add factor * mean_i (<x_i, w> + b - y_i) (x_i, 1) + shrinkage * (w, 0) to out.
+
+    Parameters
+    ----------
+    features : ndarray of float64 or float32, shape (n, d), C-contiguous
+    targets : ndarray of float64, shape (n,)
+    rows : ndarray of int64, shape (b,)
+    w : ndarray of float64, shape (d,) or (d + 1,)
+    factor, shrinkage : float
+    out : ndarray of float64, shape of w
+        May be `w`.
+    """
+    _check(features, rows, w, out)
+    count = rows.shape[0]
+    residuals = np.empty(count)
+    _fill_margins(features, rows, w, residuals)
+    weight = factor / count
+    for i in range(count):
+        residuals[i] = weight * (residuals[i] - targets[rows[i]])
+    _add_shrinkage(features.shape[1], w, shrinkage, out)
+    _add_rows(features, rows, residuals, out)
+
+
+@njit(cache=True)
+def add_logistic_gradient(features, signs, rows, w, factor, shrinkage, out):  # type: ignore[no-untyped-def]
+    """Add factor * mean_i -s_i / (1 + exp(s_i m_i)) (x_i, 1) + shrinkage * (w, 0) to out, m the margins.
+
+    Parameters
+    ----------
+    features : ndarray of float64 or float32, shape (n, d), C-contiguous
+    signs : ndarray of float64, shape (n,)
+        -1 or +1.
+    rows : ndarray of int64, shape (b,)
+    w : ndarray of float64, shape (d,) or (d + 1,)
+    factor, shrinkage : float
+    out : ndarray of float64, shape of w
+        May be `w`.
+    """
+    _check(features, rows, w, out)
+    count = rows.shape[0]
+    residuals = np.empty(count)
+    _fill_margins(features, rows, w, residuals)
+    weight = factor / count
+    for i in range(count):
+        sign = signs[rows[i]]
+        margin = sign * residuals[i]
+        # exp of a negative number only: it underflows to 0, exp of a large positive one would overflow.
+        small = math.exp(-abs(margin))
+        residuals[i] = -weight * sign * (small if margin > 0.0 else 1.0) / (1.0 + small)
+    _add_shrinkage(features.shape[1], w, shrinkage, out)
+    _add_rows(features, rows, residuals, out)
+
+
+@njit(cache=True)
+def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shrinkage, out):  # type: ignore[no-untyped-def]
+    """Add factor * mean_i (x_i, 1) (softmax(m_i) - e_{y_i})' + shrinkage * (W, 0) to out, m_i = W' x_i + b.
+
+    The products go through BLAS, on `CHUNK` gathered rows at a time.
+
+    Parameters
+    ----------
+    features : ndarray of float64 or float32, shape (n, d), C-contiguous
+    labels : ndarray of int64, shape (n,)
+        0 .. num_classes - 1.
+    rows : ndarray of int64, shape (b,)
+    w : ndarray of float64, shape (d * num_classes,) or (d * num_classes + num_classes,)
+        W in C order, then the intercepts if there are any.
+    num_classes : int
+    factor, shrinkage : float
+    out : ndarray of float64, shape of w
+        May be `w`.
+    """
+    n, d = features.shape
+    size = d * num_classes
+    if w.shape[0] != size and w.shape[0] != size + num_classes:
+        raise ValueError("the vector w has another length than the objective's layout")
+    if out.shape[0] != w.shape[0]:
+        raise ValueError("out has another length than w")
+    for row in rows:
+        if row < 0 or row >= n:
+            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+    count = rows.shape[0]
+    # Copies, because out may be w and later chunks still need the old values.
+    coefficients = w[:size].copy().reshape(d, num_classes)
+    intercept = np.zeros(num_classes)
+    if w.shape[0] > size:
+        intercept[:] = w[size:]
+    _add_shrinkage(size, w, shrinkage, out)
+    gathered = np.empty((min(CHUNK, count), d))
+    weight = factor / count
+    for start in range(0, count, CHUNK):
+        length = min(CHUNK, count - start)
+        block = gathered[:length]
+        for i in range(length):
+            block[i] = features[rows[start + i]]
+        residuals = np.dot(block, coefficients)
+        for i in range(length):
+            top = -np.inf
+            for c in range(num_classes):
+                residuals[i, c] += intercept[c]
+                top = max(top, residuals[i, c])
+            total = 0.0
+            for c in range(num_classes):
+                residuals[i, c] = math.exp(residuals[i, c] - top)
+                total += residuals[i, c]
+            for c in range(num_classes):
+                residuals[i, c] *= weight / total
+            residuals[i, labels[rows[start + i]]] -= weight
+        product = np.dot(block.T, residuals).reshape(size)
+        for j in range(size):
+            out[j] += product[j]
+        if w.shape[0] > size:
+            for i in range(length):
+                for c in range(num_classes):
+                    out[size + c] += residuals[i, c]

@@ -1,0 +1,237 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from scipy.optimize import approx_fprime
+from sklearn.linear_model import LinearRegression, Ridge
+from sklearn.metrics import mean_squared_error, r2_score
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, TraceRegression
+
+
+@pytest.fixture
+def data():
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(40, 6)) + 1.0, rng.normal(size=40)
+
+
+def test_value_is_the_mean_of_squares_times_scale(data):
+    features, targets = data
+    w = np.random.default_rng(2).normal(size=7)
+    residuals = features @ w[:6] + w[6] - targets
+    assert_allclose(LeastSquares(features, targets).value(w), (residuals**2).sum() / 40, rtol=1e-14)
+    assert_allclose(LeastSquares(features, targets, scale=0.5).value(w), (residuals**2).sum() / 80, rtol=1e-14)
+
+
+def test_l2_acts_on_the_coefficients_only(data):
+    features, targets = data
+    w = np.random.default_rng(2).normal(size=7)
+    plain, ridge = LeastSquares(features, targets), LeastSquares(features, targets, l2=0.4)
+    assert_allclose(ridge.value(w) - plain.value(w), 0.2 * (w[:6] ** 2).sum(), rtol=1e-12)
+    assert_allclose(ridge.gradient(w) - plain.gradient(w), 0.4 * np.append(w[:6], 0.0), atol=1e-13)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_gradient_against_scipy_differences(data, intercept):
+    objective = LeastSquares(*data, intercept=intercept, l2=0.3)
+    w = np.random.default_rng(2).normal(size=objective.layout.size)
+    assert_allclose(objective.gradient(w), approx_fprime(w, objective.value, 1e-7), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+def test_gradient_is_zero_at_scikit_learns_solutions(data, intercept):
+    features, targets = data
+    plain = LinearRegression(fit_intercept=intercept).fit(features, targets)
+    w = np.append(plain.coef_, plain.intercept_ if intercept else [])
+    assert np.abs(LeastSquares(features, targets, intercept=intercept).gradient(w)).max() < 1e-12
+    # Ridge minimises ||y - Xw||^2 + alpha ||w||^2: divide by n and compare with scale = 1, l2 / 2 = alpha / n.
+    ridge = Ridge(alpha=3.0, fit_intercept=intercept).fit(features, targets)
+    w = np.append(ridge.coef_, ridge.intercept_ if intercept else [])
+    objective = LeastSquares(features, targets, intercept=intercept, l2=2 * 3.0 / 40)
+    assert np.abs(objective.gradient(w)).max() < 1e-12
+
+
+def test_metrics_against_scikit_learn(data):
+    features, targets = data
+    objective = LeastSquares(features, targets, scale=0.5, l2=0.1)
+    w = np.random.default_rng(2).normal(size=7)
+    predicted = features @ w[:6] + w[6]
+    metrics = objective.metrics(w)
+    assert_allclose(objective.predict(w), predicted, rtol=1e-13)
+    assert_allclose(metrics["mse"], mean_squared_error(targets, predicted), rtol=1e-13)
+    assert_allclose(metrics["r2"], r2_score(targets, predicted), rtol=1e-12)
+    assert_allclose(metrics["loss"], objective.value(w), rtol=1e-14)
+
+
+def test_r2_of_constant_targets_is_scikit_learns():
+    objective = LeastSquares(np.array([[1.0], [2.0]]), np.array([3.0, 3.0]))
+    assert objective.metrics(np.array([0.0, 3.0]))["r2"] == 1.0
+    assert objective.metrics(np.array([0.0, 2.0]))["r2"] == 0.0
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 4, 5, 8, 11])
+def test_a_step_in_place(data, batch_size):
+    objective = LeastSquares(*data, l2=0.3)
+    w = np.random.default_rng(2).normal(size=7)
+    batch = np.random.default_rng(3).permutation(40)[:batch_size]
+    expected = w - 0.1 * objective.gradient(w, batch)
+    objective.add_gradient(w, batch, -0.1, w)
+    assert_allclose(w, expected, rtol=1e-13)
+
+
+def test_repeated_rows_count_twice(data):
+    objective = LeastSquares(*data)
+    w = np.random.default_rng(2).normal(size=7)
+    one, two = objective.gradient(w, np.array([5])), objective.gradient(w, np.array([9]))
+    assert_allclose(objective.gradient(w, np.array([5, 5, 9])), (2 * one + two) / 3, rtol=1e-13)
+
+
+def test_float32_features_are_read_in_place_and_summed_in_float64():
+    rng = np.random.default_rng(0)
+    features = (rng.normal(size=(50, 301)) * 100).astype(np.float32)
+    targets = rng.normal(size=50)
+    narrow = LeastSquares(features, targets)
+    wide = LeastSquares(features.astype(np.float64), targets)
+    assert narrow.features is features
+    w = rng.normal(size=302)
+    batch = np.arange(0, 50, 3)
+    assert_allclose(narrow.value(w), wide.value(w), rtol=1e-13)
+    assert_allclose(narrow.gradient(w, batch), wide.gradient(w, batch), rtol=1e-11)
+    assert_allclose(narrow.lipschitz("l2"), wide.lipschitz("l2"), rtol=1e-12)
+    assert_allclose(narrow.lipschitz("l1"), wide.lipschitz("l1"), rtol=1e-12)
+
+
+def test_a_read_only_memory_map_is_not_copied(tmp_path, data):
+    features, targets = data
+    np.save(tmp_path / "features.npy", features)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    objective = LeastSquares(mapped, targets)
+    assert np.shares_memory(objective.features, mapped)
+    w = np.random.default_rng(2).normal(size=7)
+    w.flags.writeable = False
+    assert np.array_equal(objective.gradient(w), LeastSquares(features, targets).gradient(w))
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.bool_, np.float16, ">f8", ">f4"])
+def test_other_dtypes_are_converted_once(dtype):
+    features = np.array([[0, 1], [1, 1], [1, 0]]).astype(dtype)
+    objective = LeastSquares(features, [0, 1, 2])
+    assert objective.features.dtype in (np.float64, np.float32)
+    assert_allclose(objective.gradient(np.zeros(3)), [-2.0, -2.0 / 3.0, -2.0])
+
+
+def test_fortran_order_gives_the_same_numbers(data):
+    features, targets = data
+    w = np.arange(7.0)
+    assert np.array_equal(
+        LeastSquares(np.asfortranarray(features), targets).gradient(w), LeastSquares(features, targets).gradient(w)
+    )
+
+
+def _hessian(objective):
+    size = objective.layout.size
+    zero = objective.gradient(np.zeros(size))
+    return np.array([objective.gradient(row) - zero for row in np.eye(size)])
+
+
+@pytest.mark.parametrize("intercept", [True, False])
+@pytest.mark.parametrize("shape", [(40, 6), (6, 40), (7, 7), (1, 5), (5, 1)])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+def test_lipschitz_is_exact(shape, intercept, scale):
+    rng = np.random.default_rng(0)
+    objective = LeastSquares(rng.normal(size=shape) + 0.5, rng.normal(size=shape[0]), intercept=intercept, scale=scale)
+    hessian = _hessian(objective)
+    assert_allclose(objective.lipschitz("l2"), np.linalg.eigvalsh(hessian)[-1], rtol=1e-10)
+    assert_allclose(objective.lipschitz("l1"), np.abs(hessian).max(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("shape", [(40, 6), (6, 40)])
+def test_lipschitz_with_l2(shape):
+    rng = np.random.default_rng(0)
+    objective = LeastSquares(0.1 * rng.normal(size=shape), rng.normal(size=shape[0]), l2=0.5)
+    hessian = _hessian(objective)
+    exact = np.linalg.eigvalsh(hessian)[-1]
+    if shape[0] > shape[1]:
+        assert_allclose(objective.lipschitz("l2"), exact, rtol=1e-10)
+    else:
+        assert exact * (1 - 1e-12) <= objective.lipschitz("l2") <= exact + 0.5
+    assert_allclose(objective.lipschitz("l1"), np.abs(hessian).max(), rtol=1e-10)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_lanczos_agrees_with_the_gram_matrix(monkeypatch, dtype):
+    rng = np.random.default_rng(0)
+    objective = LeastSquares(rng.normal(size=(90, 60)).astype(dtype), rng.normal(size=90), l2=0.2)
+    exact = objective.lipschitz("l2")
+    monkeypatch.setattr("flwr_fco.objectives._linear.LARGEST_GRAM", 10)
+    assert exact * (1 - 1e-12) <= objective.lipschitz("l2") <= exact * (1 + 1e-8)
+
+
+def test_lipschitz_of_slices(monkeypatch):
+    rng = np.random.default_rng(0)
+    for shape in ((50, 20), (20, 50)):
+        objective = LeastSquares(rng.normal(size=shape).astype(np.float32), rng.normal(size=shape[0]))
+        exact = objective.lipschitz("l2")
+        with monkeypatch.context() as patch:
+            patch.setattr("flwr_fco.objectives._linear.CHUNK", 7)
+            assert_allclose(objective.lipschitz("l2"), exact, rtol=1e-12)
+
+
+def test_trace_regression_is_least_squares_on_flattened_matrices():
+    rng = np.random.default_rng(0)
+    matrices, targets = rng.normal(size=(12, 4, 3)), rng.normal(size=12)
+    objective = TraceRegression(matrices, targets, scale=0.5, l2=0.1)
+    flat = LeastSquares(matrices.reshape(12, 12), targets, scale=0.5, l2=0.1)
+    assert objective.layout["coefficients"].shape == (4, 3)
+    assert objective.layout.regularized_names == ("coefficients",)
+    assert np.shares_memory(objective.features, matrices)
+    w = rng.normal(size=13)
+    residuals = [np.trace(x.T @ w[:12].reshape(4, 3)) + w[12] - y for x, y in zip(matrices, targets, strict=True)]
+    assert_allclose(objective.value(w), 0.5 * np.mean(np.square(residuals)) + 0.05 * (w[:12] ** 2).sum(), rtol=1e-13)
+    assert np.array_equal(objective.gradient(w), flat.gradient(w))
+    assert objective.lipschitz() == flat.lipschitz()
+
+
+@pytest.mark.parametrize(
+    ("features", "targets", "options", "message"),
+    [
+        (np.ones(3), np.ones(3), {}, r"shape \(3,\)"),
+        (np.ones((3, 2)), np.ones(4), {}, "3 examples"),
+        (np.ones((3, 2)), np.ones((3, 1)), {}, r"expected \(3,\)"),
+        (np.ones((0, 2)), np.ones(0), {}, "at least one example"),
+        (np.ones((2, 0)), np.ones(2), {}, "at least one"),
+        ([[1.0, np.nan], [1.0, 2.0]], np.ones(2), {}, r"features\[0, 1\] is nan"),
+        (np.ones((2, 2)), [1.0, np.inf], {}, r"targets\[1\] is inf"),
+        ([["a"], ["b"]], np.ones(2), {}, "dtype"),
+        (np.ones((2, 2)), ["a", "b"], {}, "dtype"),
+        (np.ones((2, 2)), np.ones(2), {"scale": 0.0}, "scale"),
+        (np.ones((2, 2)), np.ones(2), {"scale": np.nan}, "scale"),
+        (np.ones((2, 2)), np.ones(2), {"l2": -1.0}, "l2"),
+    ],
+)
+def test_what_is_refused(features, targets, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        LeastSquares(features, targets, **options)
+
+
+def test_trace_regression_wants_matrices():
+    with pytest.raises(ConfigurationError, match="examples, rows, columns"):
+        TraceRegression(np.ones((3, 4)), np.ones(3))
+
+
+def test_wrong_vectors_and_batches_are_refused(data):
+    objective = LeastSquares(*data, intercept=False)
+    with pytest.raises(ConfigurationError, match=r"shape \(7,\), expected \(6,\)"):
+        objective.value(np.zeros(7))
+    with pytest.raises(ConfigurationError, match="shape"):
+        objective.gradient(np.zeros(7))
+    with pytest.raises(IndexError, match="row number"):
+        objective.gradient(np.zeros(6), np.array([0, 40]))
+    with pytest.raises(IndexError, match="row number"):
+        objective.gradient(np.zeros(6), np.array([-1]))
+    with pytest.raises(ValueError, match="length"):
+        objective.add_gradient(np.zeros(5), None, 1.0, np.zeros(5))
+    with pytest.raises(ValueError, match="length"):
+        objective.add_gradient(np.zeros(6), None, 1.0, np.zeros(5))
+    with pytest.raises(ConfigurationError, match="norm"):
+        objective.lipschitz("linf")
