@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, NamedTuple
@@ -33,6 +33,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from flwr_fco import _flower
 from flwr_fco.errors import ProtocolError
 from flwr_fco.parameters import Entry, Layout, Vector
 from flwr_fco.protocol import Downlink, Plan, Uplink
@@ -40,10 +41,10 @@ from flwr_fco.spec import Spec
 
 __all__ = [
     "HANDSHAKE",
-    "ArrayCache",
     "ClientReport",
     "PlanMissingError",
-    "add_plan",
+    "RoundCache",
+    "average_metrics",
     "check_metrics",
     "count_bytes",
     "downlink_records",
@@ -88,11 +89,17 @@ def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
     return buffer.getvalue()
 
 
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    """Return ``dtype.name``, which NumPy puts together anew at each call."""
+    return dtype.name
+
+
 def _to_array(array: NDArray[Any]) -> Array:
     """Serialise as ``Array(array)`` does, byte for byte, with one copy of the data instead of three."""
-    dtype, shape = array.dtype.name, array.shape
-    flat = np.ascontiguousarray(array, dtype=dtype).reshape(-1)
-    return Array(dtype, shape, _NUMPY, b"".join((_npy_header(dtype, shape), flat.data.cast("B") if flat.size else b"")))
+    name, shape = _dtype_name(array.dtype), array.shape
+    flat = np.ascontiguousarray(array, dtype=name).reshape(-1)
+    return Array(name, shape, _NUMPY, b"".join((_npy_header(name, shape), flat.data.cast("B") if flat.size else b"")))
 
 
 def _from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -125,19 +132,28 @@ def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
     return array
 
 
-class ArrayCache:
-    """Serialised arrays of a round, by the identity of what they were made from: one copy for all nodes."""
+class RoundCache:
+    """What a round has serialised, by the identity of what it was made from: made once for all nodes."""
 
     def __init__(self) -> None:
+        # The sources are kept too: an id is unique only as long as its object lives.
         self._arrays: dict[int, tuple[NDArray[Any], Array]] = {}
+        self._contents: dict[tuple[int, bool], tuple[Downlink, RecordDict]] = {}
 
-    def get(self, array: NDArray[Any]) -> Array:
+    def array(self, array: NDArray[Any]) -> Array:
         """Return the serialised form of an array, made at the first call."""
         found = self._arrays.get(id(array))
         if found is None:
-            # The source is kept too: an id is unique only as long as its object lives.
             found = self._arrays[id(array)] = (array, _to_array(array))
         return found[1]
+
+    def content(self, downlink: Downlink, informed: bool, build: Callable[[], RecordDict]) -> RecordDict:
+        """Return the records of a downlink, as a RecordDict of one's own over shared records."""
+        key = (id(downlink), informed)
+        found = self._contents.get(key)
+        if found is None:
+            found = self._contents[key] = (downlink, build())
+        return found[1].copy()
 
 
 def count_bytes(records: Iterable[RecordDict]) -> int:
@@ -171,14 +187,14 @@ def primal_record(
     pass_through : mapping of str to ndarray, optional
         The arrays that are not optimised.
     """
-    record = ArrayRecord()
+    arrays = {}
     for entry in layout.entries:
         if entry.optimized:
             array = primal[entry.block].astype(entry.dtype).reshape(entry.shape)
         else:
             array = (pass_through or {})[entry.name]
-        record[entry.name] = _to_array(array)
-    return record
+        arrays[entry.name] = _to_array(array)
+    return _flower.filled(ArrayRecord, arrays)
 
 
 def primal_vector(layout: Layout, arrays: ArrayRecord) -> tuple[Vector, dict[str, NDArray[Any]]]:
@@ -227,9 +243,10 @@ def downlink_records(
     configrecord_key: str,
     config: ConfigRecord,
     pass_through: Mapping[str, NDArray[Any]],
-    serialised: ArrayCache,
+    plan: Spec | None,
+    serialised: RoundCache,
 ) -> RecordDict:
-    """Return a downlink as records of one node, without the plan (see :func:`add_plan`).
+    """Return a downlink as records.
 
     Parameters
     ----------
@@ -242,35 +259,29 @@ def downlink_records(
         The user's train config, with the round; copied.
     pass_through : mapping of str to ndarray
         Arrays that are not optimised.
-    serialised : ArrayCache
-        Shares the arrays, not the records, between nodes.
+    plan : Spec or None
+        The plan, for nodes that do not have it yet.
+    serialised : RoundCache
+        Shares serialised arrays between nodes.
     """
-    arrays = ArrayRecord()
-    for name, vector in downlink.vectors.items():
-        arrays[name] = serialised.get(vector)
-    for name, array in pass_through.items():
-        arrays[_PASS + name] = serialised.get(array)
-    fco = ConfigRecord()
-    fco["plan"] = digest
-    fco["client-lr"] = float(downlink.client_lr)
-    fco["elapsed"] = float(downlink.elapsed)
-    content = RecordDict()
-    content[arrayrecord_key] = arrays
-    content[configrecord_key] = config.copy()
-    content[_FCO] = fco
-    return content
-
-
-def add_plan(content: RecordDict, spec: Spec, serialised: ArrayCache) -> None:
-    """Add the plan to the records of a node that does not have it yet."""
-    fco = content[_FCO]
-    assert isinstance(fco, ConfigRecord)
-    fco["plan-header"] = spec.to_json()
-    if spec.arrays:
-        arrays = ArrayRecord()
-        for name, array in spec.arrays.items():
-            arrays[name] = serialised.get(array)
-        content[_FCO_PLAN] = arrays
+    arrays = {name: serialised.array(vector) for name, vector in downlink.vectors.items()}
+    arrays.update({_PASS + name: serialised.array(array) for name, array in pass_through.items()})
+    fco: dict[str, str | float] = {
+        "plan": digest,
+        "client-lr": float(downlink.client_lr),
+        "elapsed": float(downlink.elapsed),
+    }
+    content: dict[str, ArrayRecord | ConfigRecord] = {
+        arrayrecord_key: _flower.filled(ArrayRecord, arrays),
+        configrecord_key: config.copy(),
+    }
+    if plan is not None:
+        fco["plan-header"] = plan.to_json()
+        if plan.arrays:
+            named = {name: serialised.array(array) for name, array in plan.arrays.items()}
+            content[_FCO_PLAN] = _flower.filled(ArrayRecord, named)
+    content[_FCO] = _flower.filled(ConfigRecord, fco)
+    return _flower.filled(RecordDict, content)
 
 
 #: Plans by hash: parsed once in a process, not once in a message.
@@ -352,18 +363,14 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
     request : RecordDict
         The message that is answered; the arrays go under the key under which they came.
     """
-    arrays = ArrayRecord()
-    for name, vector in uplink.vectors.items():
-        arrays[name] = _to_array(vector if wire_dtype == "float64" else vector.astype(wire_dtype))
-    metrics = MetricRecord()
-    metrics["num-examples"] = int(num_examples)
-    metrics["elapsed"] = float(uplink.elapsed)
-    metrics["local-steps"] = int(uplink.steps)
-    content = RecordDict()
+    arrays = {
+        name: _to_array(vector if wire_dtype == "float64" else vector.astype(wire_dtype))
+        for name, vector in uplink.vectors.items()
+    }
+    metrics = {"num-examples": int(num_examples), "elapsed": float(uplink.elapsed), "local-steps": int(uplink.steps)}
     key = next(key for key, record in request.items() if isinstance(record, ArrayRecord) and key != _FCO_PLAN)
-    content[key] = arrays
-    content[_METRICS] = metrics
-    return content
+    content = {key: _flower.filled(ArrayRecord, arrays), _METRICS: _flower.filled(MetricRecord, metrics)}
+    return _flower.filled(RecordDict, content)
 
 
 def plan_missing_reply() -> RecordDict:
@@ -396,6 +403,40 @@ def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[MetricRecord
     if isinstance(weight, list) or not math.isfinite(weight) or weight < 0:
         raise ProtocolError(f"the weight {weighted_by_key!r} is {weight!r}, expected a finite number >= 0")
     return metrics, float(weight)
+
+
+def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+    """Return the weighted means of the replies' metrics, as Flower's own function does, in a quarter of its time.
+
+    Differs from Flower's in: a metric that is the same in all replies keeps its value to the bit; a metric that some
+    replies lack is left out instead of being divided by weights that do not belong to it.
+
+    Parameters
+    ----------
+    contents : list of RecordDict
+        Replies with one MetricRecord each, at least one.
+    weighted_by_key : str
+        Key of the weight; not averaged itself.
+    """
+    found = [_metrics_of(content, weighted_by_key) for content in contents]
+    total = math.fsum(weight for _, weight in found)
+    shares = [weight / total for _, weight in found]
+    means: dict[str, int | float | list[int] | list[float]] = {}
+    for name, first in found[0][0].items():
+        if name == weighted_by_key or not all(name in metrics for metrics, _ in found):
+            continue
+        values: list[Any] = [metrics[name] for metrics, _ in found]
+        if all(value == first for value in values):
+            means[name] = first
+        elif isinstance(first, list):
+            means[name] = [_dot(column, shares) for column in zip(*values, strict=True)]
+        else:
+            means[name] = _dot(values, shares)
+    return _flower.filled(MetricRecord, means)
+
+
+def _dot(values: Iterable[float], shares: Iterable[float]) -> float:
+    return math.fsum(value * share for value, share in zip(values, shares, strict=True))
 
 
 def check_metrics(content: RecordDict, weighted_by_key: str) -> None:

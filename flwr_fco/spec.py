@@ -59,6 +59,11 @@ class Specified:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        # @dataclass writes its own __eq__ and __hash__ unless the class body has them, and the generated ones fail on
+        # fields that are arrays or dictionaries. Pinning the inherited ones here keeps them, whoever writes the class.
+        for name in ("__eq__", "__hash__"):
+            if name not in cls.__dict__:
+                setattr(cls, name, getattr(cls, name))
         if "family" in cls.__dict__:
             Specified._families.setdefault(cls.family, {})
         if cls.__dict__.get("kind"):
@@ -75,6 +80,21 @@ class Specified:
                     f"{cls.__module__}.{cls.__qualname__}. Give one of them another kind."
                 )
             known[cls.kind] = cls
+
+    def __eq__(self, other: object) -> bool:
+        """Whether the other object is of the same class with equal fields: arrays by dtype, shape and content."""
+        if self is other:
+            return True
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(
+            _equal(getattr(self, field.name), getattr(other, field.name))
+            for field in dataclasses.fields(self)  # type: ignore[arg-type]
+        )
+
+    def __hash__(self) -> int:
+        """Hash the class and its fields; equal objects have equal hashes."""
+        return hash((type(self), *(_hashable(getattr(self, f.name)) for f in dataclasses.fields(self))))  # type: ignore[arg-type]
 
     def to_spec(self) -> Spec:
         """Return the specification from which :meth:`from_spec` rebuilds an equal object."""
@@ -102,6 +122,33 @@ class Specified:
         if not isinstance(built, cls):
             raise SpecError(f"the spec describes a {type(built).__name__}, expected a {cls.__name__}")
         return built
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return (
+            isinstance(one, np.ndarray)
+            and isinstance(other, np.ndarray)
+            and one.dtype == other.dtype
+            and np.array_equal(one, other)
+        )
+    if isinstance(one, Mapping) and isinstance(other, Mapping):
+        # In order: where patterns are tried one after the other, the order is part of the meaning.
+        return list(one) == list(other) and all(_equal(one[key], other[key]) for key in one)
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(_equal, one, other))
+    return bool(one == other)
+
+
+def _hashable(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        # -0.0 equals 0.0 but has other bytes, so the content stays out of the hash.
+        return value.shape, value.dtype.str
+    if isinstance(value, Mapping):
+        return tuple((key, _hashable(item)) for key, item in value.items())
+    if isinstance(value, tuple | list):
+        return tuple(_hashable(item) for item in value)
+    return value
 
 
 def _encode(value: Any, path: str, arrays: dict[str, NDArray[Any]]) -> Any:

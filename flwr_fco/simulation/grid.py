@@ -8,23 +8,14 @@ import traceback
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Error,
-    Message,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from flwr_fco import _flower
 from flwr_fco.errors import ClientError
-from flwr_fco.simulation import _flower
 
-__all__ = ["InProcessGrid", "isolated"]
+__all__ = ["InProcessGrid"]
 
 #: Flower's code of an error reply for 'the ClientApp raised an exception'.
 CLIENT_APP_RAISED = 2
@@ -125,8 +116,8 @@ class InProcessGrid(Grid):
         _flower.set_message_id(message, f"{next(self._numbers)}")
         node_id = message.metadata.dst_node_id
         context = self.contexts[node_id]
-        request = Message(content=isolated(message.content), metadata=message.metadata)  # type: ignore[call-overload]
-        state = context.state if self.raise_errors else isolated(context.state)
+        request = _flower.with_content(message, _flower.isolated(message.content))
+        state = context.state if self.raise_errors else _flower.isolated(context.state)
         try:
             reply = self.client_app(request, context)
         except Exception as error:
@@ -145,24 +136,6 @@ class InProcessGrid(Grid):
         if reply is None:
             return None  # type: ignore[unreachable]
         if reply.has_content():
-            reply.content = isolated(reply.content)
+            reply.content = _flower.isolated(reply.content)
         _flower.set_message_id(reply, f"{next(self._numbers)}")
         return reply
-
-
-def isolated(content: RecordDict) -> RecordDict:
-    """Return records that share nothing that can change with the given ones."""
-    copy = RecordDict()
-    for key, record in content.items():
-        if isinstance(record, ArrayRecord):
-            arrays = ArrayRecord()
-            for name, array in record.items():
-                arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, array.data)
-            copy[key] = arrays
-        elif isinstance(record, MetricRecord | ConfigRecord):
-            fresh = record.copy()
-            for name, value in record.items():
-                if isinstance(value, list):
-                    fresh[name] = value.copy()  # type: ignore[assignment]
-            copy[key] = fresh
-    return copy

@@ -12,10 +12,10 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
 
+from flwr_fco import _flower
 from flwr_fco.client_apps.app import forget_objectives
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.simulation import _flower
 from flwr_fco.simulation.grid import InProcessGrid
 
 __all__ = ["simulate"]

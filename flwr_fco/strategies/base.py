@@ -80,6 +80,7 @@ class _Round:
     messages: list[Message] = field(default_factory=list)
     config: ConfigRecord = field(default_factory=ConfigRecord)
     bytes_down: int = 0
+    downlink: tuple[Any, Downlink] | None = None
 
 
 class CompositeStrategy(FedAvg):
@@ -193,8 +194,8 @@ class CompositeStrategy(FedAvg):
             weighted_by_key=weighted_by_key,
             arrayrecord_key=arrayrecord_key,
             configrecord_key=configrecord_key,
-            train_metrics_aggr_fn=train_metrics_aggr_fn,
-            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn,
+            train_metrics_aggr_fn=train_metrics_aggr_fn or records.average_metrics,
+            evaluate_metrics_aggr_fn=evaluate_metrics_aggr_fn or records.average_metrics,
         )
         self.regularizer = Zero() if regularizer is None else regularizer
         self.mirror_map = Euclidean() if mirror_map is None else mirror_map
@@ -284,7 +285,12 @@ class CompositeStrategy(FedAvg):
 
     def downlink(self, state: Any, node: Node) -> Downlink:
         """Return what a node is told in this round (the same for all nodes unless a subclass says otherwise)."""
-        return Downlink(self.plan, self.vectors(state), self.rates()[0], float(getattr(state, "elapsed", 0.0)))
+        shared = self._round.downlink
+        if shared is None or shared[0] is not state:
+            elapsed = float(getattr(state, "elapsed", 0.0))
+            shared = (state, Downlink(self.plan, self.vectors(state), self.rates()[0], elapsed))
+            self._round.downlink = shared
+        return shared[1]
 
     def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return name and shape of each vector that a client sends."""
@@ -508,25 +514,29 @@ class CompositeStrategy(FedAvg):
         current.config = config.copy()
         current.config["server-round"] = server_round
         current.nodes = {node.node_id: node for node in nodes}
-        serialised = records.ArrayCache()
+        serialised = records.RoundCache()
         current.messages = [self._message(self.content_for(node, serialised), node, "train") for node in nodes]
         current.bytes_down = records.count_bytes(message.content for message in current.messages)
         return current.messages
 
-    def content_for(self, node: Node, serialised: records.ArrayCache) -> RecordDict:
+    def content_for(self, node: Node, serialised: records.RoundCache) -> RecordDict:
         """Return what a node is sent in the round under way, with the plan if it is the first time."""
-        content = records.downlink_records(
-            self.downlink(self.state, node),
-            digest=self._digest,
-            arrayrecord_key=self.arrayrecord_key,
-            configrecord_key=self.configrecord_key,
-            config=self.train_config,
-            pass_through=self._pass_through,
-            serialised=serialised,
+        downlink = self.downlink(self.state, node)
+        informed = node.node_id in self._informed
+        return serialised.content(
+            downlink,
+            informed,
+            lambda: records.downlink_records(
+                downlink,
+                digest=self._digest,
+                arrayrecord_key=self.arrayrecord_key,
+                configrecord_key=self.configrecord_key,
+                config=self.train_config,
+                pass_through=self._pass_through,
+                plan=None if informed else self._spec,
+                serialised=serialised,
+            ),
         )
-        if node.node_id not in self._informed:
-            records.add_plan(content, self._spec, serialised)  # type: ignore[arg-type]
-        return content
 
     def read_reply(self, content: RecordDict) -> records.ClientReport:
         """Return the checked uplink of a reply.
@@ -624,12 +634,13 @@ class CompositeStrategy(FedAvg):
 
     def _with_plans_resent(self, replies: Iterable[Message]) -> list[Message]:
         """Send the message again, with the plan, to nodes that do not have it (their state died with them)."""
-        kept, asking = [], []
+        kept: list[Message] = []
+        asking: list[Message] = []
         for reply in replies:
             (asking if reply.has_content() and records.has_plan_missing(reply.content) else kept).append(reply)
         if not asking or self._grid is None:
             return kept
-        serialised = records.ArrayCache()
+        serialised = records.RoundCache()
         again = []
         for reply in asking:
             node = self._round.nodes.get(reply.metadata.src_node_id)
@@ -687,7 +698,7 @@ class CompositeStrategy(FedAvg):
             return MetricRecord()
         try:
             return aggregate(contents, self.weighted_by_key)
-        except (ValueError, TypeError, KeyError, ZeroDivisionError) as error:
+        except (ValueError, TypeError, KeyError, ArithmeticError) as error:
             log(WARNING, "the clients' metrics cannot be averaged, so the round reports none of them: %s", error)
             return MetricRecord()
 

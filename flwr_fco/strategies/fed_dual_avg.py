@@ -178,7 +178,7 @@ class FedDualAvg(CompositeStrategy):
 
     # --- clients that know nothing of duals -----------------------------------------------------------------------
 
-    def content_for(self, node: Node, serialised: records.ArrayCache) -> RecordDict:
+    def content_for(self, node: Node, serialised: records.RoundCache) -> RecordDict:
         """Return what a node is sent: the dual, or for an unmodified client the model as ``FedAvg`` sends it."""
         if self.client == "composite":
             return super().content_for(node, serialised)

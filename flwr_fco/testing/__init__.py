@@ -1,5 +1,6 @@
 """Checks that users run on their own regularizers, mirror maps, objectives and strategies."""
 
 from flwr_fco.testing.objectives import check_objective
+from flwr_fco.testing.regularizers import check_regularizer
 
-__all__ = ["check_objective"]
+__all__ = ["check_objective", "check_regularizer"]

@@ -1,0 +1,720 @@
+"""Proximal kernels on contiguous 1-D arrays.
+
+Every kernel keeps the dtype of `v`, lets NaN through, lets `out` be `v`, and never writes a negative zero: the
+``+ 0.0`` at the end of a kernel turns -0.0 into 0.0 and changes nothing else. Comparisons are written so that NaN
+takes no branch. Reductions run in float64 whatever the dtype.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = [
+    "absolute_sum",
+    "block_scale",
+    "block_sums",
+    "clip",
+    "clip_arrays",
+    "keep_largest",
+    "level_clip",
+    "scale",
+    "scale_twice",
+    "scaled_norm",
+    "shifted_soft_threshold",
+    "simplex_threshold",
+    "soft_clip",
+    "soft_clip_weighted",
+    "soft_scale",
+    "soft_scale_weighted",
+    "soft_threshold",
+    "soft_threshold_weighted",
+    "square_sum",
+    "total_variation",
+    "weighted_absolute_sum",
+    "weighted_ball_project",
+    "weighted_square_sum",
+]
+
+Array = NDArray[Any]
+
+#: Elements of one block of a reduction: fits the first-level cache, so a second pass over it is free.
+_BLOCK = 4096
+#: Size of the sample that guesses the threshold of a projection, and from what length on it is drawn.
+_SAMPLE = 4096
+_SAMPLE_FROM = 65536
+
+
+# -- separable ---------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def soft_threshold(v: Array, threshold: float, out: Array) -> None:
+    """Write sign(v) max(|v| - threshold, 0)."""
+    high = v.dtype.type(threshold)
+    low = -high
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        out[i] = (x - c) + zero
+
+
+@njit(cache=True, error_model="numpy")
+def soft_threshold_weighted(v: Array, threshold: float, weights: Array, out: Array) -> None:
+    """Write sign(v_i) max(|v_i| - threshold * weights_i, 0)."""
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        high = v.dtype.type(threshold * weights[i])
+        low = -high
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        out[i] = (x - c) + zero
+
+
+@njit(cache=True, error_model="numpy")
+def soft_clip(v: Array, threshold: float, bound: float, out: Array) -> None:
+    """Write the soft-thresholded v, clipped to [-bound, bound]."""
+    high = v.dtype.type(threshold)
+    low = -high
+    top = v.dtype.type(bound)
+    bottom = -top
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        x = x - c
+        x = top if x > top else x
+        x = bottom if x < bottom else x
+        out[i] = x + zero
+
+
+@njit(cache=True, error_model="numpy")
+def soft_clip_weighted(v: Array, threshold: float, weights: Array, bound: float, out: Array) -> None:
+    """Write v_i soft-thresholded by threshold * weights_i, clipped to [-bound, bound]."""
+    top = v.dtype.type(bound)
+    bottom = -top
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        high = v.dtype.type(threshold * weights[i])
+        low = -high
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        x = x - c
+        x = top if x > top else x
+        x = bottom if x < bottom else x
+        out[i] = x + zero
+
+
+@njit(cache=True, error_model="numpy")
+def soft_scale(v: Array, threshold: float, factor: float, out: Array) -> None:
+    """Write factor * sign(v) max(|v| - threshold, 0)."""
+    high = v.dtype.type(threshold)
+    low = -high
+    times = v.dtype.type(factor)
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        out[i] = (x - c) * times + zero
+
+
+@njit(cache=True, error_model="numpy")
+def scale(v: Array, factor: float, out: Array) -> None:
+    """Write factor * v."""
+    times = v.dtype.type(factor)
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        out[i] = v[i] * times + zero
+
+
+@njit(cache=True, error_model="numpy")
+def scale_twice(v: Array, unit: float, factor: float, out: Array) -> None:
+    """Write (v / unit) * factor: where v over- or underflows, the two steps do not."""
+    if unit == 1.0:
+        for i in range(v.size):
+            out[i] = np.float64(v[i]) * factor + 0.0
+    else:
+        for i in range(v.size):
+            out[i] = (np.float64(v[i]) / unit) * factor + 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def soft_scale_weighted(v: Array, threshold: float, shrinkage: float, weights: Array, out: Array) -> None:
+    """Write soft(v_i, threshold * weights_i) / (1 + shrinkage * weights_i)."""
+    zero = v.dtype.type(0.0)
+    one = v.dtype.type(1.0)
+    for i in range(v.size):
+        x = v[i]
+        high = v.dtype.type(threshold * weights[i])
+        low = -high
+        c = x
+        c = low if c < low else c
+        c = high if c > high else c
+        out[i] = (x - c) / (one + v.dtype.type(shrinkage * weights[i])) + zero
+
+
+@njit(cache=True, error_model="numpy")
+def clip(v: Array, lower: float, upper: float, out: Array) -> None:
+    """Write v clipped to [lower, upper]."""
+    low = v.dtype.type(lower)
+    high = v.dtype.type(upper)
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        x = low if x < low else x
+        x = high if x > high else x
+        out[i] = x + zero
+
+
+@njit(cache=True, error_model="numpy")
+def clip_arrays(v: Array, lower: Array, upper: Array, out: Array) -> None:
+    """Write v_i clipped to [lower_i, upper_i]."""
+    zero = v.dtype.type(0.0)
+    for i in range(v.size):
+        x = v[i]
+        low = v.dtype.type(lower[i])
+        high = v.dtype.type(upper[i])
+        x = low if x < low else x
+        x = high if x > high else x
+        out[i] = x + zero
+
+
+# -- reductions --------------------------------------------------------------------------------------------------
+# `reassoc` lets the compiler keep several partial sums (and so use vector instructions); it does not assume that
+# there is no NaN. The maximum needs `nnan` for the same and is only asked for where the sum was no NaN.
+
+
+@njit(cache=True, error_model="numpy", fastmath={"reassoc"})
+def _block_sum(v: Array, start: int, stop: int, absolute: bool) -> float:
+    total = 0.0
+    if absolute:
+        for i in range(start, stop):
+            total += abs(np.float64(v[i]))
+    else:
+        for i in range(start, stop):
+            total += np.float64(v[i])
+    return total
+
+
+@njit(cache=True, error_model="numpy", fastmath={"reassoc", "nnan", "nsz"})
+def _block_max(v: Array, start: int, stop: int, absolute: bool) -> float:
+    top = -np.inf
+    if absolute:
+        for i in range(start, stop):
+            x = abs(np.float64(v[i]))
+            top = max(top, x)
+    else:
+        for i in range(start, stop):
+            x = np.float64(v[i])
+            top = max(top, x)
+    return top
+
+
+@njit(cache=True, error_model="numpy")
+def _sum_and_max(v: Array, absolute: bool) -> tuple[float, float]:
+    """Return sum and maximum of v (or |v|) in one pass over memory; the maximum is NaN if an element is."""
+    total = 0.0
+    top = -np.inf
+    for start in range(0, v.size, _BLOCK):
+        stop = min(start + _BLOCK, v.size)
+        part = _block_sum(v, start, stop, absolute)
+        if math.isnan(part):
+            # +inf and -inf among signed values also end here: neither has a projection.
+            return part, part
+        total += part
+        top = max(top, _block_max(v, start, stop, absolute))
+    return total, top
+
+
+@njit(cache=True, error_model="numpy")
+def absolute_sum(v: Array) -> float:
+    """Return sum |v_i|."""
+    total = 0.0
+    for start in range(0, v.size, _BLOCK):
+        total += _block_sum(v, start, min(start + _BLOCK, v.size), True)
+    return total
+
+
+@njit(cache=True, error_model="numpy", fastmath={"reassoc"})
+def weighted_absolute_sum(v: Array, weights: Array) -> float:
+    """Return sum weights_i |v_i|."""
+    total = 0.0
+    for i in range(v.size):
+        total += weights[i] * abs(np.float64(v[i]))
+    return total
+
+
+@njit(cache=True, error_model="numpy", fastmath={"reassoc"})
+def square_sum(v: Array) -> float:
+    """Return sum v_i^2."""
+    total = 0.0
+    for i in range(v.size):
+        x = np.float64(v[i])
+        total += x * x
+    return total
+
+
+@njit(cache=True, error_model="numpy", fastmath={"reassoc"})
+def weighted_square_sum(v: Array, weights: Array) -> float:
+    """Return sum weights_i v_i^2."""
+    total = 0.0
+    for i in range(v.size):
+        x = np.float64(v[i])
+        # A weight of 0 times a square that overflowed would be NaN.
+        total += weights[i] * x * x if weights[i] > 0.0 else 0.0
+    return total
+
+
+@njit(cache=True, error_model="numpy")
+def scaled_norm(v: Array) -> tuple[float, float]:
+    """Return (scale, root) with ||v||_2 = scale * root; scale is 1 unless squares over- or underflow."""
+    total = square_sum(v)
+    if 1e-280 < total < 1e300 or math.isnan(total):
+        return 1.0, math.sqrt(total)
+    top = 0.0
+    for i in range(v.size):
+        top = max(top, abs(np.float64(v[i])))
+    if top == 0.0 or math.isinf(top):
+        return 1.0, top
+    # A power of two divides exactly, and 2^-1074 may not be inverted: divide, never multiply by 1 / scale.
+    exponent = math.frexp(top)[1]
+    unit = math.ldexp(1.0, min(max(exponent, -1073), 1023))
+    total = 0.0
+    for i in range(v.size):
+        x = np.float64(v[i]) / unit
+        total += x * x
+    return unit, math.sqrt(total)
+
+
+# -- l1 ball and simplex -----------------------------------------------------------------------------------------
+# The projection onto {w >= 0, sum w = r} is w = max(v - theta, 0). With u = v - max(v) <= 0 and theta = max(v) + tau
+# it is max(u - tau, 0), -r <= tau <= -r/n. Working with u keeps full accuracy when v is far larger than r: where w is
+# not 0, |u| < r and the subtraction that forms u is exact to a rounding of u. tau is the root of the convex, decreasing
+# f(tau) = sum max(u - tau, 0) - r; a Newton step from anywhere lands at or left of the root and then only rises,
+# so what is at or below the current tau can be dropped for good.
+
+
+@njit(cache=True, error_model="numpy", fastmath={"reassoc"})
+def _excess_block(x: Array, start: int, stop: int, top: float, tau: float, absolute: bool) -> tuple[float, float]:
+    """Return the sum of max(u - tau, 0) and the number of positive terms over one block."""
+    total = 0.0
+    count = 0.0
+    if absolute:
+        for i in range(start, stop):
+            d = (abs(np.float64(x[i])) - top) - tau
+            positive = d > 0.0
+            total += d if positive else 0.0
+            count += 1.0 if positive else 0.0
+    else:
+        for i in range(start, stop):
+            d = (np.float64(x[i]) - top) - tau
+            positive = d > 0.0
+            total += d if positive else 0.0
+            count += 1.0 if positive else 0.0
+    return total, count
+
+
+@njit(cache=True, error_model="numpy")
+def _excess(x: Array, size: int, top: float, tau: float, absolute: bool) -> tuple[float, float]:
+    total = 0.0
+    count = 0.0
+    for start in range(0, size, _BLOCK):
+        part, number = _excess_block(x, start, min(start + _BLOCK, size), top, tau, absolute)
+        total += part
+        count += number
+    return total, count
+
+
+@njit(cache=True, error_model="numpy")
+def _compact(x: Array, top: float, tau: float, absolute: bool, buffer: Array) -> int:
+    """Copy what lies above the threshold to the front of the buffer; return how many."""
+    kept = 0
+    if absolute:
+        for i in range(x.size):
+            value = abs(x[i])
+            buffer[kept] = value
+            kept += 1 if (np.float64(value) - top) > tau else 0
+    else:
+        for i in range(x.size):
+            value = x[i]
+            buffer[kept] = value
+            kept += 1 if (np.float64(value) - top) > tau else 0
+    return kept
+
+
+@njit(cache=True, error_model="numpy")
+def _newton(
+    x: Array, size: int, top: float, tau: float, radius: float, absolute: bool, low: float
+) -> tuple[float, float]:
+    """Return (tau, correction) at the root of f over x[:size]; `low` is a lower bound of the root."""
+    previous = -1.0
+    while True:
+        total, count = _excess(x, size, top, tau, absolute)
+        if count == 0.0:
+            return low, 0.0
+        step = (total - radius) / count
+        if count == previous or step == 0.0:
+            # The set of positive terms has settled: `step` is what rounding left, small against tau.
+            return tau, step
+        if previous >= 0.0 and step < 0.0:
+            return tau, step
+        previous = count
+        tau = max(tau + step, low)
+
+
+@njit(cache=True, error_model="numpy")
+def simplex_threshold(v: Array, radius: float, absolute: bool, buffer: Array) -> tuple[bool, float, float, float]:
+    """Find the threshold of the projection onto the l1 ball (`absolute`) or the simplex.
+
+    Parameters
+    ----------
+    v : ndarray, shape (n,)
+    radius : float
+        Positive.
+    absolute : bool
+        Whether |v| is thresholded (l1 ball) or v (simplex).
+    buffer : ndarray, shape (n,)
+        Scratch of the dtype of v that does not overlap it.
+
+    Returns
+    -------
+    inside : bool
+        Whether v is in the ball already (never for the simplex).
+    top, tau, correction : float
+        The projection is max((|v| - top) - tau - correction, 0) with the sign of v.
+    """
+    total, top = _sum_and_max(v, absolute)
+    if absolute and total <= radius:
+        return True, 0.0, 0.0, 0.0
+    if not math.isfinite(top):
+        return False, np.nan, np.nan, np.nan
+    n = v.size
+    low = -radius
+    if math.isfinite(total):
+        low = max(low, (total - n * top - radius) / n)
+    high = -radius / n
+    if low > high:
+        low = high
+    start = low
+    if n >= _SAMPLE_FROM:
+        # A strided sample brings the first full Newton step close to the root; whatever it says, that step
+        # lands left of the root, so a bad sample costs time and nothing else.
+        stride = n // _SAMPLE
+        size = 0
+        for i in range(0, n, stride):
+            buffer[size] = v[i]
+            size += 1
+        guess, correction = _newton(buffer, size, top, low, radius * size / n, absolute, low)
+        start = min(max(guess + correction, low), high)
+        total, count = _excess(v, n, top, start, absolute)
+        if count > 0.0:
+            low = max(low, min(start + (total - radius) / count, high))
+        start = low
+    kept = _compact(v, top, start, absolute, buffer)
+    tau, correction = _newton(buffer, kept, top, start, radius, False, low)
+    return False, top, tau, correction
+
+
+@njit(cache=True, error_model="numpy")
+def shifted_soft_threshold(v: Array, top: float, tau: float, correction: float, absolute: bool, out: Array) -> None:
+    """Write max((|v| - top) - tau - correction, 0) with the sign of v (without the absolute value: of v itself)."""
+    if absolute:
+        for i in range(v.size):
+            x = np.float64(v[i])
+            d: float = ((abs(x) - top) - tau) - correction
+            d = 0.0 if d < 0.0 else d
+            out[i] = (d if x > 0.0 else -d) + 0.0
+    else:
+        for i in range(v.size):
+            d = ((np.float64(v[i]) - top) - tau) - correction
+            d = 0.0 if d < 0.0 else d
+            out[i] = d + 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def level_clip(v: Array, top: float, tau: float, correction: float, out: Array) -> None:
+    """Write v clipped to +-(top + tau + correction)."""
+    level = top + (tau + correction)
+    for i in range(v.size):
+        x: float = np.float64(v[i])
+        x = level if x > level else x
+        x = -level if x < -level else x
+        # NaN in the level means NaN in v: say so everywhere.
+        out[i] = x + 0.0 if level == level else level
+
+
+@njit(cache=True, error_model="numpy")
+def _weighted_root(p: Array, weights: Array, radius: float) -> float:
+    """Return theta with sum weights max(p - theta weights, 0) = radius, by Newton from the left."""
+    theta = -np.inf
+    for i in range(p.size):
+        a = weights[i]
+        if a > 0.0:
+            # At this theta the i-th term alone is the radius, so the root is not to the left of it.
+            theta = max(theta, (p[i] - radius / a) / a)
+    previous = -1
+    while True:
+        total = 0.0
+        square = 0.0
+        count = 0
+        for i in range(p.size):
+            a = weights[i]
+            d = p[i] - theta * a
+            if d > 0.0 and a > 0.0:
+                total += a * d
+                square += a * a
+                count += 1
+        if count == 0 or square == 0.0:
+            return theta
+        step = (total - radius) / square
+        if count == previous or not step > 0.0:
+            return theta + step
+        previous = count
+        theta += step
+
+
+@njit(cache=True, error_model="numpy")
+def weighted_ball_project(v: Array, weights: Array, radius: float, out: Array) -> None:
+    """Write the projection of v onto {sum weights_i |w_i| <= radius}; coordinates of weight 0 are free."""
+    n = v.size
+    top = 0.0
+    heaviest = 0.0
+    for i in range(n):
+        x = abs(np.float64(v[i]))
+        if not math.isfinite(x):
+            out[:] = np.nan
+            return
+        if weights[i] > 0.0:
+            top = max(top, x)
+            heaviest = max(heaviest, weights[i])
+    if top == 0.0 or heaviest == 0.0:
+        for i in range(n):
+            out[i] = v[i] + v.dtype.type(0.0)
+        return
+    # Units in which the largest |v| and the largest weight are about 1, by exact powers of two.
+    unit = math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021))
+    heavy = math.ldexp(1.0, min(max(math.frexp(heaviest)[1], -1021), 1021))
+    limit = radius / heavy / unit
+    p = np.empty(n)
+    a = np.empty(n)
+    inside = 0.0
+    for i in range(n):
+        p[i] = abs(np.float64(v[i])) / unit
+        a[i] = weights[i] / heavy
+        inside += a[i] * p[i]
+    if inside <= limit:
+        for i in range(n):
+            out[i] = v[i] + v.dtype.type(0.0)
+        return
+    # Twice: the second root is that of the rounded differences, and makes the result feasible to a rounding of the
+    # radius also where v is many orders larger.
+    for _ in range(2):
+        theta = _weighted_root(p, a, limit)
+        for i in range(n):
+            p[i] -= theta * a[i]
+    for i in range(n):
+        d = p[i] if p[i] > 0.0 else 0.0
+        d *= unit
+        out[i] = (d if v[i] > 0.0 else -d) + 0.0
+
+
+# -- groups ------------------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def block_sums(v: Array, groups: Array, number: int) -> Array:
+    """Return the Euclidean norm of every group; `groups` holds the number of each coordinate's group."""
+    total = np.zeros(number)
+    for i in range(v.size):
+        x = np.float64(v[i])
+        total[groups[i]] += x * x
+    odd = False
+    for g in range(number):
+        if not 1e-280 < total[g] < 1e300 and total[g] != 0.0:
+            odd = True
+        if total[g] == 0.0:
+            odd = True
+    if odd:
+        # Squares over- or underflowed somewhere (or a group is 0): take those groups' norms in their own unit.
+        top = np.zeros(number)
+        for i in range(v.size):
+            x = abs(np.float64(v[i]))
+            if x > top[groups[i]] or x != x:
+                top[groups[i]] = x
+        for g in range(number):
+            if not 1e-280 < total[g] < 1e300:
+                total[g] = 0.0
+            else:
+                top[g] = 0.0
+        for i in range(v.size):
+            unit = top[groups[i]]
+            if unit > 0.0 and unit < np.inf:
+                x = np.float64(v[i]) / unit
+                total[groups[i]] += x * x
+        for g in range(number):
+            if top[g] > 0.0 and top[g] < np.inf:
+                total[g] = top[g] * math.sqrt(total[g])
+            elif top[g] == np.inf or top[g] != top[g]:
+                total[g] = top[g]
+            else:
+                total[g] = math.sqrt(total[g])
+        return total
+    for g in range(number):
+        total[g] = math.sqrt(total[g])
+    return total
+
+
+@njit(cache=True, error_model="numpy")
+def block_scale(v: Array, groups: Array, factors: Array, out: Array) -> None:
+    """Write v_i times the factor of its group."""
+    for i in range(v.size):
+        out[i] = np.float64(v[i]) * factors[groups[i]] + 0.0
+
+
+# -- total variation ---------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def total_variation(y: Array, strength: float, out: Array) -> None:
+    """Write argmin_w strength sum |w_{i+1} - w_i| + 1/2 ||w - y||^2, exactly, in O(n).
+
+    Dynamic programming (Johnson 2013): the derivative of the value function of the first k coordinates is piecewise
+    linear and increasing; adding |w_{k+1} - w_k| clips it to [-strength, strength]. Its pieces live in a double-ended
+    queue from which each is removed once. Then every constant piece is recomputed as the mean of its data plus what
+    its two jumps pull, which removes the rounding that the sums of the first part accumulate.
+    """
+    n = y.size
+    if n == 0:
+        return
+    top = 0.0
+    for i in range(n):
+        x = abs(np.float64(y[i]))
+        if not math.isfinite(x):
+            out[:] = np.nan
+            return
+        top = max(top, x)
+    if n == 1 or strength == 0.0 or top == 0.0:
+        for i in range(n):
+            out[i] = y[i] + y.dtype.type(0.0)
+        return
+    unit = math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021))
+    pull = strength / unit
+    data = np.empty(n)
+    mean = 0.0
+    for i in range(n):
+        data[i] = np.float64(y[i]) / unit
+        mean += data[i] / n
+    largest = 0.0
+    running = 0.0
+    for i in range(n):
+        data[i] -= mean
+        running += data[i]
+        largest = max(largest, abs(running))
+    if pull >= largest:
+        # The whole is one piece; a second pass of the mean removes the first one's rounding.
+        rest = 0.0
+        for i in range(n):
+            rest += data[i]
+        level = (mean + rest / n) * unit
+        for i in range(n):
+            out[i] = level + 0.0
+        return
+
+    knots = np.empty(2 * n)
+    slopes = np.empty(2 * n)
+    offsets = np.empty(2 * n)
+    lower = np.empty(n)
+    upper = np.empty(n)
+    left = n
+    right = n - 1
+    for k in range(n):
+        # The derivative left of all knots is slope * x + offset = x - data[k] - pull_left, and right of all
+        # knots x - data[k] + pull_left; crossing a knot adds that knot's slope and offset.
+        before = pull if k > 0 else 0.0
+        after = pull if k < n - 1 else 0.0
+        slope = 1.0
+        offset = -data[k] - before
+        while left <= right and slope * knots[left] + offset < -after:
+            slope += slopes[left]
+            offset += offsets[left]
+            left += 1
+        low = (-after - offset) / slope
+        if k == n - 1:
+            lower[k] = low
+            break
+        slope_high = 1.0
+        offset_high = -data[k] + before
+        while left <= right and slope_high * knots[right] + offset_high > after:
+            slope_high -= slopes[right]
+            offset_high -= offsets[right]
+            right -= 1
+        high = (after - offset_high) / slope_high
+        lower[k] = low
+        upper[k] = high
+        left -= 1
+        knots[left] = low
+        slopes[left] = slope
+        offsets[left] = offset + after
+        right += 1
+        knots[right] = high
+        slopes[right] = -slope_high
+        offsets[right] = after - offset_high
+
+    solution = upper
+    value = lower[n - 1]
+    solution[n - 1] = value
+    for k in range(n - 2, -1, -1):
+        if value > upper[k]:
+            value = upper[k]
+        elif value < lower[k]:
+            value = lower[k]
+        solution[k] = value
+
+    start = 0
+    jump_left = 0.0
+    while start < n:
+        stop = start + 1
+        total = data[start]
+        while stop < n and solution[stop] == solution[start]:
+            total += data[stop]
+            stop += 1
+        jump_right = 0.0
+        if stop < n:
+            jump_right = pull if solution[stop] > solution[start] else -pull
+        level = ((total + jump_right - jump_left) / (stop - start) + mean) * unit
+        for i in range(start, stop):
+            out[i] = level + 0.0
+        jump_left = jump_right
+        start = stop
+
+
+# -- hard sparsity -----------------------------------------------------------------------------------------------
+
+
+@njit(cache=True, error_model="numpy")
+def keep_largest(v: Array, level: float, ties: int, out: Array) -> None:
+    """Write v where |v| > level, and at the first `ties` places where |v| = level; 0 elsewhere. NaN stays."""
+    left = ties
+    for i in range(v.size):
+        x = v[i]
+        size = abs(x)
+        if size > level or size != size:
+            out[i] = x
+        elif size == level and left > 0:
+            left -= 1
+            out[i] = x + v.dtype.type(0.0)
+        else:
+            out[i] = 0.0

@@ -1,0 +1,98 @@
+"""A regularizer of its own for each array of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import ClassVar, NoReturn
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers.base import Array, Regularizer
+
+__all__ = ["PerParameter"]
+
+
+@dataclass(frozen=True)
+class PerParameter(Regularizer):
+    """A psi for each array, chosen by its name: psi(w) = sum over arrays of psi_array(w_array).
+
+    The proximal map is that of each array's own psi. It acts on named arrays only: ``bind`` it to a layout (strategies
+    and clients do), and use ``regularizer.for_array(name)`` to see which psi an array gets.
+
+    Parameters
+    ----------
+    regularizers : mapping of str to Regularizer
+        Shell patterns (``"*.weight"``) and what acts on the arrays that match. The first match wins; an array that
+        matches none has no regularizer.
+
+    Raises
+    ------
+    ConfigurationError
+        If the mapping is empty, a key is no string or a value is no regularizer.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.parameters import Layout
+    >>> from flwr_fco.regularizers import L1, L2Squared
+    >>> layout = Layout.from_arrays({"first": np.zeros((1, 2)), "second": np.zeros((1, 2))})
+    >>> psi = PerParameter({"first": L1(1.0), "*": L2Squared(1.0)})
+    >>> psi.bind(layout).prox(np.array([3.0, 0.5, 3.0, 0.5]), 1.0)
+    array([2.  , 0.  , 1.5 , 0.25])
+    """
+
+    kind: ClassVar[str] = "per-parameter"
+    regularizers: Mapping[str, Regularizer]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.regularizers, Mapping) or not self.regularizers:
+            raise ConfigurationError(
+                f"PerParameter({self.regularizers!r}): expected a non-empty mapping of shell patterns to regularizers, "
+                'such as {"*.weight": L1(0.1)}'
+            )
+        for pattern, own in self.regularizers.items():
+            if not isinstance(pattern, str) or not isinstance(own, Regularizer) or isinstance(own, PerParameter):
+                raise ConfigurationError(
+                    f"PerParameter: {pattern!r}: {own!r}; expected a shell pattern and a regularizer of one array"
+                )
+        object.__setattr__(self, "regularizers", MappingProxyType(dict(self.regularizers)))
+
+    def __reduce__(self) -> tuple[type[PerParameter], tuple[dict[str, Regularizer]]]:
+        """Pickle by constructor: a mapping proxy does not pickle (Ray copies strategies between processes)."""
+        return type(self), (dict(self.regularizers),)
+
+    @property
+    def convex(self) -> bool:  # type: ignore[override]
+        """Whether every psi is convex."""
+        return all(own.convex for own in self.regularizers.values())
+
+    def for_array(self, name: str) -> Regularizer | None:
+        """Return the psi of the first pattern that matches, None if none does."""
+        for pattern, own in self.regularizers.items():
+            if fnmatchcase(name, pattern):
+                return own.for_array(name)
+        return None
+
+    def value(self, w: Array) -> float:
+        """Raise: an array without its name has no psi."""
+        self._refuse()
+
+    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
+        """Raise: an array without its name has no psi."""
+        self._refuse()
+
+    def subgradient(self, w: Array) -> Array:
+        """Raise: an array without its name has no psi."""
+        self._refuse()
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise: it is asked for all arrays joined (``scope="joint"``), which have no common psi."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigurationError(
+            "PerParameter acts on named arrays, one by one: use psi.bind(layout) with scope='each', or "
+            "psi.for_array(name) for the regularizer of one array"
+        )

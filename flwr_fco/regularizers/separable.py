@@ -1,0 +1,333 @@
+"""Regularizers that are sums over coordinates: none, l1, squared l2, elastic net."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels import prox as kernels
+from flwr_fco.regularizers.base import Array, SeparableTerms
+from flwr_fco.regularizers.validation import (
+    FlatRegularizer,
+    amount,
+    broadcastable,
+    non_negative,
+    non_negative_array,
+    number,
+    outside,
+    positive,
+)
+
+__all__ = ["L1", "ElasticNet", "L2Squared", "Zero"]
+
+
+def flat_weights(weights: Array, shape: tuple[int, ...]) -> Array:
+    """Return weights as a contiguous vector, one for each coordinate of an array of this shape."""
+    if weights.shape != shape:
+        weights = np.broadcast_to(weights, shape)
+    return weights.reshape(-1)
+
+
+def threshold_max(gradient_at_zero: Array, weights: Array | None) -> float:
+    """Return max_i |g_i| / weights_i (0/0 = 0: where neither pushes, any strength will do)."""
+    size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
+    if weights is not None:
+        heavy = np.broadcast_to(weights, size.shape)
+        ratio = np.full(size.shape, np.inf)
+        np.divide(size, heavy, out=ratio, where=heavy > 0)
+        ratio[(heavy == 0) & (size == 0)] = 0.0
+        size = ratio
+    return float(size.max(initial=0.0))
+
+
+@dataclass(frozen=True)
+class Zero(FlatRegularizer):
+    """No regularization: psi(w) = 0.
+
+    The proximal map is ``prox(v, step) = v``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> Zero().prox(np.array([3.0, -0.5]), 1.0)
+    array([ 3. , -0.5])
+    """
+
+    kind: ClassVar[str] = "zero"
+
+    def value(self, w: Array) -> float:
+        """Return 0."""
+        return 0.0
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Write v."""
+        np.add(v, v.dtype.type(0.0), out=out)
+
+    def subgradient(self, w: Array) -> Array:
+        """Return zeros."""
+        return np.zeros_like(w)
+
+    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
+        """Return no terms."""
+        return SeparableTerms()
+
+
+@dataclass(frozen=True)
+class L1(FlatRegularizer):
+    """The l1 norm, if wanted within a box: psi(w) = strength * sum_i weights_i |w_i|, |w_i| <= bound.
+
+    The proximal map soft-thresholds, then clips::
+
+        argmin_w step * psi(w) + 1/2 ||w - v||^2 = clip(sign(v) max(|v| - step * strength * weights, 0), -bound, bound)
+
+    Parameters
+    ----------
+    strength : float
+        Finite, >= 0.
+    weights : array, optional
+        Non-negative numbers that broadcast to the array; 1 by default. A coordinate of weight 0 is free.
+    bound : float, optional
+        Half the side of the box (> 0); no box by default.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> L1(1.0).prox(np.array([3.0, -0.5, -2.0]), 1.0)
+    array([ 2.,  0., -1.])
+    >>> L1(1.0, bound=1.5).prox(np.array([3.0, -0.5, -2.0]), 1.0)
+    array([ 1.5,  0. , -1. ])
+    """
+
+    kind: ClassVar[str] = "l1"
+    strength: float
+    weights: Array | None = None
+    bound: float | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", non_negative_array(self, "weights", self.weights))
+        if self.bound is not None:
+            object.__setattr__(self, "bound", positive(self, "bound", self.bound))
+
+    def value(self, w: Array) -> float:
+        """Return strength * sum_i weights_i |w_i|, inf outside the box."""
+        flat = w.reshape(-1)
+        if self.bound is not None and outside(float(np.abs(flat).max(initial=0.0)) - self.bound, self.bound, flat):
+            return float(np.inf)
+        if self.weights is None:
+            return float(self.strength * kernels.absolute_sum(flat))
+        return float(self.strength * kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape)))
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Soft-threshold, then clip."""
+        threshold = amount(step, self.strength)
+        if self.weights is None:
+            if self.bound is None:
+                kernels.soft_threshold(v, threshold, out)
+            else:
+                kernels.soft_clip(v, threshold, self.bound, out)
+        else:
+            weights = flat_weights(self.weights, shape)
+            if self.bound is None:
+                kernels.soft_threshold_weighted(v, threshold, weights, out)
+            else:
+                kernels.soft_clip_weighted(v, threshold, weights, self.bound, out)
+
+    def subgradient(self, w: Array) -> Array:
+        """Return strength * weights * sign(w), with sign(0) = 0."""
+        result = np.sign(w)
+        result *= self.strength if self.weights is None else self.strength * self.weights
+        return result
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return max_i |g_i| / weights_i: from this strength on 0 is optimal."""
+        return threshold_max(gradient_at_zero, self.weights)
+
+    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
+        """Return the thresholds strength * weights and the box."""
+        threshold = self.strength if self.weights is None else self.strength * self.weights
+        if self.bound is None:
+            return SeparableTerms(threshold=threshold)
+        return SeparableTerms(threshold=threshold, lower=-self.bound, upper=self.bound)
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless the weights broadcast to the array."""
+        if self.weights is not None:
+            broadcastable(self, "weights", self.weights.shape, name, shape)
+
+
+@dataclass(frozen=True)
+class L2Squared(FlatRegularizer):
+    """Half the squared l2 norm (ridge): psi(w) = strength/2 * sum_i weights_i w_i^2.
+
+    The proximal map shrinks::
+
+        argmin_w step * psi(w) + 1/2 ||w - v||^2 = v / (1 + step * strength * weights)
+
+    Parameters
+    ----------
+    strength : float
+        Finite, >= 0.
+    weights : array, optional
+        Non-negative numbers that broadcast to the array; 1 by default.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> L2Squared(3.0).prox(np.array([4.0, -2.0]), 1.0)
+    array([ 1. , -0.5])
+    """
+
+    kind: ClassVar[str] = "l2-squared"
+    strength: float
+    weights: Array | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", non_negative_array(self, "weights", self.weights))
+
+    def value(self, w: Array) -> float:
+        """Return strength/2 * sum_i weights_i w_i^2."""
+        flat = w.reshape(-1)
+        if self.weights is None:
+            return float(0.5 * self.strength * kernels.square_sum(flat))
+        return float(0.5 * self.strength * kernels.weighted_square_sum(flat, flat_weights(self.weights, w.shape)))
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Shrink."""
+        shrinkage = amount(step, self.strength)
+        if self.weights is None:
+            kernels.scale(v, 1.0 / (1.0 + shrinkage), out)
+        else:
+            kernels.soft_scale_weighted(v, 0.0, shrinkage, flat_weights(self.weights, shape), out)
+
+    def subgradient(self, w: Array) -> Array:
+        """Return the gradient, strength * weights * w."""
+        result: Array = w * w.dtype.type(self.strength)
+        if self.weights is not None:
+            result *= self.weights
+        return result
+
+    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
+        """Return the curvatures strength * weights."""
+        return SeparableTerms(shrinkage=self.strength if self.weights is None else self.strength * self.weights)
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless the weights broadcast to the array."""
+        if self.weights is not None:
+            broadcastable(self, "weights", self.weights.shape, name, shape)
+
+
+@dataclass(frozen=True)
+class ElasticNet(FlatRegularizer):
+    """l1 and squared l2 mixed: psi(w) = strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2).
+
+    The proximal map soft-thresholds, then shrinks::
+
+        argmin_w step * psi(w) + 1/2 ||w - v||^2
+            = soft(v, step * strength * l1_ratio * weights) / (1 + step * strength * (1 - l1_ratio) * weights)
+
+    Parameters
+    ----------
+    strength : float
+        Finite, >= 0 (scikit-learn's ``alpha``).
+    l1_ratio : float, default 0.5
+        Between 0 (ridge) and 1 (lasso), as in scikit-learn.
+    weights : array, optional
+        Non-negative numbers that broadcast to the array; 1 by default.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> ElasticNet(2.0).prox(np.array([3.0, -0.5]), 1.0)
+    array([1., 0.])
+    """
+
+    kind: ClassVar[str] = "elastic-net"
+    strength: float
+    l1_ratio: float = 0.5
+    weights: Array | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
+        object.__setattr__(self, "l1_ratio", ratio(self, "l1_ratio", self.l1_ratio))
+        if self.weights is not None:
+            object.__setattr__(self, "weights", non_negative_array(self, "weights", self.weights))
+
+    def value(self, w: Array) -> float:
+        """Return strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2)."""
+        flat = w.reshape(-1)
+        if self.weights is None:
+            absolute, square = kernels.absolute_sum(flat), kernels.square_sum(flat)
+        else:
+            weights = flat_weights(self.weights, w.shape)
+            absolute, square = kernels.weighted_absolute_sum(flat, weights), kernels.weighted_square_sum(flat, weights)
+        # Not a sum of products: at a ratio of 1 an overflowing square must not make 0 * inf.
+        total = self.l1_ratio * absolute if self.l1_ratio > 0.0 else 0.0
+        if self.l1_ratio < 1.0:
+            total += 0.5 * (1.0 - self.l1_ratio) * square
+        return float(self.strength * total)
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Soft-threshold, then shrink."""
+        threshold = amount(step, self.strength * self.l1_ratio)
+        shrinkage = amount(step, self.strength * (1.0 - self.l1_ratio))
+        if self.weights is None:
+            kernels.soft_scale(v, threshold, 1.0 / (1.0 + shrinkage), out)
+        else:
+            kernels.soft_scale_weighted(v, threshold, shrinkage, flat_weights(self.weights, shape), out)
+
+    def subgradient(self, w: Array) -> Array:
+        """Return strength * weights * (l1_ratio * sign(w) + (1 - l1_ratio) * w), with sign(0) = 0."""
+        result: Array = np.sign(w) * w.dtype.type(self.l1_ratio) + w * w.dtype.type(1.0 - self.l1_ratio)
+        result *= self.strength if self.weights is None else self.strength * self.weights
+        return result
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return max_i |g_i| / (l1_ratio * weights_i): from this strength on 0 is optimal."""
+        if self.l1_ratio == 0.0:
+            raise ConfigurationError(
+                "ElasticNet(l1_ratio=0.0) is a ridge: no strength makes its solution 0. Use an l1_ratio > 0."
+            )
+        return threshold_max(gradient_at_zero, self.weights) / self.l1_ratio
+
+    def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
+        """Return thresholds and curvatures."""
+        weights = 1.0 if self.weights is None else self.weights
+        return SeparableTerms(
+            threshold=self.strength * self.l1_ratio * weights,
+            shrinkage=self.strength * (1.0 - self.l1_ratio) * weights,
+        )
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless the weights broadcast to the array."""
+        if self.weights is not None:
+            broadcastable(self, "weights", self.weights.shape, name, shape)
+
+
+def ratio(owner: object, name: str, value: float) -> float:
+    """Return a number between 0 and 1; raise :class:`ConfigurationError` for anything else."""
+    result = number(owner, name, value)
+    if not 0.0 <= result <= 1.0:
+        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a number between 0 and 1")
+    return result

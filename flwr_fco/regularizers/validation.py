@@ -1,0 +1,191 @@
+"""Checks of what users pass to regularizers, and the way from arrays of any shape to flat kernels."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers.base import Array, Regularizer
+
+__all__ = [
+    "FlatRegularizer",
+    "broadcastable",
+    "check_step",
+    "destination",
+    "frozen_array",
+    "non_negative",
+    "non_negative_array",
+    "number",
+    "outside",
+    "positive",
+    "tolerance",
+]
+
+
+def number(owner: object, name: str, value: Any) -> float:
+    """Return a real number as a float.
+
+    Parameters
+    ----------
+    owner : object
+        Whose argument it is, for the message.
+    name : str
+        The argument's name.
+    value : Any
+        What was passed. Booleans and strings are refused: they are slips, not numbers.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not a real number, or NaN.
+    """
+    scalar = (
+        value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
+    )
+    if isinstance(scalar, bool) or not isinstance(scalar, int | float):
+        raise ConfigurationError(
+            f"{type(owner).__name__}({name}={value!r}): expected a number, got {type(value).__name__}"
+        )
+    if math.isnan(scalar):
+        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a number, got NaN")
+    return float(scalar)
+
+
+def non_negative(owner: object, name: str, value: Any) -> float:
+    """Return a finite number >= 0 as a float; raise :class:`ConfigurationError` for anything else."""
+    result = number(owner, name, value)
+    if not 0.0 <= result < math.inf:
+        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a finite number >= 0")
+    return result
+
+
+def positive(owner: object, name: str, value: Any) -> float:
+    """Return a finite number > 0 as a float; raise :class:`ConfigurationError` for anything else."""
+    result = number(owner, name, value)
+    if not 0.0 < result < math.inf:
+        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a finite number > 0")
+    return result
+
+
+def frozen_array(owner: object, name: str, value: ArrayLike, dtype: Any = np.float64) -> Array:
+    """Return a read-only, contiguous copy, so that nobody changes a frozen regularizer from outside."""
+    try:
+        given = np.asarray(value)
+        if given.dtype.kind not in "fiu":
+            raise TypeError(f"its dtype is {given.dtype}")
+        result = np.array(given, dtype=dtype, order="C", copy=True)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"{type(owner).__name__}({name}=...): expected an array of numbers, but {error}"
+        ) from error
+    result.setflags(write=False)
+    return result
+
+
+def non_negative_array(owner: object, name: str, value: ArrayLike) -> Array:
+    """Return a read-only float64 copy of an array of finite numbers >= 0."""
+    result = frozen_array(owner, name, value)
+    bad = ~(np.isfinite(result) & (result >= 0.0))
+    if bad.any():
+        place = tuple(int(i) for i in np.argwhere(bad)[0])
+        raise ConfigurationError(
+            f"{type(owner).__name__}({name}=...): expected finite numbers >= 0, got {result[place]} at {list(place)}"
+        )
+    return result
+
+
+def broadcastable(owner: object, what: str, own: tuple[int, ...], name: str, shape: tuple[int, ...]) -> None:
+    """Raise :class:`ConfigurationError` unless an array of shape `own` broadcasts to `shape`."""
+    try:
+        fits = np.broadcast_shapes(own, shape) == shape
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ConfigurationError(
+            f"{type(owner).__name__} has {what} of shape {own}, which does not broadcast to the array {name!r} of "
+            f"shape {shape}. Pass {what} of the array's shape, or use PerParameter to give each array its own."
+        )
+
+
+def check_step(owner: object, step: float) -> float:
+    """Return the step of a proximal map; raise :class:`ConfigurationError` unless it is finite and >= 0."""
+    if isinstance(step, bool) or not 0.0 <= step < math.inf:
+        raise ConfigurationError(f"{type(owner).__name__}.prox(step={step!r}): expected a finite number >= 0")
+    return float(step)
+
+
+def amount(step: float, strength: float) -> float:
+    """Return step * strength, at most the largest float: infinity times a weight of 0 would be NaN."""
+    return min(step * strength, sys.float_info.max)
+
+
+def destination(owner: object, v: Array, out: Array | None) -> Array:
+    """Return where a proximal map writes: `out` if it fits `v`, else a new array.
+
+    Raises
+    ------
+    ConfigurationError
+        If v is not an array of float32 or float64, or out has another shape or dtype.
+    """
+    if not isinstance(v, np.ndarray) or v.dtype not in (np.float64, np.float32):
+        got = v.dtype if isinstance(v, np.ndarray) else type(v).__name__
+        raise ConfigurationError(
+            f"{type(owner).__name__}.prox expects an array of float64 or float32, got {got}; "
+            "convert it with np.asarray(v, dtype=np.float64)"
+        )
+    if out is None:
+        return np.empty(v.shape, v.dtype)
+    if out.shape != v.shape or out.dtype != v.dtype:
+        raise ConfigurationError(
+            f"{type(owner).__name__}.prox writes {v.dtype} of shape {v.shape}, but out is {out.dtype} of shape "
+            f"{out.shape}; pass np.empty_like(v), or v itself"
+        )
+    return out
+
+
+def tolerance(w: Array) -> float:
+    """Return the relative violation of a constraint that counts as rounding in the dtype of w."""
+    return 16.0 * float(np.finfo(w.dtype).eps) if w.dtype.kind == "f" else 16.0 * sys.float_info.epsilon
+
+
+def outside(violation: float, scale: float, w: Array) -> float:
+    """Return inf if a violation is more than rounding of quantities of this scale, else 0.0; NaN is outside."""
+    return 0.0 if violation <= tolerance(w) * scale else math.inf
+
+
+class FlatRegularizer(Regularizer):
+    """A psi that reads an array of any shape as one vector: subclasses write :meth:`solve` on contiguous 1-D arrays."""
+
+    @abstractmethod
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Write argmin_w step * psi(w) + 1/2 ||w - v||^2 to `out`.
+
+        Parameters
+        ----------
+        v : ndarray of float64 or float32, shape (n,)
+            Contiguous; may be the memory of `out`.
+        step : float
+            Finite and non-negative.
+        out : ndarray, shape (n,)
+            Contiguous.
+        shape : tuple of int
+            The shape that the array had, for weights that broadcast to it.
+        """
+
+    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
+        """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; see the class for its closed form."""
+        result = destination(self, v, out)
+        step = check_step(self, step)
+        if result.flags.c_contiguous:
+            self.solve(v.reshape(-1), step, result.reshape(-1), v.shape)
+        else:
+            flat = np.empty(v.size, v.dtype)
+            self.solve(v.reshape(-1), step, flat, v.shape)
+            result[...] = flat.reshape(v.shape)
+        return result

@@ -1,0 +1,203 @@
+"""Checks of the contract of a regularizer, for ours and for yours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.regularizers.base import Array, Regularizer
+
+__all__ = ["check_regularizer"]
+
+#: Steps at which proximal maps are checked.
+STEPS = (1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6)
+
+
+def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), seed: int = 0) -> None:
+    """Check that a regularizer keeps its contract, on random points and steps from 1e-6 to 1e6.
+
+    For every regularizer: the proximal map keeps shape, dtype (float64, float32) and its argument; writes to ``out``,
+    also in place, what it returns; writes no negative zero; lets NaN through; has a finite psi at its result; and the
+    regularizer survives the trip ``from_spec(to_spec())``. For a constraint: the map ignores the step and is
+    idempotent. For a convex psi, with p = prox(v): the three-point inequality
+
+        step psi(p) + 1/2 ||p - v||^2 + 1/2 ||p - x||^2 <= step psi(x) + 1/2 ||x - v||^2    for every x,
+
+    which proves that p is the minimiser, and firm non-expansiveness, ||p - q||^2 <= <p - q, v - u> for q = prox(u).
+    For a psi that is not convex: no point that was tried is better than p.
+
+    Parameters
+    ----------
+    regularizer : Regularizer
+        What to check.
+    shape : tuple of int, default (12,)
+        Shape of the arrays it is tried on.
+    seed : int, default 0
+        Seed of the random points.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is broken; the message says which part, where and by how much.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> check_regularizer(L1(0.3), shape=(5,))
+    """
+    rng = np.random.default_rng(seed)
+    name = repr(regularizer)
+    regularizer.check_shape("w", shape)
+    points = _points(rng, shape)
+    # Points that psi is finite at: every result, and the results' surroundings.
+    feasible = [regularizer.prox(v.copy(), 1.0) for v in points]
+    feasible += [regularizer.prox(p + 0.1 * rng.normal(size=shape), 0.1) for p in feasible[:4]]
+    _check_travel(regularizer, points[0], name)
+    _check_nan(regularizer, points[0], name)
+    for step in STEPS:
+        results = []
+        for v in points:
+            p = _check_call(regularizer, v, step, name)
+            _check_float32(regularizer, v, step, name)
+            results.append(p)
+            if regularizer.constraint:
+                _check_projection(regularizer, v, p, step, name)
+            _check_minimum(regularizer, v, p, step, feasible, name)
+        if regularizer.convex:
+            _check_nonexpansive(points, results, step, name)
+    if regularizer.constraint:
+        _check_call(regularizer, points[0], 0.0, name)
+        _check_projection(regularizer, points[0], regularizer.prox(points[0].copy(), 0.0), 0.0, name)
+
+
+def _points(rng: np.random.Generator, shape: tuple[int, ...]) -> list[Array]:
+    """Return random points of several sizes, and zeros, ties and sparse points."""
+    points: list[Array] = [size * rng.normal(size=shape) for size in (0.01, 0.5, 1.0, 10.0, 1e3)]
+    points.append(np.zeros(shape))
+    points.append(np.ones(shape))
+    points.append(np.where(rng.random(shape) < 0.5, -1.0, 1.0))
+    points.append(np.where(rng.random(shape) < 0.5, 0.0, rng.normal(size=shape)))
+    return points
+
+
+def _check_call(regularizer: Regularizer, v: Array, step: float, name: str) -> Array:
+    """Check shape, dtype, out, in place, signs of zeros and finiteness; return the result."""
+    where = f"{name}, step {step:g}"
+    given = v.copy()
+    p = regularizer.prox(given, step)
+    assert isinstance(p, np.ndarray), f"{where}: prox returned a {type(p).__name__}, expected an array"
+    assert p.shape == v.shape, f"{where}: prox returned shape {p.shape} for an array of shape {v.shape}"
+    assert p.dtype == v.dtype, f"{where}: prox returned {p.dtype} for {v.dtype}; it has to keep the dtype"
+    assert np.array_equal(given, v), f"{where}: prox changed its argument; it may write to `out` only"
+    assert not np.shares_memory(p, given), (
+        f"{where}: prox returned (a view of) its argument; without `out` it has to return a new array"
+    )
+    out = np.full_like(v, np.nan)
+    assert regularizer.prox(given, step, out) is out, f"{where}: prox(v, step, out) has to return out"
+    assert np.array_equal(out, p), f"{where}: prox writes something else to `out` than it returns without"
+    assert regularizer.prox(given, step, given) is given, f"{where}: prox(v, step, out=v) has to return v"
+    assert np.array_equal(given, p), (
+        f"{where}: in place (out is v) the result differs by {np.abs(given - p).max():.2e}; "
+        "prox has to read v before it overwrites it"
+    )
+    assert not np.signbit(p[p == 0.0]).any(), f"{where}: the result holds -0.0; zeros have to be +0.0 (add 0.0)"
+    assert np.isfinite(p).all(), f"{where}: the result holds {p[~np.isfinite(p)][0]} for finite v"
+    value = regularizer.value(p)
+    assert isinstance(value, float), f"{where}: value returned a {type(value).__name__}, expected a float"
+    assert math.isfinite(value), f"{where}: value(prox(v)) is {value}; psi has to be finite where prox goes"
+    if regularizer.constraint:
+        assert value == 0.0, f"{where}: value(prox(v)) is {value}; the value of a constraint is 0.0 inside"
+    return p
+
+
+def _check_float32(regularizer: Regularizer, v: Array, step: float, name: str) -> None:
+    """Check that float32 stays float32, is feasible, and agrees with float64 to its rounding."""
+    single = v.astype(np.float32)
+    p = regularizer.prox(single, step)
+    assert p.dtype == np.float32, (
+        f"{name}, step {step:g}: prox returned {p.dtype} for float32; it has to keep the dtype"
+    )
+    value = regularizer.value(p)
+    assert math.isfinite(value), f"{name}, step {step:g}: value(prox(v)) is {value} in float32"
+    if regularizer.convex:
+        exact = regularizer.prox(single.astype(np.float64), step)
+        gap = float(np.abs(p - exact).max(initial=0.0))
+        size = max(1e-30, float(np.abs(single).max(initial=0.0)), float(np.abs(exact).max(initial=0.0)))
+        assert gap <= 1e-4 * size, f"{name}, step {step:g}: float32 is {gap:.2e} away from float64 at size {size:.2e}"
+
+
+def _check_projection(regularizer: Regularizer, v: Array, p: Array, step: float, name: str) -> None:
+    """Check that a constraint's map ignores the step and leaves its own results alone."""
+    other = regularizer.prox(v.copy(), 1.0)
+    assert np.array_equal(p, other), (
+        f"{name}: the results at step {step:g} and 1 differ by {np.abs(p - other).max():.2e}; "
+        "a constraint's prox is its projection whatever the step is"
+    )
+    again = regularizer.prox(p.copy(), step)
+    gap = float(np.abs(again - p).max(initial=0.0))
+    limit = 64.0 * np.finfo(np.float64).eps * max(1.0, float(np.abs(p).max(initial=0.0)))
+    assert gap <= limit, f"{name}: projecting twice moves the point by {gap:.2e}; a projection leaves its results alone"
+
+
+def _check_minimum(regularizer: Regularizer, v: Array, p: Array, step: float, feasible: list[Array], name: str) -> None:
+    """Check the three-point inequality (convex), or that no point that was tried is better (not convex)."""
+    weight = 1.0 if regularizer.constraint else step
+    scaled = weight * regularizer.value(p)
+    for x in [*feasible, *(p + size * (x - p) for x in feasible[:3] for size in (1e-6, 1e-3))]:
+        reference = weight * regularizer.value(x)
+        if not math.isfinite(reference):
+            continue
+        # <p - v, p - x> + step (psi(p) - psi(x)) <= 0 is the inequality with its squares expanded: no cancellation.
+        if regularizer.convex:
+            excess = scaled - reference + float(np.sum((p - v) * (p - x)))
+        else:
+            excess = scaled - reference + 0.5 * float(np.sum((p - x) * (p + x - 2.0 * v)))
+        size = abs(scaled) + abs(reference) + float(np.linalg.norm(p - v) * np.linalg.norm(p - x))
+        size += float(np.linalg.norm(v)) * float(np.linalg.norm(p - x))
+        limit = 1e-11 * size + 1e-14
+        assert excess <= limit, (
+            f"{name}, step {step:g}: prox(v) is not the minimiser of step * psi(w) + 1/2 ||w - v||^2. "
+            f"{'The three-point inequality fails' if regularizer.convex else 'Another point is better'} by "
+            f"{excess:.2e} (rounding would explain {limit:.0e}) at\n  v = {v.reshape(-1)[:8]}\n  prox(v) = "
+            f"{p.reshape(-1)[:8]}\n  x = {x.reshape(-1)[:8]}"
+        )
+
+
+def _check_nonexpansive(points: list[Array], results: list[Array], step: float, name: str) -> None:
+    """Check ||p - q||^2 <= <p - q, v - u> for all pairs."""
+    for i, (v, p) in enumerate(zip(points, results, strict=True)):
+        for u, q in zip(points[:i], results[:i], strict=True):
+            left = float(np.sum((p - q) ** 2))
+            right = float(np.sum((p - q) * (v - u)))
+            limit = 1e-11 * (left + float(np.linalg.norm(p - q)) * float(np.linalg.norm(v - u))) + 1e-20
+            assert left <= right + limit, (
+                f"{name}, step {step:g}: prox is not firmly non-expansive, as the map of a convex psi is: "
+                f"||p - q||^2 = {left:.6e} > <p - q, v - u> = {right:.6e}. If psi is not convex, set convex = False."
+            )
+
+
+def _check_nan(regularizer: Regularizer, v: Array, name: str) -> None:
+    """Check that a NaN does not vanish."""
+    if not v.size:
+        return
+    spoiled = v.copy()
+    spoiled.flat[v.size // 2] = np.nan
+    p = regularizer.prox(spoiled, 1.0)
+    assert np.isnan(p.flat[v.size // 2]), (
+        f"{name}: prox turned NaN into {p.flat[v.size // 2]}; a NaN has to stay visible, or a diverged model looks fine"
+    )
+
+
+def _check_travel(regularizer: Regularizer, v: Array, name: str) -> None:
+    """Check from_spec(to_spec()): equal object, equal spec, equal numbers."""
+    spec = regularizer.to_spec()
+    copy: Any = Regularizer.from_spec(spec)
+    assert type(copy) is type(regularizer), f"{name}: its spec rebuilds a {type(copy).__name__}"
+    assert copy == regularizer, f"{name}: its spec rebuilds {copy!r}, which is not equal to it"
+    assert hash(copy) == hash(regularizer), f"{name}: equal objects have different hashes"
+    assert copy.to_spec().digest() == spec.digest(), f"{name}: the rebuilt object has another spec"
+    assert np.array_equal(copy.prox(v.copy(), 0.5), regularizer.prox(v.copy(), 0.5)), (
+        f"{name}: the object rebuilt from its spec has another proximal map"
+    )

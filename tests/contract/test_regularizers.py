@@ -1,0 +1,224 @@
+"""The contract of a regularizer, for every class that `flwr_fco.regularizers.__all__` exports."""
+
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+import flwr_fco.regularizers as package
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers import (
+    L1,
+    Box,
+    ElasticNet,
+    L1Ball,
+    L2Ball,
+    L2Squared,
+    LInfinityBall,
+    NonNegative,
+    Nuclear,
+    PerParameter,
+    Regularizer,
+    Simplex,
+    Zero,
+)
+from flwr_fco.testing import check_regularizer
+
+WEIGHTS = np.array([0.0, 1.0, 2.0, 0.5, 1.0, 3.0])
+
+#: (regularizer, shape): at least one of each class.
+EXAMPLES = [
+    (Zero(), (6,)),
+    (L1(0.3), (6,)),
+    (L1(0.3), (2, 3)),
+    (L1(0.0), (6,)),
+    (L1(0.3, weights=WEIGHTS), (6,)),
+    (L1(0.3, weights=WEIGHTS[:3]), (2, 3)),
+    (L1(0.3, bound=0.2), (6,)),
+    (L1(0.3, weights=WEIGHTS, bound=0.2), (6,)),
+    (L2Squared(0.5), (6,)),
+    (L2Squared(0.5, weights=WEIGHTS), (6,)),
+    (ElasticNet(0.4), (6,)),
+    (ElasticNet(0.4, 0.0), (6,)),
+    (ElasticNet(0.4, 1.0), (6,)),
+    (ElasticNet(0.4, 0.3, weights=WEIGHTS), (6,)),
+    (L1Ball(1.0), (6,)),
+    (L1Ball(1.0), (1,)),
+    (L1Ball(2.0, weights=WEIGHTS), (6,)),
+    (L2Ball(0.7), (6,)),
+    (Box(-1.0, 0.5), (6,)),
+    (Box(-WEIGHTS, WEIGHTS), (6,)),
+    (Box(0.25, np.inf), (2, 3)),
+    (NonNegative(), (6,)),
+    (LInfinityBall(0.3), (6,)),
+    (Simplex(), (6,)),
+    (Simplex(3.0), (2, 3)),
+    (Nuclear(0.3), (4, 3)),
+    (Nuclear(0.2, bound=0.5), (3, 5)),
+    (Nuclear(0.3, reshape="first"), (4, 3, 2)),
+    (Nuclear(0.3, reshape="last"), (2, 2, 3)),
+]
+
+#: Classes that cannot act on one array without its name; they have tests of their own.
+NAMED_ARRAYS_ONLY = {PerParameter}
+
+CLASSES = [
+    value
+    for name in package.__all__
+    if inspect.isclass(value := getattr(package, name))
+    and issubclass(value, Regularizer)
+    and not inspect.isabstract(value)
+]
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_exported_class_has_an_example_and_a_name(cls):
+    if cls not in NAMED_ARRAYS_ONLY:
+        assert any(type(regularizer) is cls for regularizer, _ in EXAMPLES), f"add {cls.__name__} to EXAMPLES"
+    assert cls.kind
+    assert cls.kind == cls.kind.lower()
+    assert "_" not in cls.kind
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_contract(regularizer, shape, seed):
+    check_regularizer(regularizer, shape=shape, seed=seed)
+
+
+def adversarial(shape):
+    """Points at which implementations break: zeros, ties, huge, tiny, denormal, mixed magnitudes."""
+    n = int(np.prod(shape))
+    ramp = np.arange(1, n + 1, dtype=float)
+    yield "zeros", np.zeros(shape)
+    yield "minus zeros", -np.zeros(shape)
+    yield "all equal", np.full(shape, 0.25)
+    yield "ties", np.resize([1.0, -1.0, 1.0, 0.5], n).reshape(shape)
+    yield "huge", (1e150 * ramp).reshape(shape)
+    yield "huge ties", np.full(shape, -1e200)
+    yield "tiny", (1e-200 * ramp).reshape(shape)
+    yield "denormal", (5e-324 * ramp).reshape(shape)
+    yield "mixed", np.resize([1e150, 1e-150, 0.0, -1e150, 5e-324, 1.0], n).reshape(shape)
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@pytest.mark.parametrize("step", [1e-6, 1.0, 1e6])
+@pytest.mark.filterwarnings("error")
+def test_adversarial_inputs_stay_finite_and_feasible(regularizer, shape, step):
+    for name, v in adversarial(shape):
+        p = regularizer.prox(v, step)
+        assert np.isfinite(p).all(), name
+        assert not np.signbit(p[p == 0]).any(), name
+        assert not np.isnan(regularizer.value(p)), name
+        if regularizer.constraint:
+            assert regularizer.value(p) == 0.0, name
+        assert np.array_equal(regularizer.prox(v.copy(), step, out := v.copy()), out)
+        in_place = v.copy()
+        assert np.array_equal(regularizer.prox(in_place, step, in_place), p), name
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+def test_prox_is_equivariant_under_powers_of_two_of_the_distance(regularizer, shape):
+    """argmin step psi(w) + 1/2||w - v||^2 depends on v continuously: nearly equal points, nearly equal results."""
+    v = np.random.default_rng(3).normal(size=shape)
+    nudged = v * (1 + 1e-12)
+    if regularizer.convex:
+        assert np.abs(regularizer.prox(v, 1.0) - regularizer.prox(nudged, 1.0)).max() <= 1e-11
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+def test_strided_and_read_only_arrays(regularizer, shape):
+    v = np.random.default_rng(4).normal(size=shape)
+    expected = regularizer.prox(v, 0.5)
+    strided = np.asfortranarray(v) if v.ndim > 1 else np.repeat(v, 2)[::2]
+    assert np.array_equal(regularizer.prox(strided, 0.5), expected)
+    out = np.empty((*shape, 2))[..., 0]
+    assert regularizer.prox(v, 0.5, out) is out
+    assert np.array_equal(out, expected)
+    v.setflags(write=False)
+    assert np.array_equal(regularizer.prox(v, 0.5), expected)
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+def test_subgradient_inequality(regularizer, shape):
+    """psi(x) >= psi(w) + <s, x - w> for the subgradient s at w."""
+    if not regularizer.convex:
+        pytest.skip("not convex")
+    rng = np.random.default_rng(5)
+    for _ in range(5):
+        w = regularizer.prox(rng.normal(size=shape), 0.3)
+        s = regularizer.subgradient(w)
+        assert s.shape == w.shape
+        assert regularizer.subgradient(w.astype(np.float32)).dtype == np.float32
+        for _ in range(5):
+            x = rng.normal(size=shape)
+            assert regularizer.value(x) >= regularizer.value(w) + np.sum(s * (x - w)) - 1e-12
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+def test_separable_terms_are_the_prox(regularizer, shape):
+    terms = regularizer.separable_terms(shape)
+    if terms is None:
+        pytest.skip("not separable")
+    v = np.random.default_rng(6).normal(size=shape)
+    step = 0.7
+    soft = np.sign(v) * np.maximum(np.abs(v) - step * np.asarray(terms.threshold), 0)
+    expected = np.clip(soft / (1 + step * np.asarray(terms.shrinkage)), terms.lower, terms.upper)
+    np.testing.assert_allclose(regularizer.prox(v, step), expected, rtol=1e-14, atol=1e-16)
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+def test_strength_max_is_the_threshold_of_zero(regularizer, shape):
+    """At strength_max prox(-gradient) is 0, just below it is not."""
+    gradient = np.random.default_rng(7).normal(size=shape)
+    weights = getattr(regularizer, "weights", None)
+    if weights is not None:
+        gradient = np.where(np.broadcast_to(weights, shape) == 0, 0.0, gradient)
+    try:
+        strength = regularizer.strength_max(gradient)
+    except ConfigurationError as error:
+        assert type(regularizer).__name__ in str(error)  # noqa: PT017
+        return
+    from dataclasses import replace
+
+    assert not replace(regularizer, strength=strength * (1 + 1e-12)).prox(-gradient, 1.0).any()
+    assert replace(regularizer, strength=strength * (1 - 1e-6)).prox(-gradient, 1.0).any()
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+@pytest.mark.parametrize("step", [-1.0, np.nan, np.inf, True])
+def test_bad_steps_are_refused(regularizer, shape, step):
+    with pytest.raises(ConfigurationError, match="step"):
+        regularizer.prox(np.zeros(shape), step)
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+def test_bad_arrays_are_refused(regularizer, shape):
+    with pytest.raises(ConfigurationError, match="float64 or float32"):
+        regularizer.prox(np.zeros(shape, dtype=np.int64), 1.0)
+    with pytest.raises(ConfigurationError, match="out"):
+        regularizer.prox(np.zeros(shape), 1.0, np.zeros(shape, dtype=np.float32))
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+def test_equality_hash_pickle(regularizer, shape):
+    twin = pickle.loads(pickle.dumps(regularizer))
+    assert twin == regularizer
+    assert hash(twin) == hash(regularizer)
+    assert twin != Zero() or isinstance(regularizer, Zero)
+
+
+@pytest.mark.parametrize(("regularizer", "shape"), EXAMPLES, ids=repr)
+def test_bound_to_a_model(regularizer, shape):
+    """On the flat vector of a model psi acts on its array and leaves the others alone."""
+    layout = Layout.from_arrays({"before": np.zeros(2), "w": np.zeros(shape), "after": np.zeros(3)}, apply_to="w")
+    bound = regularizer.bind(layout)
+    v = np.random.default_rng(8).normal(size=layout.size)
+    p = bound.prox(v, 0.5)
+    assert np.array_equal(p[2:-3].reshape(shape), regularizer.prox(v[2:-3].reshape(shape), 0.5))
+    assert np.array_equal(p[:2], v[:2])
+    assert np.array_equal(p[-3:], v[-3:])
+    assert bound.value(p) == regularizer.value(p[2:-3].reshape(shape))
+    assert np.array_equal(bound.prox(v, 0.5, v), p)

@@ -1,0 +1,152 @@
+"""Bad arguments are refused with a message that says what was wrong and what was expected."""
+
+import numpy as np
+import pytest
+
+from flwr_fco.errors import ConfigurationError, SpecError
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers import (
+    L1,
+    Box,
+    ElasticNet,
+    L1Ball,
+    L2Ball,
+    L2Squared,
+    Nuclear,
+    PerParameter,
+    Regularizer,
+    Simplex,
+    Zero,
+)
+
+
+@pytest.mark.parametrize("cls", [L1, L2Squared, ElasticNet, Nuclear])
+@pytest.mark.parametrize("strength", [-1.0, np.nan, np.inf, True, "1", None, np.array([1.0, 2.0])])
+def test_strengths(cls, strength):
+    with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\(strength="):
+        cls(strength)
+
+
+@pytest.mark.parametrize("cls", [L1Ball, L2Ball, Simplex])
+@pytest.mark.parametrize("radius", [0.0, -1.0, np.nan, np.inf, False, "1"])
+def test_radii(cls, radius):
+    with pytest.raises(ConfigurationError, match=f"{cls.__name__}\\(radius="):
+        cls(radius)
+
+
+@pytest.mark.parametrize("weights", [[-1.0], [np.nan], [np.inf], ["a"], [True, False], [[1.0], [1.0, 2.0]]])
+def test_weights(weights):
+    with pytest.raises(ConfigurationError, match=r"L1\(weights="):
+        L1(1.0, weights=weights)
+
+
+def test_numpy_scalars_are_numbers():
+    assert L1(np.float32(0.5)) == L1(0.5)
+    assert L1(np.int64(2)) == L1(2) == L1(2.0)
+
+
+def test_weights_are_a_copy():
+    weights = np.ones(3)
+    psi = L1(1.0, weights=weights)
+    weights[0] = 5.0
+    assert psi.weights[0] == 1.0
+    with pytest.raises(ValueError, match="read-only"):
+        psi.weights[0] = 5.0
+
+
+def test_weights_must_broadcast():
+    layout = Layout.from_arrays({"w": np.zeros(3)})
+    with pytest.raises(ConfigurationError, match=r"weights of shape \(2,\).*'w' of shape \(3,\)"):
+        L1(1.0, weights=np.ones(2)).bind(layout)
+    L1(1.0, weights=np.ones(1)).bind(layout)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(1.0, 0.0), ([0.0, 2.0], 1.0), (np.inf, np.inf), (-np.inf, -np.inf)])
+def test_empty_boxes(lower, upper):
+    with pytest.raises(ConfigurationError, match="empty"):
+        Box(lower, upper)
+
+
+def test_other_box_errors():
+    with pytest.raises(ConfigurationError, match="NaN"):
+        Box([np.nan, 0.0], 1.0)
+    with pytest.raises(ConfigurationError, match="broadcast"):
+        Box(np.zeros(2), np.ones(3))
+
+
+def test_nuclear_wants_matrices():
+    with pytest.raises(ConfigurationError, match=r"'w' has shape \(3,\)"):
+        Nuclear(1.0).bind(Layout.from_arrays({"w": np.zeros(3)}))
+    with pytest.raises(ConfigurationError, match="reshape='first'"):
+        Nuclear(1.0).bind(Layout.from_arrays({"w": np.zeros((2, 3, 4))}))
+    with pytest.raises(ConfigurationError, match="reshape='rows'"):
+        Nuclear(1.0, reshape="rows")
+
+
+def test_the_elastic_net_without_l1_has_no_strength_max():
+    with pytest.raises(ConfigurationError, match="l1_ratio"):
+        ElasticNet(1.0, 0.0).strength_max(np.ones(3))
+    with pytest.raises(ConfigurationError, match="l1_ratio"):
+        ElasticNet(1.0, 1.5)
+
+
+def test_a_free_coordinate_has_no_strength_max():
+    assert L1(1.0, weights=[0.0, 1.0]).strength_max(np.array([1.0, 1.0])) == np.inf
+    assert L1(1.0, weights=[0.0, 2.0]).strength_max(np.array([0.0, 1.0])) == 0.5
+
+
+def test_per_parameter():
+    layout = Layout.from_arrays({"a.weight": np.zeros((2, 2)), "b.weight": np.zeros((2, 2)), "c": np.zeros((1, 2))})
+    psi = PerParameter({"a.*": L1(1.0), "*.weight": L1Ball(1.0)})
+    assert psi.for_array("a.weight") == L1(1.0)
+    assert psi.for_array("b.weight") == L1Ball(1.0)
+    assert psi.for_array("c") is None
+    v = np.random.default_rng(0).normal(size=layout.size)
+    p = psi.bind(layout).prox(v, 0.5)
+    assert np.array_equal(p[:4], L1(1.0).prox(v[:4], 0.5))
+    assert np.array_equal(p[4:8], L1Ball(1.0).prox(v[4:8], 0.5))
+    assert np.array_equal(p[8:], v[8:])
+    copy = Regularizer.from_spec(psi.to_spec())
+    assert copy == psi
+    assert hash(copy) == hash(psi)
+    assert PerParameter({"*.weight": L1Ball(1.0), "a.*": L1(1.0)}) != psi
+    assert PerParameter({"a": L1(1.0, weights=[1.0, 2.0])}) == PerParameter({"a": L1(1.0, weights=[1.0, 2.0])})
+
+
+def test_per_parameter_errors():
+    psi = PerParameter({"*": L1(1.0)})
+    with pytest.raises(ConfigurationError, match="named arrays"):
+        psi.prox(np.zeros(3), 1.0)
+    with pytest.raises(ConfigurationError, match="scope='each'"):
+        psi.bind(Layout.from_arrays({"w": np.zeros(3)}), scope="joint")
+    for bad in ({}, {"a": 1.0}, {1: Zero()}, [Zero()], {"a": psi}):
+        with pytest.raises(ConfigurationError, match="PerParameter"):
+            PerParameter(bad)
+
+
+def test_specs_are_checked_like_arguments():
+    spec = L1(1.0).to_spec()
+    with pytest.raises(ConfigurationError, match="strength"):
+        Regularizer.from_spec(spec._replace(header={**spec.header, "strength": -1.0}))
+    with pytest.raises(SpecError, match="l1-bal"):
+        Regularizer.from_spec(spec._replace(header={**spec.header, "kind": "l1-bal"}))
+
+
+def test_values():
+    assert L1(2.0).value(np.array([1.0, -2.0])) == 6.0
+    assert L1(2.0, weights=[1.0, 0.5]).value(np.array([1.0, -2.0])) == 4.0
+    assert L1(2.0, bound=1.5).value(np.array([1.0, -2.0])) == np.inf
+    assert L2Squared(2.0).value(np.array([1.0, -2.0])) == 5.0
+    assert ElasticNet(2.0, 0.25).value(np.array([1.0, -2.0])) == 2.0 * (0.25 * 3 + 0.75 * 2.5)
+    assert Nuclear(2.0).value(np.diag([3.0, -1.0])) == pytest.approx(8.0)
+    assert Nuclear(2.0, bound=2.0).value(np.diag([3.0, -1.0])) == np.inf
+    for psi, inside, out in (
+        (L1Ball(1.0), [0.5, -0.5], [0.5, -0.51]),
+        (L2Ball(1.0), [0.6, -0.8], [0.6, -0.81]),
+        (Simplex(), [0.5, 0.5], [1.5, -0.5]),
+        (Simplex(), [1.0, 0.0], [0.5, 0.4]),
+        (Box(0.0, 1.0), [0.0, 1.0], [0.0, 1.1]),
+    ):
+        assert psi.value(np.array(inside)) == 0.0
+        assert psi.value(np.array(out)) == np.inf
+        assert psi.value(np.array([np.nan, 0.0])) == np.inf
