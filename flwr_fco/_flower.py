@@ -19,7 +19,7 @@ try:
 except ImportError:  # releases before TaskIdentity take the run from the grid
     TaskIdentity = None  # type: ignore[assignment, misc]
 
-__all__ = ["filled", "identity", "isolated", "new_context", "quiet", "set_message_id", "with_content"]
+__all__ = ["filled", "identity", "isolated", "new_array", "new_context", "quiet", "set_message_id", "with_content"]
 
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
@@ -75,6 +75,14 @@ def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:
     return record
 
 
+def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
+    """Return ``Array(dtype, shape, stype, data)`` for arguments that the caller knows to be of the right types."""
+    array = Array.__new__(Array)
+    # Into __dict__: setting attributes one by one would clear caches that a new object does not have.
+    array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
+    return array
+
+
 def with_content(message: Message, content: RecordDict) -> Message:
     """Return a message with the same metadata and another content; the given one stays as it is."""
     twin = Message.__new__(Message)
@@ -90,16 +98,9 @@ def isolated(content: RecordDict) -> RecordDict:
 
 def _isolated_record(record: ArrayRecord | ConfigRecord | MetricRecord) -> ArrayRecord | ConfigRecord | MetricRecord:
     if isinstance(record, ArrayRecord):
-        return filled(ArrayRecord, {name: _isolated_array(array) for name, array in record.items()})
+        return filled(ArrayRecord, {n: new_array(a.dtype, tuple(a.shape), a.stype, a.data) for n, a in record.items()})
     copy = record.copy()
     for name, value in record.items():
         if isinstance(value, list):
             copy[name] = value.copy()  # type: ignore[assignment]
-    return copy
-
-
-def _isolated_array(array: Array) -> Array:
-    copy = Array.__new__(Array)
-    # Into __dict__: setting attributes one by one would clear caches that a new object does not have.
-    copy.__dict__.update(dtype=array.dtype, shape=tuple(array.shape), stype=array.stype, data=array.data)
     return copy

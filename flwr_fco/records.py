@@ -98,8 +98,9 @@ def _dtype_name(dtype: np.dtype[Any]) -> str:
 def _to_array(array: NDArray[Any]) -> Array:
     """Serialise as ``Array(array)`` does, byte for byte, with one copy of the data instead of three."""
     name, shape = _dtype_name(array.dtype), array.shape
-    flat = np.ascontiguousarray(array, dtype=name).reshape(-1)
-    return Array(name, shape, _NUMPY, b"".join((_npy_header(name, shape), flat.data.cast("B") if flat.size else b"")))
+    if not (array.flags.c_contiguous and array.dtype.isnative):
+        array = np.ascontiguousarray(array, dtype=name)
+    return _flower.new_array(name, shape, _NUMPY, b"".join((_npy_header(name, shape), array.data)))
 
 
 def _from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> NDArray[Any]:

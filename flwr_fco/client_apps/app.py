@@ -90,7 +90,7 @@ def client_app(
         try:
             downlink = records.read_downlink(message, context)
         except records.PlanMissingError:
-            return Message(records.plan_missing_reply(), reply_to=message)
+            return Message(content=records.plan_missing_reply(), reply_to=message)
         plan = downlink.plan
         objective = training_objective(context)
         _check_layout(objective.layout, plan.layout)
@@ -100,7 +100,7 @@ def client_app(
         answer = records.uplink_records(
             uplink, num_examples=objective.num_examples, wire_dtype=plan.wire_dtype, request=message.content
         )
-        return Message(answer, reply_to=message)
+        return Message(content=answer, reply_to=message)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -110,11 +110,11 @@ def client_app(
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
                 metrics[name] = float(value)
-        return Message(RecordDict({"metrics": metrics}), reply_to=message)
+        return Message(content=RecordDict({"metrics": metrics}), reply_to=message)
 
     @app.query("partition")
     def partition(message: Message, context: Context) -> Message:
-        return Message(records.partition_reply(context), reply_to=message)
+        return Message(content=records.partition_reply(context), reply_to=message)
 
     return app
 

@@ -92,6 +92,22 @@ class Regularizer(Specified, ABC):
             Of the shape and dtype of `v`; `out` if it was given.
         """
 
+    def prox_flat(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Write the proximal map to `out`; arguments are not checked, for loops that call it often.
+
+        Parameters
+        ----------
+        v : ndarray of float64, shape (n,)
+            Contiguous; may be the memory of `out`.
+        step : float
+            Finite and non-negative.
+        out : ndarray, shape (n,)
+            Contiguous.
+        shape : tuple of int
+            The shape of the array that `v` and `out` are the memory of.
+        """
+        self.prox(v.reshape(shape), step, out.reshape(shape))
+
     def subgradient(self, w: Array) -> Array:
         """Return an element of the subdifferential of the finite part of psi at w (0 where it has a choice).
 
@@ -240,10 +256,7 @@ class BoundRegularizer:
             for gap in self._gaps:
                 out[gap] = v[gap]
         for block, shape, own in self._blocks:
-            if len(shape) == 1:
-                own.prox(v[block], step, out[block])
-            else:
-                own.prox(v[block].reshape(shape), step, out[block].reshape(shape))
+            own.prox_flat(v[block], step, out[block], shape)
         if self._joint is not None:
             out[self._joint] = self.regularizer.prox(v[self._joint], step)
         return out

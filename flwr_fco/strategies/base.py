@@ -742,7 +742,7 @@ class CompositeStrategy(FedAvg):
 
     def _message(self, content: RecordDict, node: Node, message_type: str) -> Message:
         stamp = str(self._round.number)
-        return Message(content, dst_node_id=node.node_id, message_type=message_type, group_id=stamp)
+        return Message(content=content, dst_node_id=node.node_id, message_type=message_type, group_id=stamp)
 
     def _sample(
         self, grid: Grid, fraction: float, minimum: int, purpose: int, server_round: int | None = None
@@ -795,7 +795,7 @@ class CompositeStrategy(FedAvg):
         if known is not None:
             return {i: known[i] for i in node_ids if i in known}
         questions = [
-            Message(RecordDict(), dst_node_id=i, message_type=records.HANDSHAKE, group_id="0") for i in node_ids
+            Message(content=RecordDict(), dst_node_id=i, message_type=records.HANDSHAKE, group_id="0") for i in node_ids
         ]
         answers = grid.send_and_receive(questions, timeout=min(self._timeout, 120.0))
         found = {a.metadata.src_node_id: records.partition_of(a.content) for a in answers if a.has_content()}
