@@ -1,0 +1,538 @@
+"""How good a solution is: its structure, its distance to the truth, and certificates of optimality.
+
+Plain functions on arrays. Those that take `objectives` and `weights` describe the pooled problem
+sum_m p_m F_m(w) + psi(w): `weights` are the p_m up to a factor, None stands for the numbers of examples (the pooled
+empirical risk).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import softmax, xlogy
+from sklearn.metrics import precision_recall_fscore_support
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+from flwr_fco.parameters import Vector
+from flwr_fco.regularizers import BoundRegularizer, Regularizer
+
+__all__ = [
+    "SupportScores",
+    "client_weights",
+    "composite_objective",
+    "density",
+    "lasso_duality_gap",
+    "logistic_duality_gap",
+    "numerical_rank",
+    "pooled_gradient",
+    "recovery_error",
+    "stationarity",
+    "support",
+    "support_scores",
+]
+
+
+class SupportScores(NamedTuple):
+    """How well the support of a solution matches that of the truth."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+def support(w: ArrayLike, threshold: float = 0.0) -> NDArray[np.bool_]:
+    """Return where |w| > threshold.
+
+    Parameters
+    ----------
+    w : array-like
+        Coefficients, of any shape.
+    threshold : float, default 0.0
+        The first paper counts as non-zero what exceeds 1e-2.
+
+    Returns
+    -------
+    ndarray of bool, shape of w
+
+    Examples
+    --------
+    >>> support([0.0, -0.5, 0.001], threshold=1e-2)
+    array([False,  True, False])
+    """
+    return np.asarray(np.abs(np.asarray(w)) > threshold)
+
+
+def density(w: ArrayLike, threshold: float = 0.0) -> float:
+    """Return the fraction of the entries with |w| > threshold.
+
+    Parameters
+    ----------
+    w : array-like
+        Coefficients, of any shape; without the intercept, which is not meant to be sparse.
+    threshold : float, default 0.0
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> density([0.0, -0.5, 2.0, 0.0])
+    0.5
+    """
+    return float(support(w, threshold).mean())
+
+
+def support_scores(w: ArrayLike, reference: ArrayLike, threshold: float = 0.0) -> SupportScores:
+    """Return precision, recall and F1 of the support of w as a prediction of that of the reference.
+
+    Parameters
+    ----------
+    w : array-like
+        Coefficients, of any shape; without the intercept.
+    reference : array-like, shape of w
+        The true coefficients; non-zero is what is not exactly 0.
+    threshold : float, default 0.0
+        What |w| must exceed to count as non-zero.
+
+    Returns
+    -------
+    SupportScores
+        The precision of an empty support is 1.0 (nothing was selected wrongly), the recall of an empty reference too.
+
+    Raises
+    ------
+    ConfigurationError
+        If the shapes differ.
+
+    Examples
+    --------
+    >>> support_scores([1.0, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 1.0])
+    SupportScores(precision=0.5, recall=0.5, f1=0.5)
+    """
+    _check_shapes(w, reference)
+    found, truth = support(w, threshold).reshape(-1), support(reference).reshape(-1)
+    precision, recall, f1, _ = precision_recall_fscore_support(truth, found, average="binary", zero_division=1.0)
+    return SupportScores(float(precision), float(recall), float(f1))
+
+
+def numerical_rank(matrix: ArrayLike, threshold: float | None = None) -> int:
+    """Return the number of singular values above a threshold.
+
+    Parameters
+    ----------
+    matrix : array-like, shape (rows, columns)
+    threshold : float, optional
+        By default 64 eps sigma_1 max(rows, columns), eps of the matrix's dtype: what rounding leaves of a zero singular
+        value. The papers use 1e-2.
+
+    Returns
+    -------
+    int
+
+    Raises
+    ------
+    ConfigurationError
+        If the array is not two-dimensional.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> numerical_rank(np.ones((3, 4))), numerical_rank(np.diag([1.0, 1e-3]), threshold=1e-2)
+    (1, 1)
+    """
+    array = np.asarray(matrix)
+    if array.ndim != 2:
+        raise ConfigurationError(f"the array has shape {array.shape}; expected a matrix")
+    if array.dtype.kind != "f":
+        array = array.astype(np.float64)
+    sigma = np.linalg.svd(array, compute_uv=False)
+    if threshold is None:
+        threshold = 64.0 * float(np.finfo(array.dtype).eps) * float(sigma.max(initial=0.0)) * max(array.shape)
+    return int((sigma > threshold).sum())
+
+
+def recovery_error(w: ArrayLike, reference: ArrayLike, *, relative: bool = False) -> float:
+    """Return ||w - reference||, Euclidean for vectors, Frobenius for matrices.
+
+    Parameters
+    ----------
+    w, reference : array-like of the same shape
+    relative : bool, default False
+        Whether to divide by the norm of the reference.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ConfigurationError
+        If the shapes differ, or `relative` is asked for and the reference is 0.
+
+    Examples
+    --------
+    >>> recovery_error([1.0, 2.0], [1.0, 0.0])
+    2.0
+    """
+    _check_shapes(w, reference)
+    truth = np.asarray(reference, dtype=np.float64)
+    error = float(np.linalg.norm(np.asarray(w, dtype=np.float64) - truth))
+    if not relative:
+        return error
+    norm = float(np.linalg.norm(truth))
+    if norm == 0.0:
+        raise ConfigurationError("the reference is 0, an error relative to it does not exist; use relative=False")
+    return error / norm
+
+
+def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = None) -> Vector:
+    """Return the weights p_m of the clients, which sum to 1.
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client; all of the same layout.
+    weights : array-like, shape (num_clients,), optional
+        Weights up to a factor; numbers of examples by default.
+
+    Returns
+    -------
+    ndarray of float64, shape (num_clients,)
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no client, layouts differ, or the weights are not one non-negative number a client.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> clients = [LeastSquares(np.ones((n, 1)), np.ones(n)) for n in (1, 3)]
+    >>> client_weights(clients), client_weights(clients, [1, 1])
+    (array([0.25, 0.75]), array([0.5, 0.5]))
+    """
+    if not objectives:
+        raise ConfigurationError("there is no objective; give one a client")
+    layouts = {objective.layout for objective in objectives}
+    if len(layouts) > 1:
+        raise ConfigurationError(
+            f"the clients' models differ: {', '.join(map(repr, layouts))}. Give all objectives the same options."
+        )
+    if weights is None:
+        weights = [objective.num_examples for objective in objectives]
+    given = np.asarray(weights, dtype=np.float64)
+    if given.shape != (len(objectives),):
+        raise ConfigurationError(f"weights have shape {given.shape}, expected ({len(objectives)},): one a client")
+    if not (np.isfinite(given).all() and (given >= 0.0).all() and given.sum() > 0.0):
+        raise ConfigurationError(f"weights={given.tolist()}; expected non-negative numbers, not all 0")
+    return np.asarray(given / given.sum())
+
+
+def composite_objective(
+    objectives: Sequence[Objective],
+    weights: ArrayLike | None,
+    regularizer: Regularizer | BoundRegularizer,
+    w: Vector,
+) -> float:
+    """Return Phi(w) = sum_m p_m F_m(w) + psi(w).
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client.
+    weights : array-like or None
+        See :func:`client_weights`.
+    regularizer : Regularizer or BoundRegularizer
+        psi; if it is not bound to a layout, to that of the objectives.
+    w : ndarray of float64, shape (layout.size,)
+
+    Returns
+    -------
+    float
+        Infinite outside a constraint.
+
+    Raises
+    ------
+    ConfigurationError
+        See :func:`client_weights`.
+    """
+    shares = client_weights(objectives, weights)
+    smooth = sum(share * objective.value(w) for share, objective in zip(shares, objectives, strict=True))
+    return float(smooth + _bound(regularizer, objectives).value(w))
+
+
+def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, w: Vector) -> Vector:
+    """Return sum_m p_m grad F_m(w).
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client.
+    weights : array-like or None
+        See :func:`client_weights`.
+    w : ndarray of float64, shape (layout.size,)
+
+    Returns
+    -------
+    ndarray of float64, shape (layout.size,)
+
+    Raises
+    ------
+    ConfigurationError
+        See :func:`client_weights`.
+    """
+    gradient = np.zeros_like(w)
+    for share, objective in zip(client_weights(objectives, weights), objectives, strict=True):
+        objective.add_gradient(w, None, float(share), gradient)
+    return gradient
+
+
+def stationarity(
+    objectives: Sequence[Objective],
+    weights: ArrayLike | None,
+    regularizer: Regularizer | BoundRegularizer,
+    w: Vector,
+    *,
+    lipschitz: float | None = None,
+) -> float:
+    """Return the norm of the proximal gradient mapping, L ||w - prox_{psi/L}(w - grad F(w) / L)||.
+
+    It is 0 exactly at the minimisers (convex psi), and the gradient's norm where there is no psi.
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client.
+    weights : array-like or None
+        See :func:`client_weights`.
+    regularizer : Regularizer or BoundRegularizer
+        psi; if it is not bound to a layout, to that of the objectives.
+    w : ndarray of float64, shape (layout.size,)
+    lipschitz : float, optional
+        L; by default sum_m p_m L_m of the clients' own constants.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ConfigurationError
+        If L is not given and an objective does not know its own; see also :func:`client_weights`.
+    """
+    shares = client_weights(objectives, weights)
+    if lipschitz is None:
+        lipschitz = sum(float(p) * objective.lipschitz() for p, objective in zip(shares, objectives, strict=True))
+    forward = w - pooled_gradient(objectives, shares, w) / lipschitz
+    return lipschitz * float(np.linalg.norm(w - _bound(regularizer, objectives).prox(forward, 1.0 / lipschitz)))
+
+
+def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector) -> float:
+    """Return a bound on Phi(w) - min Phi for least squares with an l1 norm, from a dual feasible point.
+
+    Phi(w, b) = sum_m p_m F_m(w, b) + strength * ||w||_1. With theta_i = s_i f'(<x_i, w> + b) (s_i the weight of
+    example i in the mean) centred to sum to 0 if there is an intercept, and scaled to ||X' theta||_inf <= strength,
+    the dual value is -sum_i (theta_i y_i + theta_i^2 / (4 scale s_i)).
+
+    Parameters
+    ----------
+    objectives : sequence of LeastSquares or TraceRegression
+        One a client, with the same `scale`, `l2` and `intercept`. An `l2` above 0 is taken into account (elastic net).
+    weights : array-like or None
+        See :func:`client_weights`.
+    strength : float
+        Of the l1 norm on the coefficients; the intercept is not regularized.
+    w : ndarray of float64, shape (layout.size,)
+        Coefficients, then the intercept.
+
+    Returns
+    -------
+    float
+        Never negative; 0 exactly at the minimisers, up to rounding (about 1e-16 Phi(w)).
+
+    Raises
+    ------
+    ConfigurationError
+        For other objectives, differing options or a negative strength.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
+    >>> lasso_duality_gap([client], None, 0.5, np.array([1.5, 0.0]))
+    0.0
+    >>> lasso_duality_gap([client], None, 0.5, np.array([0.0, 0.0]))
+    1.125
+    """
+    clients = _same_options(objectives, (LeastSquares, TraceRegression), ("scale", "l2", "intercept"), strength)
+    shares = client_weights(clients, weights)
+    first = clients[0]
+    count = first.features.shape[1]
+    primal = _l1_composite(clients, shares, strength, w, count)
+    parts = [(p / c.num_examples, c) for p, c in zip(shares, clients, strict=True) if p > 0.0]
+    thetas = [2.0 * c.scale * s * (c.predict(w) - c.targets) for s, c in parts]
+    if first.intercept:
+        # The weights s_i sum to 1, so this is exactly the effect of the best intercept for these coefficients.
+        total = sum(float(theta.sum()) for theta in thetas)
+        thetas = [theta - s * total for theta, (s, _) in zip(thetas, parts, strict=True)]
+    linear = quadratic = 0.0
+    correlation = np.zeros(count)
+    for theta, (s, c) in zip(thetas, parts, strict=True):
+        linear += float(theta @ c.targets)
+        quadratic += float(theta @ theta) / (4.0 * c.scale * s)
+        correlation += c.features.T @ theta
+    factor = 1.0
+    if first.l2 == 0.0:
+        limit = _largest_scaling(correlation, strength)
+        # The dual value is a parabola in the scaling: take its vertex, or the end of the feasible interval.
+        vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
+        factor = min(max(vertex, -limit), limit)
+    dual = -(factor * linear + factor**2 * quadratic) - _conjugate(factor * correlation, strength, first.l2)
+    return max(float(primal - dual), 0.0)
+
+
+def logistic_duality_gap(
+    objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector
+) -> float:
+    """Return a bound on Phi(w) - min Phi for (multinomial) logistic regression with an l1 norm.
+
+    Phi(W, b) = sum_m p_m F_m(W, b) + strength * ||W||_1. A dual point is a distribution q_i over the classes for each
+    example; with theta_i = s_i (q_i - e_{y_i}) (s_i the weight of example i in the mean) the dual value is
+    -sum_i s_i sum_c q_ic log q_ic, feasible if ||X' theta||_inf <= strength and, with an intercept, sum_i theta_i = 0.
+    q is the model's prediction, moved just enough to be feasible.
+
+    Parameters
+    ----------
+    objectives : sequence of Logistic, or of MultinomialLogistic
+        One a client, with the same `l2` and `intercept`. An `l2` above 0 is taken into account.
+    weights : array-like or None
+        See :func:`client_weights`.
+    strength : float
+        Of the l1 norm on the coefficients; intercepts are not regularized.
+    w : ndarray of float64, shape (layout.size,)
+        Coefficients, then the intercepts.
+
+    Returns
+    -------
+    float
+        Never negative; 0 exactly at the minimisers, up to rounding (about 1e-16).
+
+    Raises
+    ------
+    ConfigurationError
+        For other objectives, differing options or a negative strength.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> client = Logistic(np.array([[1.0], [-1.0]]), np.array([1, 0]))
+    >>> logistic_duality_gap([client], None, 0.5, np.zeros(2))
+    0.0
+    >>> logistic_duality_gap([client], None, 0.25, np.zeros(2)) > 0.1
+    True
+    """
+    clients = _same_options(objectives, (Logistic, MultinomialLogistic), ("l2", "intercept"), strength)
+    shares = client_weights(clients, weights)
+    first = clients[0]
+    primal = _l1_composite(clients, shares, strength, w, w.size - sum(e.size for e in first.layout.optimized[1:]))
+    parts = [(p / c.num_examples, c) for p, c in zip(shares, clients, strict=True) if p > 0.0]
+    sample_weights = np.concatenate([np.full(c.num_examples, s) for s, c in parts])
+    if isinstance(first, Logistic):
+        margins = np.concatenate([c.margins(w) for _, c in parts])
+        scores = np.column_stack([np.zeros_like(margins), margins])
+        labels = np.concatenate([(c.labels == 1).astype(np.int64) for _, c in parts])
+    else:
+        scores = np.concatenate([c.margins(w) for _, c in parts])
+        labels = np.concatenate([c.labels for _, c in parts])
+    truth = np.eye(scores.shape[1])[labels]
+    q = _balanced(scores, truth, sample_weights) if first.intercept else softmax(scores, axis=1)
+    theta = sample_weights[:, None] * (q - truth)
+    # With two classes one column says it all: the other is its negative.
+    columns = theta[:, 1:] if isinstance(first, Logistic) else theta
+    correlation = np.zeros((first.features.shape[1], columns.shape[1]))
+    start = 0
+    for _, c in parts:
+        correlation += c.features.T @ columns[start : start + c.num_examples]
+        start += c.num_examples
+    factor = 1.0
+    if first.l2 == 0.0:
+        # Towards the labels (factor 0) q stays a distribution; beyond 1 it need not.
+        factor = min(1.0, _largest_scaling(correlation, strength))
+    q = truth + factor * (q - truth)
+    dual = -float(sample_weights @ xlogy(q, q).sum(axis=1)) - _conjugate(factor * correlation, strength, first.l2)
+    return max(float(primal - dual), 0.0)
+
+
+def _balanced(scores: NDArray[np.float64], truth: NDArray[np.float64], weights: Vector) -> NDArray[np.float64]:
+    """Return distributions near softmax(scores) whose weighted mean is the share of each class.
+
+    At the best intercept softmax(scores) has that property itself. Otherwise: mix it with one distribution for all
+    examples that makes up for the excess, with the smallest weight for which that is a distribution.
+    """
+    share = weights @ truth
+    present = share > 0.0
+    # A class that does not occur has probability 0 in every dual feasible point.
+    q = np.zeros_like(scores)
+    q[:, present] = softmax(scores[:, present], axis=1)
+    excess = weights @ q - share
+    ratio = float((excess[present] / share[present]).max(initial=0.0))
+    mixed = ratio / (1.0 + ratio)
+    if mixed == 0.0:
+        return q
+    common = np.maximum(share - excess / ratio, 0.0)
+    return np.asarray((1.0 - mixed) * q + mixed * common)
+
+
+def _largest_scaling(correlation: NDArray[np.float64], strength: float) -> float:
+    """Return the largest factor with factor * ||correlation||_inf <= strength."""
+    largest = float(np.abs(correlation).max(initial=0.0))
+    return strength / largest if largest > 0.0 else math.inf
+
+
+def _conjugate(u: NDArray[np.float64], strength: float, l2: float) -> float:
+    """Return the conjugate of strength ||.||_1 + l2/2 ||.||^2 at a point that is feasible if l2 is 0."""
+    if l2 == 0.0:
+        return 0.0
+    return float((np.maximum(np.abs(u) - strength, 0.0) ** 2).sum()) / (2.0 * l2)
+
+
+def _l1_composite(clients: Sequence[Any], shares: Vector, strength: float, w: Vector, count: int) -> float:
+    smooth = sum(float(p) * c.value(w) for p, c in zip(shares, clients, strict=True))
+    return float(smooth) + strength * float(np.abs(w[:count]).sum())
+
+
+def _same_options(
+    objectives: Sequence[Objective], classes: tuple[type, ...], options: tuple[str, ...], strength: float
+) -> Sequence[Any]:
+    """Return the objectives, having checked that they are of one class and agree in their options."""
+    kinds = {type(objective) for objective in objectives}
+    if len(kinds) > 1 or not all(issubclass(kind, classes) for kind in kinds):
+        raise ConfigurationError(
+            f"the objectives are {', '.join(sorted(kind.__name__ for kind in kinds))}; expected all to be "
+            f"{' or all '.join(cls.__name__ for cls in classes)}. stationarity() works for any objective."
+        )
+    for option in options:
+        values = {getattr(objective, option) for objective in objectives}
+        if len(values) > 1:
+            raise ConfigurationError(f"the objectives differ in {option}: {sorted(values)}; expected one value for all")
+    if not (math.isfinite(strength) and strength >= 0.0):
+        raise ConfigurationError(f"strength={strength!r}; expected a finite number that is not negative")
+    return objectives
+
+
+def _bound(regularizer: Regularizer | BoundRegularizer, objectives: Sequence[Objective]) -> BoundRegularizer:
+    return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
+
+
+def _check_shapes(w: ArrayLike, reference: ArrayLike) -> None:
+    if np.shape(w) != np.shape(reference):
+        raise ConfigurationError(
+            f"w has shape {np.shape(w)}, the reference {np.shape(reference)}; expected the same. "
+            "layout.unflatten(vector)['coefficients'] leaves out the intercept."
+        )

@@ -1,0 +1,257 @@
+"""Reference solutions of the pooled problem: what a federated run should arrive at.
+
+This is the one place where normalisations are reconciled. Ours is, with weights p_m that sum to 1,
+
+    Phi(w, b) = sum_m p_m [ mean_i loss(<x_i, w> + b; y_i) + l2/2 ||w||^2 ] + psi(w)
+
+so example i of client m has weight s_i = p_m / n_m; with the default p_m = n_m / n it is 1 / n. scikit-learn's are
+
+    Lasso, ElasticNet     1/2 sum_i s_i r_i^2 + alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) / 2 ||w||^2
+    LogisticRegression    C sum_i (n s_i) loss_i + l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2
+
+and neither regularizes the intercept (solver `saga`; `liblinear` would).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import sklearn
+from numpy.typing import ArrayLike
+from sklearn.linear_model import ElasticNet, LogisticRegression
+from sklearn.utils.fixes import parse_version
+
+from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.metrics import client_weights, pooled_gradient
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+from flwr_fco.parameters import Vector
+from flwr_fco.regularizers import BoundRegularizer, Regularizer
+
+__all__ = ["centralized_solution", "sklearn_solution"]
+
+
+def centralized_solution(
+    objectives: Sequence[Objective],
+    regularizer: Regularizer | BoundRegularizer,
+    weights: ArrayLike | None = None,
+    tol: float = 1e-10,
+    *,
+    start: Vector | None = None,
+    max_iterations: int = 200_000,
+) -> Vector:
+    """Return argmin_w sum_m p_m F_m(w) + psi(w), for any objectives and any convex psi.
+
+    Accelerated proximal gradient (FISTA) with backtracking and restart whenever the momentum points uphill; stops when
+    the proximal gradient mapping L ||w - prox_{psi/L}(w - grad F(w) / L)|| is at most `tol` times what it was at the
+    start, or at most `tol`.
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client.
+    regularizer : Regularizer or BoundRegularizer
+        psi; if it is not bound to a layout, to that of the objectives.
+    weights : array-like, shape (num_clients,), optional
+        The p_m up to a factor; numbers of examples by default (the pooled empirical risk).
+    tol : float, default 1e-10
+    start : ndarray of float64, shape (layout.size,), optional
+        0 by default.
+    max_iterations : int, default 200,000
+
+    Returns
+    -------
+    ndarray of float64, shape (layout.size,)
+        Exactly in the range of psi's proximal map: exactly sparse, low rank or feasible.
+
+    Raises
+    ------
+    CompositeError
+        If the tolerance is not reached.
+    ConfigurationError
+        If psi is not convex, or weights or layouts do not fit (see :func:`flwr_fco.metrics.client_weights`).
+
+    Notes
+    -----
+    Intercepts of multinomial logistic regression are unique up to a constant, and with an l1 norm and an even number of
+    classes so are its coefficients within an interval.
+
+    The optimality of the result is measured by :func:`flwr_fco.metrics.stationarity`, certified by
+    :func:`flwr_fco.metrics.lasso_duality_gap` where psi is an l1 norm.
+    """
+    shares = client_weights(objectives, weights)
+    psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
+    if not psi.convex:
+        raise ConfigurationError(
+            f"{psi.regularizer!r} is not convex: there is no way to tell a global minimiser from a stationary point"
+        )
+
+    def value(point: Vector) -> float:
+        return float(sum(p * objective.value(point) for p, objective in zip(shares, objectives, strict=True)))
+
+    w = np.zeros(psi.layout.size) if start is None else start.copy()
+    w = psi.prox(w, 0.0)
+    y, momentum = w, 1.0
+    curvature = _curvature_guess(objectives, shares, w)
+    first: float | None = None
+    for _ in range(max_iterations):
+        gradient = pooled_gradient(objectives, shares, y)
+        y_value = value(y)
+        while True:
+            new = psi.prox(y - gradient / curvature, 1.0 / curvature)
+            step = new - y
+            square = float(step @ step)
+            bound = 0.5 * curvature * square
+            if bound > 1e-10 * (1.0 + abs(y_value)):
+                fits = value(new) - y_value - float(gradient @ step) <= bound
+            else:
+                # The difference of the values is lost in rounding; that of the gradients is not yet.
+                change = pooled_gradient(objectives, shares, new) - gradient
+                fits = float(change @ step) <= 2.0 * bound * (1.0 + 1e-6) + 1e-300
+            if fits or not np.isfinite(curvature):
+                break
+            curvature *= 2.0
+        mapping = curvature * float(np.sqrt(square))
+        first = mapping if first is None else first
+        if mapping <= tol * max(1.0, first):
+            return new
+        if float((y - new) @ (new - w)) > 0.0:
+            momentum, y = 1.0, new
+        else:
+            following = 0.5 * (1.0 + float(np.sqrt(1.0 + 4.0 * momentum**2)))
+            y = new + (momentum - 1.0) / following * (new - w)
+            momentum = following
+        w = new
+    raise CompositeError(
+        f"after {max_iterations} iterations the proximal gradient mapping is {mapping:.3g}, at the start it was "
+        f"{first:.3g}; expected a factor of {tol:g}. Scale the features, raise max_iterations or be content with "
+        "a larger tol."
+    )
+
+
+def sklearn_solution(
+    objectives: Sequence[Objective],
+    regularizer: Regularizer | BoundRegularizer,
+    weights: ArrayLike | None = None,
+    *,
+    tol: float = 1e-12,
+    max_iterations: int = 100_000,
+) -> Vector:
+    """Return the minimiser of the pooled problem that scikit-learn finds, for an l1 norm or an elastic net.
+
+    Least squares and trace regression go to ``ElasticNet``, (multinomial) logistic regression to
+    ``LogisticRegression(solver="saga")``, with alpha and C reconciled as the module's docstring has it: with strength
+    lambda and ridge mu (of psi, and `l2`), alpha l1_ratio = lambda / (2 scale) and alpha (1 - l1_ratio) = mu / (2
+    scale); C = 1 / (n (lambda + mu)) and l1_ratio = lambda / (lambda + mu).
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client, all of one class with equal options.
+    regularizer : Regularizer or BoundRegularizer
+        strength ||w||_1 + ridge/2 ||w||^2 on the coefficients, the same for all of them, strength above 0.
+    weights : array-like, shape (num_clients,), optional
+        The p_m up to a factor; numbers of examples by default.
+    tol : float, default 1e-12
+        scikit-learn's own, which means something else for each of its solvers.
+    max_iterations : int, default 100,000
+        scikit-learn warns if they do not suffice.
+
+    Returns
+    -------
+    ndarray of float64, shape (layout.size,)
+
+    Raises
+    ------
+    ConfigurationError
+        If scikit-learn cannot solve the problem.
+    """
+    shares = client_weights(objectives, weights)
+    first = objectives[0]
+    if not isinstance(first, LeastSquares | TraceRegression | Logistic | MultinomialLogistic) or any(
+        type(objective) is not type(first) for objective in objectives
+    ):
+        raise ConfigurationError(
+            f"the objectives are {sorted({type(objective).__name__ for objective in objectives})}; expected all "
+            "LeastSquares, all TraceRegression, all Logistic or all MultinomialLogistic. "
+            "centralized_solution() takes any."
+        )
+    clients = [objective for objective in objectives if isinstance(objective, type(first))]
+    for option in ("l2", "intercept", "scale"):
+        values = {getattr(client, option, None) for client in clients}
+        if len(values) > 1:
+            raise ConfigurationError(f"the objectives differ in {option}: {sorted(map(str, values))}")
+    strength, ridge = _elastic_net(regularizer, first)
+    ridge += first.l2
+    features = np.concatenate([client.features.astype(np.float64, copy=False) for client in clients])
+    n = features.shape[0]
+    # scikit-learn's sample weights have mean 1.
+    sample_weights = np.concatenate(
+        [np.full(c.num_examples, n * p / c.num_examples) for p, c in zip(shares, clients, strict=True)]
+    )
+    if isinstance(first, LeastSquares | TraceRegression):
+        total = (strength + ridge) / (2.0 * first.scale)
+        model = ElasticNet(
+            alpha=total,
+            l1_ratio=strength / (strength + ridge),
+            fit_intercept=first.intercept,
+            tol=tol,
+            max_iter=max_iterations,
+        )
+        targets = np.concatenate([c.targets for c in clients if isinstance(c, LeastSquares | TraceRegression)])
+        model.fit(features, targets, sample_weight=sample_weights)
+        coefficients = np.asarray(model.coef_)
+    else:
+        labels = np.concatenate(
+            [(c.labels == 1).astype(np.int64) if isinstance(c, Logistic) else c.labels for c in clients]  # type: ignore[union-attr]
+        )
+        expected = 2 if isinstance(first, Logistic) else first.num_classes
+        if np.unique(labels).size != expected or (expected == 2 and isinstance(first, MultinomialLogistic)):
+            raise ConfigurationError(
+                f"{expected} classes, {np.unique(labels).size} of them in the data: scikit-learn wants every class to "
+                "occur, and treats two classes as binary (use Logistic for them)"
+            )
+        options = {} if parse_version(sklearn.__version__) >= parse_version("1.8") else {"penalty": "elasticnet"}
+        model = LogisticRegression(
+            C=1.0 / (n * (strength + ridge)),
+            l1_ratio=strength / (strength + ridge),
+            solver="saga",
+            fit_intercept=first.intercept,
+            tol=tol,
+            max_iter=max_iterations,
+            random_state=0,
+            **options,
+        )
+        model.fit(features, labels, sample_weight=sample_weights)
+        coefficients = np.asarray(model.coef_).T
+    return np.concatenate([coefficients.reshape(-1), np.atleast_1d(model.intercept_) if first.intercept else []])
+
+
+def _elastic_net(regularizer: Regularizer | BoundRegularizer, objective: Objective) -> tuple[float, float]:
+    """Return strength and ridge of a psi that is the same on all coefficients and 0 on the intercept."""
+    layout = objective.layout
+    psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(layout)
+    terms = psi.separable_terms((layout.size,))
+    if terms is not None:
+        threshold, shrinkage, lower, upper = (np.broadcast_to(term, (layout.size,)) for term in terms)
+        block = layout["coefficients"].block
+        unbounded = bool(np.isneginf(lower).all() and np.isposinf(upper).all())
+        even = bool(np.ptp(threshold[block]) == 0.0 and np.ptp(shrinkage[block]) == 0.0)
+        rest = float(np.delete(threshold, block).sum() + np.delete(shrinkage, block).sum())
+        if unbounded and even and rest == 0.0 and threshold[block.start] > 0.0:
+            return float(threshold[block.start]), float(shrinkage[block.start])
+    raise ConfigurationError(
+        f"{psi.regularizer!r} is not strength ||w||_1 + ridge/2 ||w||^2 with one positive strength on all coefficients "
+        "and none on the intercept, which is what scikit-learn solves. centralized_solution() takes any convex psi."
+    )
+
+
+def _curvature_guess(objectives: Sequence[Objective], shares: Vector, w: Vector) -> float:
+    """Return a lower bound on the curvature, from a small step along the gradient; backtracking raises it."""
+    gradient = pooled_gradient(objectives, shares, w)
+    norm = float(np.linalg.norm(gradient))
+    if norm == 0.0:
+        return 1.0
+    probe = gradient / norm * 1e-3
+    change = pooled_gradient(objectives, shares, w + probe) - gradient
+    return max(float(np.linalg.norm(change)) / 1e-3, 1e-8)
