@@ -11,6 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -103,6 +104,21 @@ class Layout:
             offset += entry.size
         self.size = offset
 
+    @cached_property
+    def optimized(self) -> tuple[Entry, ...]:
+        """The arrays that make up the flat vector."""
+        return tuple(entry for entry in self.entries if entry.optimized)
+
+    @cached_property
+    def passed_through(self) -> tuple[Entry, ...]:
+        """The arrays outside the flat vector."""
+        return tuple(entry for entry in self.entries if not entry.optimized)
+
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the optimised arrays, in their order in the flat vector."""
+        return {entry.name: entry.shape for entry in self.optimized}
+
     @classmethod
     def from_arrays(
         cls,
@@ -147,16 +163,6 @@ class Layout:
             entries.append(Entry(name, shape, dtype, offset if optimized else -1, name in hit))
             offset += math.prod(shape) if optimized else 0
         return cls(entries)
-
-    @property
-    def optimized(self) -> tuple[Entry, ...]:
-        """The arrays that make up the flat vector."""
-        return tuple(entry for entry in self.entries if entry.optimized)
-
-    @property
-    def passed_through(self) -> tuple[Entry, ...]:
-        """The arrays outside the flat vector."""
-        return tuple(entry for entry in self.entries if not entry.optimized)
 
     @property
     def names(self) -> tuple[str, ...]:

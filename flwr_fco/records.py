@@ -483,10 +483,8 @@ def read_uplink(
         With the reason, if anything is missing, extra, of another shape or dtype, NaN or infinite.
     """
     arrays = _only_array_record(content)
-    through = {_PASS + entry.name: entry for entry in layout.passed_through}
-    unexpected = set(arrays) - set(shapes) - set(through)
-    missing = set(shapes) - set(arrays)
-    if unexpected or missing:
+    through = {_PASS + entry.name: entry for entry in layout.passed_through} if layout.passed_through else {}
+    if arrays.keys() - through.keys() != shapes.keys():
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
     vectors = {}
     for name, shape in shapes.items():

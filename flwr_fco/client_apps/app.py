@@ -145,12 +145,8 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
 
 def _check_layout(own: Layout, server: Layout) -> None:
     """Compare names and shapes: which arrays psi acts on, and their dtypes, are the server's business."""
-    if own is server:
-        return
-    here = [(entry.name, entry.shape) for entry in own.optimized]
-    there = [(entry.name, entry.shape) for entry in server.optimized]
-    if here != there:
+    if list(own.shapes.items()) != list(server.shapes.items()):
         raise ConfigurationError(
-            f"the server's model is {there}, this client's objective has {here}. Give `start` initial arrays with the "
-            "objective's names and shapes, in its order"
+            f"the server's model is {server.shapes}, this client's objective has {own.shapes}. Give `start` initial "
+            "arrays with the objective's names and shapes, in its order"
         )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.client_apps.local import local_solver, plan_minibatches
-from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.base import DualAveragingKernel, Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
@@ -41,22 +42,52 @@ def dual_averaging(
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 3 and 5.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
+    start = downlink.vectors["dual"]
+    dual = start.copy()
+    if plan.options["trajectory"]:
+        return _with_trajectory(downlink, objective, rng), state
+    steps = _in_epochs(downlink, objective, dual, rng)
+    if steps is None:
+        steps = sum(1 for _ in _steps(downlink, objective, dual, rng))
+    return Uplink({"increment": dual - start}, client_lr * steps, steps), state
+
+
+def _steps(downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator) -> Iterator[None]:
+    """Take the local steps one by one, changing `dual` in place."""
+    plan, client_lr, elapsed = downlink.plan, downlink.client_lr, downlink.elapsed
     psi, h = plan.psi, plan.h
     client_prox = plan.options["client-prox"]
-    start = downlink.vectors["dual"]
-    dual, primal = start.copy(), np.empty_like(start)
-    trajectory: list[Vector] | None = [] if plan.options["trajectory"] else None
-    steps = 0
-    for batch in plan_minibatches(plan, objective, rng):
+    primal = np.empty_like(dual)
+    for k, batch in enumerate(plan_minibatches(plan, objective, rng)):
         if client_prox:
-            h.retrieve(dual, downlink.elapsed + client_lr * steps, psi, primal)
+            h.retrieve(dual, elapsed + client_lr * k, psi, primal)
         else:
             h.conjugate_gradient(dual, primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
-        steps += 1
-        if trajectory is not None:
-            trajectory.append(dual - start)
-    vectors = {"increment": dual - start}
-    if trajectory is not None:
-        vectors["trajectory"] = np.array(trajectory)
-    return Uplink(vectors, client_lr * steps, steps), state
+        yield
+
+
+def _in_epochs(downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator) -> int | None:
+    """Take the local steps an epoch at a time where psi and the objective allow it; None, and no step, where not."""
+    plan, client_lr = downlink.plan, downlink.client_lr
+    thresholds = plan.l1_thresholds if plan.options["client-prox"] else None
+    if thresholds is None or plan.batch_size is None or not isinstance(objective, DualAveragingKernel):
+        return None
+    if type(objective).minibatches is not Objective.minibatches:
+        return None
+    steps = 0
+    for order in objective.orders(rng, plan.batch_size, epochs=plan.local_epochs, steps=plan.local_steps):
+        elapsed = downlink.elapsed + client_lr * steps
+        assert order is not None
+        steps += objective.dual_averaging_epoch(order, plan.batch_size, thresholds, elapsed, client_lr, dual)
+    return steps
+
+
+def _with_trajectory(downlink: Downlink, objective: Objective, rng: np.random.Generator) -> Uplink:
+    """Return the uplink with z_k - z_0 for all local steps k = 1..K."""
+    start = downlink.vectors["dual"]
+    dual = start.copy()
+    trajectory = np.array([dual - start for _ in _steps(downlink, objective, dual, rng)])
+    steps = len(trajectory)
+    vectors = {"increment": dual - start, "trajectory": trajectory}
+    return Uplink(vectors, downlink.client_lr * steps, steps)

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 __all__ = [
     "absolute_sum",
-    "block_scale",
-    "block_sums",
     "clip",
     "clip_arrays",
+    "group_norms",
+    "group_shrink",
     "keep_largest",
     "level_clip",
     "scale",
@@ -194,30 +194,31 @@ def clip_arrays(v: Array, lower: Array, upper: Array, out: Array) -> None:
 
 # -- reductions --------------------------------------------------------------------------------------------------
 # `reassoc` lets the compiler keep several partial sums (and so use vector instructions); it does not assume that
-# there is no NaN. The maximum needs `nnan` for the same and is only asked for where the sum was no NaN.
+# there is no NaN. A block is passed as a slice: a loop from `start` to `stop` would have to check for negative
+# indices, and then is not vectorised. The maximum needs `nnan` for that and is only taken where the sum was no NaN.
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
-def _block_sum(v: Array, start: int, stop: int, absolute: bool) -> float:
+def _block_sum(v: Array, absolute: bool) -> float:
     total = 0.0
     if absolute:
-        for i in range(start, stop):
+        for i in range(v.size):
             total += abs(np.float64(v[i]))
     else:
-        for i in range(start, stop):
+        for i in range(v.size):
             total += np.float64(v[i])
     return total
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc", "nnan", "nsz"})
-def _block_max(v: Array, start: int, stop: int, absolute: bool) -> float:
+def _block_max(v: Array, absolute: bool) -> float:
     top = -np.inf
     if absolute:
-        for i in range(start, stop):
+        for i in range(v.size):
             x = abs(np.float64(v[i]))
             top = max(top, x)
     else:
-        for i in range(start, stop):
+        for i in range(v.size):
             x = np.float64(v[i])
             top = max(top, x)
     return top
@@ -229,13 +230,13 @@ def _sum_and_max(v: Array, absolute: bool) -> tuple[float, float]:
     total = 0.0
     top = -np.inf
     for start in range(0, v.size, _BLOCK):
-        stop = min(start + _BLOCK, v.size)
-        part = _block_sum(v, start, stop, absolute)
+        block = v[start : start + _BLOCK]
+        part = _block_sum(block, absolute)
         if math.isnan(part):
             # +inf and -inf among signed values also end here: neither has a projection.
             return part, part
         total += part
-        top = max(top, _block_max(v, start, stop, absolute))
+        top = max(top, _block_max(block, absolute))
     return total, top
 
 
@@ -244,7 +245,7 @@ def absolute_sum(v: Array) -> float:
     """Return sum |v_i|."""
     total = 0.0
     for start in range(0, v.size, _BLOCK):
-        total += _block_sum(v, start, min(start + _BLOCK, v.size), True)
+        total += _block_sum(v[start : start + _BLOCK], True)
     return total
 
 
@@ -308,18 +309,18 @@ def scaled_norm(v: Array) -> tuple[float, float]:
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
-def _excess_block(x: Array, start: int, stop: int, top: float, tau: float, absolute: bool) -> tuple[float, float]:
+def _excess_block(x: Array, top: float, tau: float, absolute: bool) -> tuple[float, float]:
     """Return the sum of max(u - tau, 0) and the number of positive terms over one block."""
     total = 0.0
     count = 0.0
     if absolute:
-        for i in range(start, stop):
+        for i in range(x.size):
             d = (abs(np.float64(x[i])) - top) - tau
             positive = d > 0.0
             total += d if positive else 0.0
             count += 1.0 if positive else 0.0
     else:
-        for i in range(start, stop):
+        for i in range(x.size):
             d = (np.float64(x[i]) - top) - tau
             positive = d > 0.0
             total += d if positive else 0.0
@@ -332,7 +333,7 @@ def _excess(x: Array, size: int, top: float, tau: float, absolute: bool) -> tupl
     total = 0.0
     count = 0.0
     for start in range(0, size, _BLOCK):
-        part, number = _excess_block(x, start, min(start + _BLOCK, size), top, tau, absolute)
+        part, number = _excess_block(x[start : min(start + _BLOCK, size)], top, tau, absolute)
         total += part
         count += number
     return total, count
@@ -456,28 +457,35 @@ def level_clip(v: Array, top: float, tau: float, correction: float, out: Array) 
         out[i] = x + 0.0 if level == level else level
 
 
+@njit(cache=True, error_model="numpy", fastmath={"reassoc"})
+def _weighted_excess(p: Array, weights: Array, theta: float) -> tuple[float, float, float]:
+    """Return sum weights d, sum weights^2 and the number of terms over d = p - theta weights > 0."""
+    total = 0.0
+    square = 0.0
+    count = 0.0
+    for i in range(p.size):
+        a = weights[i]
+        d = p[i] - theta * a
+        positive = d > 0.0
+        total += a * d if positive else 0.0
+        square += a * a if positive else 0.0
+        count += 1.0 if positive else 0.0
+    return total, square, count
+
+
 @njit(cache=True, error_model="numpy")
 def _weighted_root(p: Array, weights: Array, radius: float) -> float:
     """Return theta with sum weights max(p - theta weights, 0) = radius, by Newton from the left."""
     theta = -np.inf
     for i in range(p.size):
         a = weights[i]
-        if a > 0.0:
-            # At this theta the i-th term alone is the radius, so the root is not to the left of it.
-            theta = max(theta, (p[i] - radius / a) / a)
-    previous = -1
+        # At this theta the i-th term alone is the radius, so the root is not to the left of it.
+        bound = (p[i] - radius / a) / a
+        theta = bound if a > 0.0 and bound > theta else theta
+    previous = -1.0
     while True:
-        total = 0.0
-        square = 0.0
-        count = 0
-        for i in range(p.size):
-            a = weights[i]
-            d = p[i] - theta * a
-            if d > 0.0 and a > 0.0:
-                total += a * d
-                square += a * a
-                count += 1
-        if count == 0 or square == 0.0:
+        total, square, count = _weighted_excess(p, weights, theta)
+        if square == 0.0:
             return theta
         step = (total - radius) / square
         if count == previous or not step > 0.0:
@@ -535,51 +543,44 @@ def weighted_ball_project(v: Array, weights: Array, radius: float, out: Array) -
 
 
 @njit(cache=True, error_model="numpy")
-def block_sums(v: Array, groups: Array, number: int) -> Array:
-    """Return the Euclidean norm of every group; `groups` holds the number of each coordinate's group."""
-    total = np.zeros(number)
+def group_norms(v: Array, groups: Array, number: int) -> Array:
+    """Return the Euclidean norm of each of `number` groups; groups[i] is the group of coordinate i."""
+    norms = np.zeros(number)
     for i in range(v.size):
         x = np.float64(v[i])
-        total[groups[i]] += x * x
+        norms[groups[i]] += x * x
+    # Groups whose squares left the range of floats (or are 0) are summed again in units of their largest element;
+    # a unit of 0 marks the others.
+    unit = np.zeros(number)
     odd = False
     for g in range(number):
-        if not 1e-280 < total[g] < 1e300 and total[g] != 0.0:
-            odd = True
-        if total[g] == 0.0:
+        if norms[g] < 1e-280 or norms[g] > 1e300:
             odd = True
     if odd:
-        # Squares over- or underflowed somewhere (or a group is 0): take those groups' norms in their own unit.
-        top = np.zeros(number)
         for i in range(v.size):
-            x = abs(np.float64(v[i]))
-            if x > top[groups[i]] or x != x:
-                top[groups[i]] = x
+            g = groups[i]
+            if norms[g] < 1e-280 or norms[g] > 1e300:
+                unit[g] = max(unit[g], abs(np.float64(v[i])))
         for g in range(number):
-            if not 1e-280 < total[g] < 1e300:
-                total[g] = 0.0
-            else:
-                top[g] = 0.0
+            if unit[g] > 0.0:
+                norms[g] = 0.0
         for i in range(v.size):
-            unit = top[groups[i]]
-            if unit > 0.0 and unit < np.inf:
-                x = np.float64(v[i]) / unit
-                total[groups[i]] += x * x
-        for g in range(number):
-            if top[g] > 0.0 and top[g] < np.inf:
-                total[g] = top[g] * math.sqrt(total[g])
-            elif top[g] == np.inf or top[g] != top[g]:
-                total[g] = top[g]
-            else:
-                total[g] = math.sqrt(total[g])
-        return total
+            g = groups[i]
+            if unit[g] > 0.0:
+                x = np.float64(v[i]) / unit[g]
+                norms[g] += x * x
     for g in range(number):
-        total[g] = math.sqrt(total[g])
-    return total
+        norms[g] = math.sqrt(norms[g]) * (unit[g] if unit[g] > 0.0 else 1.0)
+    return norms
 
 
 @njit(cache=True, error_model="numpy")
-def block_scale(v: Array, groups: Array, factors: Array, out: Array) -> None:
-    """Write v_i times the factor of its group."""
+def group_shrink(v: Array, groups: Array, norms: Array, threshold: float, weights: Array, out: Array) -> None:
+    """Write v_i max(1 - threshold * weights_g / norms_g, 0), g the group of i."""
+    factors = np.empty(norms.size)
+    for g in range(norms.size):
+        limit = threshold * weights[g]
+        factors[g] = 0.0 if norms[g] <= limit else 1.0 - limit / norms[g]
     for i in range(v.size):
         out[i] = np.float64(v[i]) * factors[groups[i]] + 0.0
 

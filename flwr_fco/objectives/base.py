@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Layout, Vector
 
-__all__ = ["Batch", "Objective"]
+__all__ = ["Batch", "DualAveragingKernel", "Objective"]
 
 #: Row numbers of a minibatch; None stands for all rows.
 Batch = NDArray[np.int64] | None
@@ -76,21 +76,41 @@ class Objective(ABC):
         steps : int, optional
             Number of minibatches, from as many shuffled epochs as it takes. Exactly one of `epochs` and `steps`.
         """
+        for order in self.orders(rng, batch_size, epochs=epochs, steps=steps):
+            if order is None or batch_size is None:
+                yield None
+            else:
+                for start in range(0, order.size, batch_size):
+                    yield order[start : start + batch_size]
+
+    def orders(
+        self,
+        rng: np.random.Generator,
+        batch_size: int | None,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+    ) -> Iterator[Batch]:
+        """Yield the order of the rows in each epoch, the last one cut to the steps that are left.
+
+        Parameters
+        ----------
+        rng, batch_size, epochs, steps
+            As in :meth:`minibatches`, which cuts the orders into minibatches. None stands for a step on all rows.
+        """
         if (epochs is None) == (steps is None):
             raise ConfigurationError(f"give exactly one of epochs and steps, got epochs={epochs} and steps={steps}")
         if batch_size is not None and batch_size < 1:
             raise ConfigurationError(f"batch_size={batch_size}; expected a positive number or None for full batches")
-        n = self.num_examples
-        per_epoch = 1 if batch_size is None else -(-n // batch_size)
+        per_epoch = 1 if batch_size is None else -(-self.num_examples // batch_size)
         remaining = steps if epochs is None else epochs * per_epoch
         assert remaining is not None
         while remaining > 0:
             if batch_size is None:
                 yield None
             else:
-                order = rng.permutation(n)
-                for start in range(0, min(per_epoch, remaining) * batch_size, batch_size):
-                    yield order[start : start + batch_size]
+                order = rng.permutation(self.num_examples)
+                yield order if remaining >= per_epoch else order[: remaining * batch_size]
             remaining -= per_epoch
 
     def lipschitz(self, norm: str = "l2") -> float:
@@ -106,3 +126,41 @@ class Objective(ABC):
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return what evaluation should report, as Python numbers; at least the loss."""
         return {"loss": self.value(w)}
+
+
+class DualAveragingKernel(ABC):
+    """Mixin of objectives that run a whole epoch of local dual averaging with l1 in one compiled call.
+
+    Only worth its code where a step is so cheap that calling it costs as much.
+    """
+
+    @abstractmethod
+    def dual_averaging_epoch(
+        self,
+        order: NDArray[np.int64],
+        batch_size: int,
+        thresholds: Vector,
+        elapsed: float,
+        client_lr: float,
+        dual: Vector,
+    ) -> int:
+        """Take the steps that ``client_apps/dual_averaging.py`` takes over these minibatches one by one.
+
+        Parameters
+        ----------
+        order : ndarray of int64
+            Row numbers, cut into minibatches from the front.
+        batch_size : int
+        thresholds : ndarray of float64, shape (layout.size,)
+            strength * weights of the l1 norm, 0 where it does not act.
+        elapsed : float
+            The weight of psi at the first step.
+        client_lr : float
+        dual : ndarray of float64, shape (layout.size,)
+            Changed in place.
+
+        Returns
+        -------
+        int
+            The number of steps.
+        """

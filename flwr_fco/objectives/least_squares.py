@@ -5,18 +5,18 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_least_squares_gradient, margins
+from flwr_fco.kernels.losses import add_least_squares_gradient, least_squares_dual_averaging, margins
 from flwr_fco.objectives._linear import LinearModel, as_features, as_targets
-from flwr_fco.objectives.base import Batch
+from flwr_fco.objectives.base import Batch, DualAveragingKernel
 from flwr_fco.parameters import Vector
 
 __all__ = ["LeastSquares", "TraceRegression"]
 
 
-class _SquaredLoss(LinearModel):
+class _SquaredLoss(LinearModel, DualAveragingKernel):
     """scale * mean (prediction - target)^2 + l2/2 ||coefficients||^2."""
 
     targets: Vector
@@ -61,6 +61,21 @@ class _SquaredLoss(LinearModel):
         """
         rows = self._rows if batch is None else batch
         add_least_squares_gradient(self.features, self.targets, rows, w, self._factor * scale, self.l2 * scale, out)
+
+    def dual_averaging_epoch(
+        self,
+        order: NDArray[np.int64],
+        batch_size: int,
+        thresholds: Vector,
+        elapsed: float,
+        client_lr: float,
+        dual: Vector,
+    ) -> int:
+        """Run local dual averaging with weighted l1 over an epoch in one kernel call; see the base class."""
+        steps: int = least_squares_dual_averaging(
+            self.features, self.targets, order, batch_size, thresholds, elapsed, client_lr, self._factor, self.l2, dual
+        )
+        return steps
 
     def predict(self, w: Vector) -> Vector:
         """Return the predictions on the client's examples.

@@ -9,15 +9,15 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_logistic_gradient, add_multinomial_gradient, margins
+from flwr_fco.kernels.losses import add_logistic_gradient, add_multinomial_gradient, logistic_dual_averaging, margins
 from flwr_fco.objectives._linear import CHUNK, LinearModel, as_features, as_labels, examples_of
-from flwr_fco.objectives.base import Batch
+from flwr_fco.objectives.base import Batch, DualAveragingKernel
 from flwr_fco.parameters import Vector
 
 __all__ = ["Logistic", "MultinomialLogistic"]
 
 
-class Logistic(LinearModel):
+class Logistic(LinearModel, DualAveragingKernel):
     """Logistic regression: F(w, b) = mean_i log(1 + exp(-s_i (<x_i, w> + b))) + l2/2 ||w||^2, s_i = -1 or +1.
 
     Parameters
@@ -99,6 +99,21 @@ class Logistic(LinearModel):
         """
         rows = self._rows if batch is None else batch
         add_logistic_gradient(self.features, self._signs, rows, w, scale, self.l2 * scale, out)
+
+    def dual_averaging_epoch(
+        self,
+        order: NDArray[np.int64],
+        batch_size: int,
+        thresholds: Vector,
+        elapsed: float,
+        client_lr: float,
+        dual: Vector,
+    ) -> int:
+        """Run local dual averaging with weighted l1 over an epoch in one kernel call; see the base class."""
+        steps: int = logistic_dual_averaging(
+            self.features, self._signs, order, batch_size, thresholds, elapsed, client_lr, 1.0, self.l2, dual
+        )
+        return steps
 
     def margins(self, w: Vector) -> Vector:
         """Return <x_i, w> + b: the log odds of label 1.

@@ -1,27 +1,44 @@
 """Regularizers psi: value, exact proximal map, and how they act on a model's arrays."""
 
+from flwr_fco.regularizers.adapter import Adapter
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer, SeparableTerms
 from flwr_fco.regularizers.boxes import Box, LInfinityBall, NonNegative
+from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
+from flwr_fco.regularizers.norms import L2, LInfinity
 from flwr_fco.regularizers.per_parameter import PerParameter
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
-from flwr_fco.regularizers.spectral import Nuclear
+from flwr_fco.regularizers.sets import AffineSubspace, HardSparsity
+from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall, numerical_rank
+from flwr_fco.regularizers.variation import FusedLasso, TotalVariation
 
 __all__ = [
     "L1",
+    "L2",
+    "Adapter",
+    "AffineSubspace",
     "BoundRegularizer",
     "Box",
     "ElasticNet",
+    "FusedLasso",
+    "GroupLasso",
+    "HardSparsity",
     "L1Ball",
     "L2Ball",
     "L2Squared",
+    "LInfinity",
     "LInfinityBall",
     "NonNegative",
     "Nuclear",
+    "NuclearBall",
     "PerParameter",
     "Proximable",
     "Regularizer",
     "SeparableTerms",
     "Simplex",
+    "SparseGroupLasso",
+    "SpectralBall",
+    "TotalVariation",
     "Zero",
+    "numerical_rank",
 ]

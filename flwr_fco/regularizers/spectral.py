@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import numpy as np
+from scipy.linalg import lapack
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import amount, check_step, destination, non_negative, outside, positive
 
-__all__ = ["MatrixRegularizer", "Nuclear", "Reshape", "numerical_rank"]
+__all__ = ["MatrixRegularizer", "Nuclear", "NuclearBall", "Reshape", "SpectralBall", "numerical_rank"]
 
 Reshape = Literal["first", "last"]
 
@@ -41,34 +43,135 @@ def numerical_rank(w: Array) -> int:
     return int((values > 64.0 * np.finfo(values.dtype).eps * values[0] * max(w.shape)).sum())
 
 
-def scaled_svd(matrix: Array) -> tuple[float, Array, Array, Array] | None:
-    """Return (unit, U, s, Vt) with matrix = unit * U diag(s) Vt in float64; None if it has NaN or infinities.
+#: Condition number of the kept part up to which the Gram matrix is used. Squaring costs accuracy: the smallest kept
+#: singular value comes out with relative error eps * condition^2, about 2e-10 here.
+GRAM_CONDITION = 1e3
+#: Side of the smaller Gram matrix from which few large eigenvalues are sought first (benchmarks/prox.py).
+SUBSPACE_FROM = 150
 
-    The unit is a power of two near max |matrix|, so that nothing over- or underflows on the way.
-    """
+
+def unit_of(matrix: Array) -> float:
+    """Return a power of two by which the squares of the matrix are in range; NaN if it has NaN or infinities."""
     top = float(np.abs(matrix).max(initial=0.0))
     if not math.isfinite(top):
+        return math.nan
+    if top == 0.0 or 1e-60 < top < 1e60:
+        return 1.0
+    return math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021))
+
+
+def in_units(matrix: Array, unit: float) -> Array:
+    """Return matrix / unit in float64."""
+    return np.asarray(matrix, dtype=np.float64) if unit == 1.0 else np.divide(matrix, unit, dtype=np.float64)
+
+
+def scaled_svd(matrix: Array) -> tuple[float, Array, Array, Array] | None:
+    """Return (unit, U, s, Vt) with matrix = unit * U diag(s) Vt in float64; None if it has NaN or infinities."""
+    unit = unit_of(matrix)
+    if math.isnan(unit):
         return None
-    unit = math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021)) if top > 0.0 else 1.0
-    left, values, right = np.linalg.svd(np.divide(matrix, unit, dtype=np.float64), full_matrices=False)
+    left, values, right = np.linalg.svd(in_units(matrix, unit), full_matrices=False)
     return unit, left, values, right
+
+
+def noise_of(largest: float, shape: tuple[int, ...]) -> float:
+    """Return the size below which a singular value of a result is rounding: twice the numerical rank's threshold."""
+    return 128.0 * float(np.finfo(np.float64).eps) * max(shape) * largest
 
 
 def shrink_singular_values(matrix: Array, threshold: float, bound: float) -> tuple[Array, int]:
     """Return U diag(min(max(s - threshold, 0), bound)) V' in float64, and its rank.
 
+    The cheapest method that is accurate to about 1e-9 relative in every singular value that stays: eigenvectors of the
+    smaller Gram matrix (formed in float64) above the threshold, if the condition number of the kept part allows, else
+    a full singular value decomposition. No method depends on earlier calls, so equal inputs give equal bits.
+
     Singular values of the result below 128 eps max(m, n) of its largest are set to 0: they are rounding, and without
     them the rank is the numerical rank, whoever computes it.
     """
-    factors = scaled_svd(matrix)
-    if factors is None:
+    unit = unit_of(matrix)
+    if math.isnan(unit):
         return np.full(matrix.shape, np.nan), 0
-    unit, left, values, right = factors
-    shrunk = np.minimum(np.maximum(values - threshold / unit, 0.0), bound / unit)
-    noise = 128.0 * np.finfo(np.float64).eps * max(matrix.shape) * shrunk.max(initial=0.0)
-    rank = int((shrunk > noise).sum())
-    result = (left[:, :rank] * (shrunk[:rank] * unit)) @ right[:rank]
-    return result, rank
+    scaled = in_units(matrix, unit)
+    threshold = threshold / unit
+    bound = bound / unit
+    tall = scaled.shape[0] >= scaled.shape[1]
+    wide = scaled.T if tall else scaled
+    norm = float(np.linalg.norm(scaled))
+    if norm <= threshold:
+        return np.zeros(matrix.shape), 0
+    # Every kept singular value is above the threshold: below this ratio the condition may be anything, so the Gram
+    # matrix is not even tried.
+    if threshold * GRAM_CONDITION**2 > norm:
+        factors = _gram_factors(wide, threshold)
+        if factors is not None:
+            vectors, values, rows = factors
+            shrunk = np.minimum(values - threshold, bound)
+            keep = shrunk > noise_of(float(shrunk.max(initial=0.0)), matrix.shape)
+            # Row i of `rows` is u_i' A, of length s_i.
+            scaling = shrunk[keep] / values[keep] * unit
+            result = (vectors[:, keep] * scaling) @ rows[keep]
+            return (result.T if tall else result), int(keep.sum())
+    left, values, right = np.linalg.svd(scaled, full_matrices=False)
+    shrunk = np.minimum(np.maximum(values - threshold, 0.0), bound)
+    rank = int((shrunk > noise_of(float(shrunk.max(initial=0.0)), matrix.shape)).sum())
+    return (left[:, :rank] * (shrunk[:rank] * unit)) @ right[:rank], rank
+
+
+def _gram_factors(wide: Array, threshold: float) -> tuple[Array, Array, Array] | None:
+    """Return (U, s, U'A) for the singular values of A above the threshold, None if the Gram matrix is not enough."""
+    gram = wide @ wide.T
+    level = threshold * threshold
+    leading = _leading_eigenvectors(gram, level) if gram.shape[0] >= SUBSPACE_FROM else None
+    squares, vectors = np.linalg.eigh(gram) if leading is None else leading
+    above = squares > level
+    squares, vectors = squares[above], vectors[:, above]
+    if squares.size and squares.min() * GRAM_CONDITION**2 < squares.max():
+        return None
+    rows = vectors.T @ wide
+    # The length of u'A is a Rayleigh quotient of A itself: more accurate than the root of the eigenvalue.
+    values = np.sqrt(np.einsum("ij,ij->i", rows, rows))
+    above = values > threshold
+    return vectors[:, above], values[above], rows[above]
+
+
+def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | None:
+    """Return all eigenpairs above `level` by subspace iteration if they are few, verified; None if that fails.
+
+    Verified means: the Ritz values above the level are at most eigenvalues above it (Cauchy), and what is left after
+    taking them out has no eigenvalue above the level, because level * 1 - rest has a Cholesky factor.
+    """
+    side = gram.shape[0]
+    rng = np.random.default_rng(side)
+    width = 16
+    basis = np.linalg.qr(rng.standard_normal((side, width)))[0]
+    previous = -1
+    for sweep in range(10):
+        image = gram @ basis
+        ritz, rotation = np.linalg.eigh(basis.T @ image)
+        above = int((ritz > level).sum())
+        if above == width:
+            # The rank is at least the width: start wider with what is known, or leave it to a full method.
+            width *= 2
+            if width > side // 8:
+                return None
+            image = np.concatenate((image, rng.standard_normal((side, width // 2))), axis=1)
+        elif sweep >= 1 and above == previous:
+            chosen = rotation[:, width - above :]
+            vectors = basis @ chosen
+            rest = image @ chosen - vectors * ritz[width - above :]
+            if above == 0 or np.linalg.norm(rest) <= 1e-13 * ritz[-1]:
+                return _verified(gram, level, ritz[width - above :], vectors)
+        previous = above
+        basis = np.linalg.qr(image)[0]
+    return None
+
+
+def _verified(gram: Array, level: float, values: Array, vectors: Array) -> tuple[Array, Array] | None:
+    rest = (vectors * values) @ vectors.T - gram
+    rest.flat[:: gram.shape[0] + 1] += level
+    _, failed = lapack.dpotrf(rest.T, lower=1, overwrite_a=1, clean=0)
+    return None if failed else (values, vectors)
 
 
 class MatrixRegularizer(Regularizer):
@@ -146,6 +249,11 @@ def check_reshape(owner: MatrixRegularizer) -> None:
         raise ConfigurationError(f"{type(owner).__name__}(reshape={owner.reshape!r}): expected 'first', 'last' or None")
 
 
+def outside_ball(norm: float, radius: float, matrix: Array) -> float:
+    """Return inf if a norm of the singular values is above the radius by more than the rounding of a product."""
+    return outside(norm - radius, max(matrix.shape) ** 0.5 * radius, matrix)
+
+
 @dataclass(frozen=True)
 class Nuclear(MatrixRegularizer):
     """The nuclear norm, if wanted within a spectral ball: psi(W) = strength * sum_i s_i(W), s_1(W) <= bound.
@@ -199,9 +307,7 @@ class Nuclear(MatrixRegularizer):
         if factors is None:
             return float(np.nan)
         unit, _, values, _ = factors
-        if self.bound is not None and outside(
-            float(values[0]) - self.bound / unit, max(matrix.shape) ** 0.5 * self.bound / unit, w
-        ):
+        if self.bound is not None and outside_ball(float(values[0]), self.bound / unit, matrix):
             return float(np.inf)
         return self.strength * unit * float(values.sum())
 
@@ -224,3 +330,124 @@ class Nuclear(MatrixRegularizer):
         """Return the largest singular value of the gradient: from this strength on 0 is optimal."""
         matrix = self.matrix(np.asarray(gradient_at_zero, dtype=np.float64))
         return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
+
+
+@dataclass(frozen=True)
+class NuclearBall(MatrixRegularizer):
+    """The nuclear-norm ball {W : sum_i s_i(W) <= radius}.
+
+    The proximal map is the projection, whatever the step: the singular values are projected onto the l1 ball, with
+    V = P diag(s) Q' it is ``P diag(max(s - theta, 0)) Q'`` for the one theta that puts it on the boundary.
+
+    Parameters
+    ----------
+    radius : float
+        Finite, > 0.
+    reshape : {"first", "last"}, optional
+        How an array of more than two dimensions becomes a matrix; by default such arrays are an error.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> NuclearBall(2.0).prox(np.diag([3.0, 1.5]), 1.0)
+    array([[1.75, 0.  ],
+           [0.  , 0.25]])
+    """
+
+    kind: ClassVar[str] = "nuclear-ball"
+    constraint: ClassVar[bool] = True
+    radius: float
+    reshape: Reshape | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
+        check_reshape(self)
+
+    def value(self, w: Array) -> float:
+        """Return 0.0 inside the ball (up to rounding), inf outside."""
+        matrix = self.matrix(w)
+        if not matrix.size:
+            return 0.0
+        factors = scaled_svd(matrix)
+        if factors is None:
+            return math.inf
+        return outside_ball(float(factors[2].sum()), self.radius / factors[0], matrix)
+
+    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+        """Project the singular values onto the l1 ball."""
+        factors = scaled_svd(matrix)
+        if factors is None:
+            return np.full(matrix.shape, np.nan), 0
+        unit, left, values, right = factors
+        radius = self.radius / unit
+        if outside_ball(float(values.sum()), radius, matrix) == 0.0:
+            return matrix, int((values > noise_of(float(values[0]), matrix.shape)).sum())
+        _, top, tau, correction = kernels.simplex_threshold(values, radius, True, np.empty_like(values))
+        kernels.shifted_soft_threshold(values, top, tau, correction, True, values)
+        rank = int((values > noise_of(float(values[0]), matrix.shape)).sum())
+        return (left[:, :rank] * (values[:rank] * unit)) @ right[:rank], rank
+
+
+@dataclass(frozen=True)
+class SpectralBall(MatrixRegularizer):
+    """The spectral-norm ball {W : s_1(W) <= radius}.
+
+    The proximal map is the projection, whatever the step: the singular values are clipped, with V = P diag(s) Q' it is
+    ``P diag(min(s, radius)) Q'``.
+
+    Parameters
+    ----------
+    radius : float
+        Finite, > 0.
+    reshape : {"first", "last"}, optional
+        How an array of more than two dimensions becomes a matrix; by default such arrays are an error.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> SpectralBall(2.0).prox(np.diag([3.0, 1.5]), 1.0)
+    array([[2. , 0. ],
+           [0. , 1.5]])
+    """
+
+    kind: ClassVar[str] = "spectral-ball"
+    constraint: ClassVar[bool] = True
+    radius: float
+    reshape: Reshape | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
+        check_reshape(self)
+
+    def value(self, w: Array) -> float:
+        """Return 0.0 inside the ball (up to rounding), inf outside."""
+        matrix = self.matrix(w)
+        if not matrix.size:
+            return 0.0
+        factors = scaled_svd(matrix)
+        if factors is None:
+            return math.inf
+        return outside_ball(float(factors[2][0]), self.radius / factors[0], matrix)
+
+    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+        """Clip the singular values."""
+        factors = scaled_svd(matrix)
+        if factors is None:
+            return np.full(matrix.shape, np.nan), 0
+        unit, left, values, right = factors
+        radius = self.radius / unit
+        if outside_ball(float(values[0]), radius, matrix) == 0.0:
+            return matrix, int((values > noise_of(float(values[0]), matrix.shape)).sum())
+        clipped = np.minimum(values, radius)
+        rank = int((clipped > noise_of(radius, matrix.shape)).sum())
+        return (left[:, :rank] * (clipped[:rank] * unit)) @ right[:rank], rank

@@ -241,6 +241,7 @@ class CompositeStrategy(FedAvg):
         self._initial = ArrayRecord()
         self._pass_through: dict[str, NDArray[Any]] = {}
         self._nodes: dict[int, Node] = {}
+        self._ordered: list[Node] = []
         self._informed: set[int] = set()
         self._round = _Round(0)
         self._grid: Grid | None = None
@@ -334,6 +335,10 @@ class CompositeStrategy(FedAvg):
     def train_config(self) -> ConfigRecord:
         """The user's train config of the round under way, with the round in it."""
         return self._round.config
+
+    def asked_partitions(self) -> list[int | None]:
+        """Return the partition ids of the nodes that were asked last, in the order of their sums."""
+        return [node.partition_id for node in self._round.nodes.values()]
 
     def rates(self) -> tuple[float, float]:
         """Return the client's and the server's learning rate of the round under way."""
@@ -765,7 +770,7 @@ class CompositeStrategy(FedAvg):
             log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), needed)
             time.sleep(1)
         self._meet(grid, available)
-        nodes = sorted(self._nodes.values(), key=lambda node: node.order)
+        nodes = self._ordered
         if size == len(nodes):
             return nodes
         chosen = random_generator(self.seed, number, 0, purpose).choice(len(nodes), size, replace=False)
@@ -773,13 +778,15 @@ class CompositeStrategy(FedAvg):
 
     def _meet(self, grid: Grid, available: Sequence[int]) -> None:
         """Learn the partition ids of new nodes: from the grid if it knows them, else by a question to the nodes."""
-        if self._nodes.keys() == set(available):
+        present = set(available)
+        if self._nodes.keys() == present:
             return
-        self._nodes = {i: node for i, node in self._nodes.items() if i in set(available)}
+        self._nodes = {i: node for i, node in self._nodes.items() if i in present}
         new = [i for i in available if i not in self._nodes]
         partitions = self.partitions(grid, new) if new else {}
         for node_id in new:
             self._nodes[node_id] = Node(node_id, partitions.get(node_id))
+        self._ordered = sorted(self._nodes.values(), key=lambda node: node.order)
         known = [node.partition_id for node in self._nodes.values() if node.partition_id is not None]
         if new and (len(known) < len(self._nodes) or len(set(known)) < len(known)):
             log(

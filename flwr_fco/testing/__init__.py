@@ -2,5 +2,6 @@
 
 from flwr_fco.testing.objectives import check_objective
 from flwr_fco.testing.regularizers import check_regularizer
+from flwr_fco.testing.strategies import check_strategy
 
-__all__ = ["check_objective", "check_regularizer"]
+__all__ = ["check_objective", "check_regularizer", "check_strategy"]

@@ -156,7 +156,9 @@ def _check_minimum(regularizer: Regularizer, v: Array, p: Array, step: float, fe
             excess = scaled - reference + 0.5 * float(np.sum((p - x) * (p + x - 2.0 * v)))
         size = abs(scaled) + abs(reference) + float(np.linalg.norm(p - v) * np.linalg.norm(p - x))
         size += float(np.linalg.norm(v)) * float(np.linalg.norm(p - x))
-        limit = 1e-11 * size + 1e-14
+        # p and x are rounded points: that moves them by eps of their size, across the distance to v.
+        rounding = 64.0 * np.finfo(np.float64).eps * (float(np.linalg.norm(p)) + float(np.linalg.norm(x)))
+        limit = 1e-11 * size + 1e-14 + rounding * float(np.linalg.norm(p - v))
         assert excess <= limit, (
             f"{name}, step {step:g}: prox(v) is not the minimiser of step * psi(w) + 1/2 ||w - v||^2. "
             f"{'The three-point inequality fails' if regularizer.convex else 'Another point is better'} by "
@@ -171,7 +173,8 @@ def _check_nonexpansive(points: list[Array], results: list[Array], step: float, 
         for u, q in zip(points[:i], results[:i], strict=True):
             left = float(np.sum((p - q) ** 2))
             right = float(np.sum((p - q) * (v - u)))
-            limit = 1e-11 * (left + float(np.linalg.norm(p - q)) * float(np.linalg.norm(v - u))) + 1e-20
+            rounding = 64.0 * np.finfo(np.float64).eps * (float(np.linalg.norm(p)) + float(np.linalg.norm(q)))
+            limit = (1e-11 * float(np.linalg.norm(p - q)) + rounding) * float(np.linalg.norm(v - u)) + 1e-20
             assert left <= right + limit, (
                 f"{name}, step {step:g}: prox is not firmly non-expansive, as the map of a convex psi is: "
                 f"||p - q||^2 = {left:.6e} > <p - q, v - u> = {right:.6e}. If psi is not convex, set convex = False."

@@ -1,0 +1,178 @@
+"""A proximal operator of somebody else's as a regularizer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError, SpecError
+from flwr_fco.regularizers.base import Array, Regularizer
+from flwr_fco.regularizers.validation import check_step, destination
+from flwr_fco.spec import Spec
+
+__all__ = ["Adapter"]
+
+#: Named factories of operators, see Adapter.register.
+_FACTORIES: dict[str, Callable[..., Any]] = {}
+
+
+@dataclass(frozen=True)
+class Adapter(Regularizer):
+    """Any object with pyproximal's interface as psi: psi(w) = operator(w), and its ``operator.prox``.
+
+    The proximal map is the operator's::
+
+        argmin_w step * psi(w) + 1/2 ||w - v||^2 = operator.prox(v, step)
+
+    and as exact as the operator makes it. The operator gets the array as one vector (a copy), and may return a boolean
+    value (inside or outside) as pyproximal's indicators do. At step 0 the operator is not asked, unless the value is
+    boolean: the map is then v.
+
+    Parameters
+    ----------
+    operator : object, optional
+        Has ``operator(x) -> float | bool`` and ``operator.prox(x, tau) -> array``. It stays in this process. To send
+        psi to clients give `name` instead.
+    name : str, optional
+        A name under which a factory of operators was registered with :meth:`register`; only the name and the
+        `arguments` travel.
+    arguments : mapping of str to number, string or array, optional
+        Keyword arguments of the factory.
+
+    Raises
+    ------
+    ConfigurationError
+        If not exactly one of `operator` and `name` is given, the name is not registered, or the operator lacks the
+        two methods.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> class Huber:
+    ...     def __init__(self, sigma):
+    ...         self.sigma = sigma
+    ...     def __call__(self, x):
+    ...         return float(np.where(abs(x) > self.sigma, abs(x) - self.sigma / 2, x**2 / (2 * self.sigma)).sum())
+    ...     def prox(self, x, tau):
+    ...         return x - tau * x / np.maximum(abs(x), tau + self.sigma)
+    >>> Adapter(Huber(1.0)).prox(np.array([3.0, 0.5]), 1.0)
+    array([2.  , 0.25])
+    >>> _ = Adapter.register("huber", Huber)
+    >>> psi = Adapter(name="huber", arguments={"sigma": 1.0})
+    >>> Regularizer.from_spec(psi.to_spec()) == psi
+    True
+    """
+
+    kind: ClassVar[str] = "adapter"
+    operator: Any = None
+    name: str | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if (self.operator is None) == (self.name is None):
+            raise ConfigurationError("Adapter: give either an operator or the name of a registered factory")
+        if not isinstance(self.arguments, Mapping) or (self.arguments and self.name is None):
+            raise ConfigurationError("Adapter: arguments is a mapping of keyword arguments of the factory called name")
+        object.__setattr__(self, "arguments", MappingProxyType(dict(self.arguments)))
+        if self.name is not None:
+            if self.name not in _FACTORIES:
+                raise ConfigurationError(
+                    f"Adapter(name={self.name!r}): no operator is registered under this name; known here: "
+                    f"{', '.join(sorted(_FACTORIES)) or 'none'}. Call Adapter.register({self.name!r}, factory) in a "
+                    "module that both the ServerApp and the ClientApp import."
+                )
+            operator = _FACTORIES[self.name](**self.arguments)
+        else:
+            operator = self.operator
+        if not callable(operator) or not callable(getattr(operator, "prox", None)):
+            raise ConfigurationError(
+                f"Adapter: {operator!r} is no proximal operator; expected operator(x) and operator.prox(x, tau)"
+            )
+        object.__setattr__(self, "_operator", operator)
+
+    def __reduce__(self) -> tuple[type[Adapter], tuple[Any, str | None, dict[str, Any]]]:
+        """Pickle by constructor: a mapping proxy does not pickle."""
+        return type(self), (self.operator, self.name, dict(self.arguments))
+
+    @staticmethod
+    def register(name: str, factory: Callable[..., Any]) -> Callable[..., Any]:
+        """Make operators known by name, so that they travel to clients.
+
+        Call it in a module that both the ServerApp and the ClientApp import: what travels is the name and the
+        arguments, never code.
+
+        Parameters
+        ----------
+        name : str
+            A name of your choice.
+        factory : callable
+            A class or function that returns an operator; called with the arguments given to :class:`Adapter`.
+
+        Returns
+        -------
+        callable
+            The factory.
+
+        Raises
+        ------
+        ConfigurationError
+            If the name is taken by another factory.
+        """
+        known = _FACTORIES.get(name)
+        if known is not None and (known.__module__, known.__qualname__) != (factory.__module__, factory.__qualname__):
+            raise ConfigurationError(
+                f"Adapter.register({name!r}, ...): the name is taken by {known.__module__}.{known.__qualname__}; "
+                "choose another"
+            )
+        _FACTORIES[name] = factory
+        return factory
+
+    def value(self, w: Array) -> float:
+        """Return operator(w); True and False of an indicator become 0.0 and inf."""
+        result = self._operator(w.reshape(-1).copy())  # type: ignore[attr-defined]
+        if isinstance(result, bool | np.bool_):
+            return 0.0 if result else float(np.inf)
+        return float(result)
+
+    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
+        """Return operator.prox(v, step)."""
+        result = destination(self, v, out)
+        step = check_step(self, step)
+        flat = v.reshape(-1).copy()
+        solution = np.asarray(flat if step == 0.0 and not self._indicator(flat) else self._prox(flat, step))
+        if solution.shape != flat.shape:
+            raise ConfigurationError(
+                f"Adapter: {type(self._operator).__name__}.prox returned shape {solution.shape} for a vector of shape "  # type: ignore[attr-defined]
+                f"{flat.shape}; expected the same shape"
+            )
+        np.add(solution.reshape(v.shape), 0.0, out=result, casting="same_kind")
+        return result
+
+    def _prox(self, v: Array, step: float) -> Any:
+        # An indicator ignores the step, but may divide by it.
+        return self._operator.prox(v, step if step > 0.0 else 1.0)  # type: ignore[attr-defined]
+
+    def _indicator(self, v: Array) -> bool:
+        return isinstance(self._operator(v.copy()), bool | np.bool_)  # type: ignore[attr-defined]
+
+    def to_spec(self) -> Spec:
+        """Return the name and the arguments.
+
+        Raises
+        ------
+        SpecError
+            If the adapter was built from an operator: an object does not travel.
+        """
+        if self.name is None:
+            raise SpecError(
+                f"Adapter({type(self.operator).__name__}) cannot travel to clients: objects are never sent. Register "
+                "its class under a name in a module that ServerApp and ClientApp both import, "
+                f'Adapter.register("my-operator", {type(self.operator).__name__}), and use '
+                'Adapter(name="my-operator", arguments={...}).'
+            )
+        whole = super().to_spec()
+        return whole._replace(header={key: item for key, item in whole.header.items() if key != "operator"})

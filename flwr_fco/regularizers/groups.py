@@ -1,0 +1,240 @@
+"""Regularizers of groups of coordinates: group lasso and sparse group lasso."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels import prox as kernels
+from flwr_fco.regularizers.base import Array
+from flwr_fco.regularizers.separable import flat_weights, ratio
+from flwr_fco.regularizers.validation import (
+    FlatRegularizer,
+    amount,
+    broadcastable,
+    frozen_array,
+    non_negative,
+    non_negative_array,
+)
+
+__all__ = ["GroupLasso", "SparseGroupLasso"]
+
+
+class _Grouped(FlatRegularizer):
+    """What the two have in common: the groups and their weights."""
+
+    groups: Array
+    weights: Array | None
+
+    def _check_groups(self) -> None:
+        name = type(self).__name__
+        if np.asarray(self.groups).dtype.kind not in "iu":
+            raise ConfigurationError(
+                f"{name}(groups=...): expected an array of integers, the number of each coordinate's group, got dtype "
+                f"{np.asarray(self.groups).dtype}"
+            )
+        groups = frozen_array(self, "groups", self.groups, np.int64)
+        if groups.size == 0 or groups.min() < 0:
+            raise ConfigurationError(
+                f"{name}(groups=...): expected group numbers 0, 1, ..., got "
+                f"{'an empty array' if groups.size == 0 else int(groups.min())}"
+            )
+        object.__setattr__(self, "groups", groups)
+        if self.weights is None:
+            return
+        weights = non_negative_array(self, "weights", self.weights)
+        if weights.ndim != 1 or weights.size <= groups.max():
+            raise ConfigurationError(
+                f"{name}(weights=...): expected one number for each of the {int(groups.max()) + 1} groups, got an "
+                f"array of shape {weights.shape}"
+            )
+        object.__setattr__(self, "weights", weights)
+
+    def _resolve(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
+        """Return each coordinate's group and each group's weight for an array of this shape."""
+        groups = flat_weights(self.groups, shape)
+        if self.weights is not None:
+            return groups, self.weights
+        return groups, np.sqrt(np.bincount(groups, minlength=int(self.groups.max()) + 1))
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless the group numbers broadcast to the array."""
+        broadcastable(self, "groups", self.groups.shape, name, shape)
+
+
+@dataclass(frozen=True)
+class GroupLasso(_Grouped):
+    """The group lasso: psi(w) = strength * sum_g weights_g ||w_g||_2. Groups become 0 as a whole.
+
+    The proximal map shrinks each group as a block::
+
+        argmin_w step * psi(w) + 1/2 ||w - v||^2 : w_g = v_g * max(1 - step * strength * weights_g / ||v_g||_2, 0)
+
+    Parameters
+    ----------
+    strength : float
+        Finite, >= 0.
+    groups : array of int
+        The number (0, 1, ...) of each coordinate's group; broadcasts to the array, so ``np.arange(m)[:, None]`` makes
+        every row of an (m, n) array a group.
+    weights : array, shape (number of groups,), optional
+        Non-negative; the square root of each group's size by default. More weights than groups are allowed: the
+        last groups are then empty.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> psi = GroupLasso(1.0, groups=np.array([0, 0, 1, 1]), weights=np.ones(2))
+    >>> psi.prox(np.array([3.0, 4.0, 0.5, 0.5]), 2.5)
+    array([1.5, 2. , 0. , 0. ])
+    """
+
+    kind: ClassVar[str] = "group-lasso"
+    strength: float
+    groups: Array
+    weights: Array | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
+        self._check_groups()
+
+    def value(self, w: Array) -> float:
+        """Return strength * sum_g weights_g ||w_g||_2."""
+        groups, weights = self._resolve(w.shape)
+        return self.strength * float(weights @ kernels.group_norms(w.reshape(-1), groups, weights.size))
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Shrink every group."""
+        groups, weights = self._resolve(shape)
+        norms = kernels.group_norms(v, groups, weights.size)
+        kernels.group_shrink(v, groups, norms, amount(step, self.strength), weights, out)
+
+    def subgradient(self, w: Array) -> Array:
+        """Return strength * weights_g * w_g / ||w_g||_2, 0 for groups that are 0."""
+        groups, weights = self._resolve(w.shape)
+        norms = kernels.group_norms(w.reshape(-1), groups, weights.size)
+        factors = np.divide(self.strength * weights, norms, out=np.zeros(weights.size), where=norms > 0)
+        return (w.reshape(-1) * factors[groups]).reshape(w.shape).astype(w.dtype)
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return max_g ||gradient_g||_2 / weights_g: from this strength on 0 is optimal."""
+        gradient = np.asarray(gradient_at_zero, dtype=np.float64)
+        groups, weights = self._resolve(gradient.shape)
+        norms = kernels.group_norms(gradient.reshape(-1), groups, weights.size)
+        needed = np.divide(norms, weights, out=np.where(norms > 0, np.inf, 0.0), where=weights > 0)
+        return float(needed.max())
+
+
+@dataclass(frozen=True)
+class SparseGroupLasso(_Grouped):
+    """l1 and group lasso mixed: strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2).
+
+    The proximal map soft-thresholds, then shrinks each group: with u = soft(v, step * strength * l1_ratio)::
+
+        w_g = u_g * max(1 - step * strength * (1 - l1_ratio) * weights_g / ||u_g||_2, 0)
+
+    It is the composition of the two maps, in this order, because shrinking a group changes no sign in it: what is a
+    subgradient of the l1 norm at u is one at w too.
+
+    Parameters
+    ----------
+    strength : float
+        Finite, >= 0.
+    groups : array of int
+        The number (0, 1, ...) of each coordinate's group; broadcasts to the array.
+    l1_ratio : float, default 0.5
+        Between 0 (group lasso) and 1 (lasso).
+    weights : array, shape (number of groups,), optional
+        Non-negative weights of the group norms; the square root of each group's size by default.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> psi = SparseGroupLasso(2.0, groups=np.array([0, 0, 1, 1]), weights=np.ones(2))
+    >>> psi.prox(np.array([4.0, 5.0, 1.5, 0.5]), 1.0)
+    array([2.4, 3.2, 0. , 0. ])
+    """
+
+    kind: ClassVar[str] = "sparse-group-lasso"
+    strength: float
+    groups: Array
+    l1_ratio: float = 0.5
+    weights: Array | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
+        object.__setattr__(self, "l1_ratio", ratio(self, "l1_ratio", self.l1_ratio))
+        self._check_groups()
+
+    def value(self, w: Array) -> float:
+        """Return strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2)."""
+        groups, weights = self._resolve(w.shape)
+        flat = w.reshape(-1)
+        norms = float(weights @ kernels.group_norms(flat, groups, weights.size))
+        return float(self.strength * (self.l1_ratio * kernels.absolute_sum(flat) + (1.0 - self.l1_ratio) * norms))
+
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+        """Soft-threshold, then shrink every group."""
+        groups, weights = self._resolve(shape)
+        kernels.soft_threshold(v, amount(step, self.strength * self.l1_ratio), out)
+        norms = kernels.group_norms(out, groups, weights.size)
+        kernels.group_shrink(out, groups, norms, amount(step, self.strength * (1.0 - self.l1_ratio)), weights, out)
+
+    def subgradient(self, w: Array) -> Array:
+        """Return the sum of the two subgradients, each 0 where it has a choice."""
+        groups, weights = self._resolve(w.shape)
+        norms = kernels.group_norms(w.reshape(-1), groups, weights.size)
+        factors = np.divide(weights, norms, out=np.zeros(weights.size), where=norms > 0)
+        group_part = (w.reshape(-1) * factors[groups]).reshape(w.shape)
+        result: Array = self.strength * (self.l1_ratio * np.sign(w) + (1.0 - self.l1_ratio) * group_part)
+        return result.astype(w.dtype)
+
+    def strength_max(self, gradient_at_zero: Array) -> float:
+        """Return the smallest strength from which 0 is optimal, the largest over the groups.
+
+        For one group it is the root of ||soft(g, s * l1_ratio)||_2 = s (1 - l1_ratio) weights_g, found by bisection
+        to the last bit: the left side falls and the right side rises with s.
+        """
+        gradient = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
+        groups, weights = self._resolve(gradient.shape)
+        flat = gradient.reshape(-1)
+        largest = 0.0
+        for group, weight in enumerate(weights):
+            own = flat[groups == group]
+            largest = max(largest, self._group_strength(own, float(weight)))
+        return largest
+
+    def _group_strength(self, size: Array, weight: float) -> float:
+        norm = float(np.linalg.norm(size))
+        if norm == 0.0:
+            return 0.0
+        pull = (1.0 - self.l1_ratio) * weight
+        # Either part alone makes the group 0 at its own threshold.
+        high = min(
+            norm / pull if pull > 0.0 else math.inf,
+            float(size.max()) / self.l1_ratio if self.l1_ratio > 0.0 else math.inf,
+        )
+        if not math.isfinite(high):
+            return high
+        low = 0.0
+        while low < (middle := 0.5 * (low + high)) < high:
+            rest = float(np.linalg.norm(np.maximum(size - middle * self.l1_ratio, 0.0)))
+            if rest > middle * pull:
+                low = middle
+            else:
+                high = middle
+        return high
