@@ -35,7 +35,9 @@ def command(name: str) -> str:
     """
     path = Path(sys.executable).with_name(name)
     if not path.is_file():
-        raise CompositeError(f"{path} does not exist; install Flower in this environment: pip install 'flwr[simulation]'")
+        raise CompositeError(
+            f"{path} does not exist; install Flower in this environment: pip install 'flwr[simulation]'"
+        )
     return str(path)
 
 
@@ -117,7 +119,10 @@ def _free_port() -> Iterator[socket.socket]:
 def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) -> None:
     deadline = time.monotonic() + STARTUP
     while time.monotonic() < deadline and process.poll() is None:
-        with suppress(urllib.error.URLError, OSError), urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1):
+        with (
+            suppress(urllib.error.URLError, OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1),
+        ):
             return
         time.sleep(0.1)
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])

@@ -100,7 +100,7 @@ class Recorder:
         self._scores = None
         if server_round % self.every == 0 or server_round == self.num_rounds:
             w = self.scorer.layout.flatten({name: array.numpy() for name, array in arrays.items()})
-            self._scores = MetricRecord(self.scorer.scores(w))
+            self._scores = MetricRecord({**self.scorer.scores(w)})
         if server_round == 0:
             self.record(0, arrays, None)
         return self._scores
@@ -108,7 +108,7 @@ class Recorder:
     def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         """Write the round's line, with the traffic so far; a callback of ``start``."""
         for key in self._bytes:
-            self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[call-overload]
+            self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[arg-type]
         if self._scores is not None and self.folder is not None:
             seconds = round(time.monotonic() - self._began, 3)
             self.folder.add({"round": server_round, **self._scores, **self._bytes, "seconds": seconds})  # type: ignore[dict-item]

@@ -114,9 +114,10 @@ class Settings:
             if isinstance(value, bool) or not isinstance(value, cls._TYPES[wanted]):
                 example = {"str": '"..."', "int": "3", "float": "0.1"}[wanted]
                 raise ConfigurationError(
-                    f"{key}={value!r} is a {type(value).__name__}; expected {wanted}. Give it as in -c '{key}={example}'"
+                    f"{key}={value!r} is a {type(value).__name__}; expected {wanted}. "
+                    f"Give it as in -c '{key}={example}'"
                 )
-            values[expected[key].name] = float(value) if wanted == "float" else value
+            values[expected[key].name] = float(value) if wanted == "float" else value  # type: ignore[arg-type]
         missing = [key for key, field in expected.items() if field.name not in values]
         if missing:
             raise ConfigurationError(

@@ -34,7 +34,7 @@ def set_initial_params(model: LogisticRegression) -> None:
 
 
 def load_images() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return training images, test images, training labels, test labels: scikit-learn's 1,797 digits of 8 x 8 pixels."""
+    """Return training images, test images, training labels, test labels: 1,797 digits of 8 x 8 pixels."""
     images, labels = load_digits(return_X_y=True)
     return train_test_split(images / 16.0, labels, train_size=0.8, random_state=42, stratify=labels)
 
