@@ -81,6 +81,13 @@ def centralized_solution(
 
     The optimality of the result is measured by :func:`flwr_fco.metrics.stationarity`, certified by
     :func:`flwr_fco.metrics.lasso_duality_gap` where psi is an l1 norm.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
+    >>> centralized_solution([client], L1(0.5)).round(6) + 0.0
+    array([1.5, 0. ])
     """
     shares = client_weights(objectives, weights)
     psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
@@ -168,6 +175,13 @@ def sklearn_solution(
     ------
     ConfigurationError
         If scikit-learn cannot solve the problem.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
+    >>> sklearn_solution([client], L1(0.5)).round(6) + 0.0
+    array([1.5, 0. ])
     """
     shares = client_weights(objectives, weights)
     first = objectives[0]
