@@ -1,8 +1,9 @@
 """Draw docs/images/curse.png: the curse of primal averaging, measured. Run: python docs/make_curse.py.
 
-FedMid (averaging only, and as printed, with a proximal step after it) and FedDualAvg on the digits of `flwr run .` (10 clients, non-IID): how many coefficients are not 0 in each
-client's model at the end of its local work, and in the server's. It is figure 2 of Yuan, Zaheer, Reddi (2021), on data
-that come with scikit-learn. The strategies are driven by hand, without Flower: their mathematics does not need it.
+How many coefficients are not 0 in each client's model at the end of its local work, and in the server's, on the digits
+of `flwr run .` (10 clients, non-IID): for FedMid without a proximal step on the server, for FedMid as printed, and for
+FedDualAvg. It is figure 2 of Yuan, Zaheer, Reddi (2021) on data that come with scikit-learn. The strategies are driven
+by hand, without Flower: their mathematics does not need it.
 """
 
 from pathlib import Path

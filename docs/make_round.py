@@ -30,7 +30,8 @@ def main() -> None:
     axes.set_ylim(0, 4.4)
     axes.axis("off")
     server = (
-        "2.  average the duals:   $z \\leftarrow z + \\eta_s$ mean(increments),   $t \\leftarrow t + \\eta_s$ mean(elapsed)\n"
+        "2.  average the duals:   $z \\leftarrow z + \\eta_s$ mean(increments),   "
+        "$t \\leftarrow t + \\eta_s$ mean(elapsed)\n"
         "3.  one proximal step:   $w = \\mathrm{prox}_{t\\psi}(z)$   — exactly sparse"
     )
     box(axes, 0.3, 3.05, 6.6, 1.2, "server: the strategy", server)

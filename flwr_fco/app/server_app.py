@@ -108,7 +108,7 @@ class Recorder:
     def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         """Write the round's line, with the traffic so far; a callback of ``start``."""
         for key in self._bytes:
-            self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[arg-type]
+            self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[call-overload, arg-type]
         if self._scores is not None and self.folder is not None:
             seconds = round(time.monotonic() - self._began, 3)
             self.folder.add({"round": server_round, **self._scores, **self._bytes, "seconds": seconds})  # type: ignore[dict-item]
