@@ -299,6 +299,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     overrides: dict[str, Any] = {}
     if options.num_server_rounds is not None:
         overrides["num-server-rounds"] = options.num_server_rounds
+    # A shell starts background jobs with Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _terminated)
     console = Console()

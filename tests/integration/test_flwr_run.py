@@ -1,14 +1,16 @@
 """Through Flower itself: a SuperLink of our own, `flwr run`, Ray. The same numbers as in this process."""
 
 import os
+import signal
 import subprocess
+import sys
 import time
 
 import numpy as np
 import pytest
 
 from flwr_fco.app import client_app
-from flwr_fco.app.local_superlink import local_superlink
+from flwr_fco.app.local_superlink import _descendants, _processes, local_superlink
 from flwr_fco.app.main_job import flower_run, read_settings
 from flwr_fco.app.problems import Scorer, load_dataset
 from flwr_fco.app.run_folder import read_run
@@ -101,3 +103,20 @@ def test_the_superlink_is_ended_also_after_an_error(tmp_path, monkeypatch):
     assert not _is_alive(started[0].pid)
     with pytest.raises(ProcessLookupError):
         os.killpg(started[0].pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_make_run_leaves_no_process_when_it_is_stopped_in_the_middle(tmp_path, request, number):
+    arguments = [sys.executable, "-m", "flwr_fco.app.main_job", "--directory", str(tmp_path)]
+    root = request.config.rootpath
+    job = subprocess.Popen(arguments, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.DEVNULL)
+    log = tmp_path / "FedDualAvg.log"
+    deadline = time.monotonic() + 120
+    while "[ROUND 3/" not in (log.read_text() if log.exists() else "") and time.monotonic() < deadline:
+        assert job.poll() is None
+        time.sleep(0.2)
+    before = set(_descendants(job.pid))
+    assert len(before) > 5  # flwr run, SuperLink, SuperExec, simulation, Ray
+    job.send_signal(number)
+    assert job.wait(60) == {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGINT: 130}[number]
+    assert {pid for pid, (_, zombie) in _processes().items() if not zombie} & before == set()
