@@ -19,7 +19,7 @@ def test_the_defaults_of_pyproject_are_the_main_job():
     assert settings.build_regularizer() == regularizers.L1(2e-3)
     strategy = settings.build_strategy(10)
     assert type(strategy) is strategies.FedDualAvg
-    assert (strategy.client_lr, strategy.server_lr, strategy.batch_size, strategy.local_epochs) == (0.1, 10.0, 32, 1)
+    assert (strategy.client_lr, strategy.server_lr, strategy.batch_size, strategy.local_steps) == (0.1, 10.0, 32, 6)
     assert strategy.min_available_nodes == 10
 
 
@@ -69,7 +69,7 @@ def test_whole_numbers_will_do_for_rates():
         ("num-server-rounds", 0, [">= 1"]),
         ("num-nodes", 1, [">= 2"]),
         ("batch-size", 0, [">= 1"]),
-        ("local-epochs", 0, [">= 1"]),
+        ("local-steps", 0, [">= 1"]),
         ("evaluate-every", 0, [">= 1"]),
         ("alpha", 0.0, ["> 0"]),
         ("train-fraction", 1.0, ["between 0 and 1"]),
