@@ -44,12 +44,15 @@ def test_300_rounds_come_within_3_percent_of_scikit_learn(solution):
     assert DATA.test_objective().metrics(w)["accuracy"] > 0.94  # measured .967
 
 
-def test_1000_rounds_come_within_2e_3_of_scikit_learn(solution):
-    """The main job's rates; a smaller client rate in the last 50 rounds takes out the noise (without it 1.9e-3)."""
-    strategy = FedDualAvg(client_lr=lambda number: 0.1 if number <= 950 else 0.01, server_lr=10.0, **OPTIONS)
-    w = train(strategy, 1000)
-    assert -1e-9 < objective(w) / objective(solution) - 1 < 2e-3  # measured 9.6e-4
-    assert support_scores(w[BLOCK], solution[BLOCK]).f1 >= 0.95  # measured .977
+@pytest.mark.parametrize(
+    ("client_lr", "bar"),
+    [(0.1, 2e-3), (lambda number: 0.1 if number <= 950 else 0.01, 1.2e-3)],
+    ids=["the main job's rates", "a smaller client rate in the last 50 rounds takes out the noise"],
+)
+def test_1000_rounds_come_within_2e_3_of_scikit_learn(solution, client_lr, bar):
+    w = train(FedDualAvg(client_lr=client_lr, server_lr=10.0, **OPTIONS), 1000)
+    assert -1e-9 < objective(w) / objective(solution) - 1 < bar  # measured 1.92e-3 and 9.6e-4
+    assert support_scores(w[BLOCK], solution[BLOCK]).f1 >= 0.95  # measured .985 and .977
 
 
 def test_fedavg_with_subgradients_is_as_dense_as_the_pixels_that_vary(solution):
