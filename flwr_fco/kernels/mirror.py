@@ -1,0 +1,557 @@
+"""Kernels of the mirror maps: duals to primal points, coordinate by coordinate or by one root find.
+
+Every psi arrives as the arrays of its separable terms, already multiplied by t:
+
+    psi(w) = sum_i threshold_i |w_i| + shrinkage_i / 2 w_i^2 + indicator(lower_i <= w_i <= upper_i)
+
+Each of them has one element or as many as the vector. `out` may be the dual itself. The kernels that may find an
+empty domain return False then, and True otherwise.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+__all__ = [
+    "TINY",
+    "diagonal_terms",
+    "orthant_terms",
+    "p_norm",
+    "p_norm_gradient",
+    "p_norm_point",
+    "p_norm_terms",
+    "simplex_terms",
+    "soft_threshold",
+    "softmax",
+]
+
+Vector = NDArray[np.float64]
+
+#: The smallest weight that an entropy map returns: log w exists at every point it gives.
+TINY = 2.2250738585072014e-308
+#: A bracket of doubles, from the widest to neighbours, has been halved before this many steps.
+_MAX_STEPS = 2200
+#: Elements handled at a time where powers are taken by repeated squaring: three buffers fit the first-level cache.
+_CHUNK = 256
+_EPSILON = 2.220446049250313e-16
+
+# Sums may be reordered (that is what lets them use vector instructions); NaN and infinity keep their meaning.
+_REORDER = {"reassoc", "contract", "nsz"}
+
+
+@njit(cache=True)
+def soft_threshold(z: Vector, threshold: Vector, out: Vector) -> None:
+    """Write sign(z) max(|z| - threshold, 0)."""
+    step = 0 if threshold.size == 1 else 1
+    for i in range(z.size):
+        a = threshold[i * step]
+        v = z[i]
+        if v > a:
+            out[i] = v - a
+        elif v < -a:
+            out[i] = v + a
+        else:
+            # A NaN is neither above nor below and must not be hidden.
+            out[i] = v if math.isnan(v) else 0.0
+
+
+@njit(cache=True)
+def _largest(z: Vector) -> float:
+    """Return max |z_i|, NaN ignored. Four running maxima: a single one waits for itself."""
+    m0 = m1 = m2 = m3 = 0.0
+    whole = z.size - z.size % 4
+    for i in range(0, whole, 4):
+        a0, a1, a2, a3 = abs(z[i]), abs(z[i + 1]), abs(z[i + 2]), abs(z[i + 3])
+        if a0 > m0:
+            m0 = a0
+        if a1 > m1:
+            m1 = a1
+        if a2 > m2:
+            m2 = a2
+        if a3 > m3:
+            m3 = a3
+    for i in range(whole, z.size):
+        if abs(z[i]) > m0:
+            m0 = abs(z[i])
+    return max(max(m0, m1), max(m2, m3))
+
+
+@njit(cache=True, fastmath=_REORDER)
+def _scaled_powers(z: Vector, scale: float, p: float, out: Vector) -> float:
+    """Write sign(x) |x|^(p-1) for x = z/scale and return sum |x|^p."""
+    total = 0.0
+    exponent = int(p) - 2
+    if p == exponent + 2 and exponent <= 64:
+        x = np.empty(_CHUNK)
+        base = np.empty(_CHUNK)
+        power = np.empty(_CHUNK)
+        for start in range(0, z.size, _CHUNK):
+            size = min(_CHUNK, z.size - start)
+            for j in range(size):
+                x[j] = z[start + j] / scale
+                base[j] = abs(x[j])
+                power[j] = x[j]
+            left = exponent
+            while left > 0:
+                if left & 1:
+                    for j in range(size):
+                        power[j] *= base[j]
+                left >>= 1
+                if left > 0:
+                    for j in range(size):
+                        base[j] *= base[j]
+            for j in range(size):
+                total += power[j] * x[j]
+                out[start + j] = power[j]
+    else:
+        for i in range(z.size):
+            x_i = z[i] / scale
+            power_i = x_i * abs(x_i) ** (p - 2.0)
+            total += power_i * x_i
+            out[i] = power_i
+    return total
+
+
+@njit(cache=True)
+def p_norm(z: Vector, p: float) -> float:
+    """Return ||z||_p; the powers are of z/max|z|, so that nothing overflows on the way."""
+    scale = _largest(z)
+    if scale == 0.0 or math.isinf(scale):
+        return scale
+    total = 0.0
+    for i in range(z.size):
+        total += (abs(z[i]) / scale) ** p
+    return float(scale * total ** (1.0 / p))
+
+
+@njit(cache=True)
+def p_norm_point(z: Vector, p: float, radius: float, out: Vector) -> None:
+    """Write P(z) = argmin { -<z, u> + ||u||_q^2 / (2 (q-1)) : ||u||_q <= radius }.
+
+    With x = z/max|z| and N = ||x||_p the point is min(max|z| N/(p-1), radius) (x/N)^(p-1).
+    """
+    scale = _largest(z)
+    if scale == 0.0:
+        # A NaN is not larger than 0: it is passed on, not lost.
+        out[:] = z
+        return
+    total = _scaled_powers(z, scale, p, out)
+    length = scale / (p - 1.0) * total ** (1.0 / p)
+    factor = min(length, radius) * total ** ((1.0 - p) / p)
+    for i in range(z.size):
+        out[i] *= factor
+
+
+@njit(cache=True)
+def p_norm_gradient(u: Vector, p: float, out: Vector) -> None:
+    """Write the gradient of ||u||_q^2 / (2 (q-1)): (p-1) M^(2-q) max|u| y^(q-1), y = u/max|u|, M = ||y||_q."""
+    scale = _largest(u)
+    if scale == 0.0:
+        out[:] = u
+        return
+    q = p / (p - 1.0)
+    power = 1.0 / (p - 1.0)
+    total = 0.0
+    for i in range(u.size):
+        y = u[i] / scale
+        root = math.copysign(abs(y) ** power, y)
+        total += root * y
+        out[i] = root
+    factor = total ** ((2.0 - q) / q) * (p - 1.0)
+    for i in range(u.size):
+        out[i] *= factor
+        out[i] *= scale
+
+
+@njit(cache=True)
+def _displacement(s: float, b: float, c: float, p: float) -> tuple[float, float]:
+    """Solve c (p-1) y + b y^(p-1) = |s| for u = sign(s) y^(p-1); also return -d log|u| / d log c / (p-1)."""
+    force = abs(s)
+    if force == 0.0:
+        return 0.0, 0.0
+    first = c * (p - 1.0)
+    y = force / first
+    share = 1.0
+    if b > 0.0:
+        # Both are above the root and one is below twice of it; from there Newton on a convex function descends.
+        y = min(y, (force / b) ** (1.0 / (p - 1.0)))
+        for _ in range(100):
+            power = b * y ** (p - 2.0)
+            slope = first + (p - 1.0) * power
+            change = (first * y + power * y - force) / slope
+            y -= change
+            if change <= _EPSILON * y:
+                break
+        share = first / (first + (p - 1.0) * b * y ** (p - 2.0))
+    return math.copysign(y ** (p - 1.0), s), share
+
+
+@njit(cache=True)
+def _p_norm_trial(
+    z: Vector,
+    a: Vector,
+    b: Vector,
+    lower: Vector,
+    upper: Vector,
+    v: Vector,
+    c: float,
+    p: float,
+    u: Vector,
+    share: Vector,
+) -> tuple[float, float]:
+    """Minimise each coordinate of -<z, u> + psi(v + u) + c (p-1)/q ||u||_q^q; return log ||u||_q and its slope.
+
+    The slope is -d log ||u||_q / d log c / (p-1), between 0 (every coordinate on a border or a kink) and 1.
+    """
+    step_b = 0 if b.size == 1 else 1
+    for i in range(z.size):
+        b_i = b[i * step_b]
+        pull = z[i] - b_i * v[i]
+        move, free = _displacement(pull - a[i], b_i, c, p)
+        if v[i] + move <= 0.0 and a[i] >= 0.0:
+            move, free = _displacement(pull + a[i], b_i, c, p)
+            if v[i] + move >= 0.0:
+                move, free = -v[i], 0.0
+        if v[i] + move <= lower[i]:
+            move, free = lower[i] - v[i], 0.0
+        elif v[i] + move >= upper[i]:
+            move, free = upper[i] - v[i], 0.0
+        u[i] = move
+        share[i] = free
+    largest = _largest(u)
+    if largest == 0.0:
+        return -math.inf, 0.0
+    q = p / (p - 1.0)
+    total = 0.0
+    moving = 0.0
+    for i in range(z.size):
+        term = (abs(u[i]) / largest) ** q
+        total += term
+        moving += term * share[i]
+    return math.log(largest) + math.log(total) / q, moving / total
+
+
+@njit(cache=True)
+def p_norm_terms(
+    z: Vector,
+    threshold: Vector,
+    shrinkage: Vector,
+    lower: Vector,
+    upper: Vector,
+    center: Vector,
+    p: float,
+    radius: float,
+    out: Vector,
+) -> bool:
+    """Write argmin { -<z, w> + psi(w) + ||w - center||_q^2 / (2 (q-1)) : ||w - center||_q <= radius }.
+
+    For a given norm n of u = w - center the problem falls into coordinates, with n^(2-q) before |u_i|^(q-1), and
+    log ||u(n)||_q - log n falls with a slope between -(p-1) and -1: a root find in log n that starts with a bracket.
+    If the root lies outside the ball, the second one finds the multiplier that puts u on its border.
+    """
+    d = z.size
+    step_a = 0 if threshold.size == 1 else 1
+    step_l = 0 if lower.size == 1 else 1
+    step_u = 0 if upper.size == 1 else 1
+    pull = np.empty(d)
+    a = np.empty(d)
+    low = np.empty(d)
+    high = np.empty(d)
+    v = np.empty(d)
+    # Everything is divided by the largest quantity that can move w; `shrinkage` has no unit.
+    scale = 0.0
+    for i in range(d):
+        if math.isnan(z[i]):
+            out[:] = math.nan
+            return True
+        pull[i] = z[i]
+        a[i] = threshold[i * step_a]
+        if center[i] == 0.0:
+            # Around 0 the threshold acts on the dual itself, without loss when it is the larger one by far.
+            pull[i] = math.copysign(max(abs(z[i]) - a[i], 0.0), z[i])
+            a[i] = 0.0
+        nearest = min(max(center[i], lower[i * step_l]), upper[i * step_u])
+        scale = max(scale, abs(pull[i]), abs(center[i]), abs(nearest - center[i]))
+    if scale == 0.0:
+        out[:] = 0.0
+        return True
+    for i in range(d):
+        pull[i] /= scale
+        a[i] = min(a[i] / scale, 1e300)
+        v[i] = center[i] / scale
+        low[i] = lower[i * step_l] / scale
+        high[i] = upper[i * step_u] / scale
+    bound = radius / scale
+    u = np.empty(d)
+    share = np.empty(d)
+    q = p / (p - 1.0)
+    feasible = True
+
+    x = math.log(max(p_norm(pull, p) / (p - 1.0), TINY))
+    limited = False
+    if bound < math.inf:
+        at_border, _ = _p_norm_trial(pull, a, shrinkage, low, high, v, bound ** (2.0 - q), p, u, share)
+        limited = at_border > math.log(bound)
+        x = min(x, math.log(bound))
+    if not limited:
+        left, right = -math.inf, math.inf
+        for _ in range(_MAX_STEPS):
+            log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp((2.0 - q) * x), p, u, share)
+            gap = log_norm - x
+            if gap == -math.inf:
+                break
+            if gap > 0.0:
+                left, right = max(left, x), min(right, x + gap)
+            else:
+                left, right = max(left, x + gap), min(right, x)
+            trial = x + gap / (1.0 + (p - 2.0) * slope)
+            if not left < trial < right:
+                trial = 0.5 * (left + right)
+            if abs(gap) <= 2.0 * _EPSILON * max(1.0, abs(x)) or trial in (left, right):
+                break
+            x = trial
+    else:
+        goal = math.log(bound)
+        y = (2.0 - q) * goal
+        left, right = y, math.inf
+        stride = 1.0
+        for _ in range(_MAX_STEPS):
+            log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp(y), p, u, share)
+            gap = log_norm - goal
+            if abs(gap) <= 4.0 * _EPSILON * max(1.0, abs(goal)):
+                break
+            if gap > 0.0:
+                left = y
+                if slope == 0.0 and right == math.inf and y > 600.0:
+                    # Every coordinate stands on its border and is still too far away.
+                    feasible = gap <= 1e-12
+                    break
+            else:
+                right = y
+            trial = y + gap / ((p - 1.0) * slope) if slope > 0.0 else math.inf
+            if right == math.inf:
+                trial = min(max(trial, y), y + stride)
+                stride *= 2.0
+            elif not left < trial < right:
+                trial = 0.5 * (left + right)
+            if trial in (left, right):
+                break
+            y = min(trial, 690.0)
+    for i in range(d):
+        w = v[i] + u[i]
+        if u[i] == 0.0:
+            out[i] = center[i]
+        elif share[i] == 0.0 and w != 0.0 and w <= low[i]:
+            out[i] = lower[i * step_l]
+        elif share[i] == 0.0 and w != 0.0 and w >= high[i]:
+            out[i] = upper[i * step_u]
+        else:
+            out[i] = scale * w
+    return feasible
+
+
+@njit(cache=True)
+def softmax(z: Vector, radius: float, out: Vector) -> None:
+    """Write radius exp(z) / sum exp(z), never below TINY."""
+    top = -math.inf
+    for i in range(z.size):
+        if z[i] > top or math.isnan(z[i]):
+            top = z[i]
+    total = 0.0
+    for i in range(z.size):
+        out[i] = math.exp(z[i] - top)
+        total += out[i]
+    factor = radius / total
+    for i in range(z.size):
+        weight = out[i] * factor
+        out[i] = TINY if weight < TINY else weight
+
+
+@njit(cache=True)
+def _log_weight(s: float, b: float) -> float:
+    """Solve y + b exp(y) = s (Wright's omega for b = 1): the log of argmin { -s w + b/2 w^2 + w log w - w }."""
+    if b == 0.0 or s == -math.inf:
+        return s
+    log_b = math.log(b)
+    k = s + log_b
+    y = math.log(k - math.log(k)) - log_b if k > 1.0 else s
+    for _ in range(60):
+        curved = math.exp(y + log_b)
+        change = (y + curved - s) / (1.0 + curved)
+        y -= change
+        if abs(change) <= _EPSILON * max(1.0, abs(y)):
+            break
+    return y
+
+
+@njit(cache=True)
+def orthant_terms(z: Vector, threshold: Vector, shrinkage: Vector, lower: Vector, upper: Vector, out: Vector) -> bool:
+    """Write argmin_{w >= 0} { -<z, w> + psi(w) + sum w log w - w }, coordinate by coordinate."""
+    step_a = 0 if threshold.size == 1 else 1
+    step_b = 0 if shrinkage.size == 1 else 1
+    step_l = 0 if lower.size == 1 else 1
+    step_u = 0 if upper.size == 1 else 1
+    for i in range(z.size):
+        high = upper[i * step_u]
+        if high < 0.0:
+            return False
+        weight = math.exp(_log_weight(z[i] - threshold[i * step_a], shrinkage[i * step_b]))
+        if weight < max(lower[i * step_l], TINY):
+            weight = max(lower[i * step_l], TINY)
+        out[i] = high if weight > high else weight
+    return True
+
+
+@njit(cache=True)
+def _simplex_trial(s: Vector, b: Vector, low: Vector, high: Vector, tau: float, w: Vector) -> tuple[float, float]:
+    """Write w(tau) and return its sum and minus the derivative of that."""
+    total = 0.0
+    moving = 0.0
+    for i in range(s.size):
+        weight = math.exp(min(_log_weight(s[i] - tau, b[i]), 600.0))
+        if weight <= low[i]:
+            weight = low[i]
+        elif weight >= high[i]:
+            weight = high[i]
+        else:
+            moving += weight / (1.0 + b[i] * weight)
+        w[i] = weight
+        total += weight
+    return total, moving
+
+
+@njit(cache=True)
+def simplex_terms(
+    z: Vector,
+    threshold: Vector,
+    shrinkage: Vector,
+    lower: Vector,
+    upper: Vector,
+    radius: float,
+    out: Vector,
+) -> bool:
+    """Write argmin { -<z, w> + psi(w) + sum w log w - w : w >= 0, sum w = radius }.
+
+    One multiplier tau is subtracted from the dual; log sum w(tau) falls with a slope between -1 and 0.
+    """
+    d = z.size
+    step_a = 0 if threshold.size == 1 else 1
+    step_b = 0 if shrinkage.size == 1 else 1
+    step_l = 0 if lower.size == 1 else 1
+    step_u = 0 if upper.size == 1 else 1
+    s = np.empty(d)
+    b = np.empty(d)
+    low = np.empty(d)
+    high = np.empty(d)
+    top = -math.inf
+    least = 0.0
+    most = 0.0
+    for i in range(d):
+        s[i] = z[i] - threshold[i * step_a]
+        if math.isnan(s[i]):
+            out[:] = math.nan
+            return True
+        # Weights are counted in units of the radius: w = radius x turns b into b * radius and s into s - log radius.
+        b[i] = shrinkage[i * step_b] * radius
+        low[i] = max(lower[i * step_l], 0.0) / radius
+        high[i] = upper[i * step_u] / radius
+        least += low[i]
+        most += high[i]
+        if high[i] < 0.0:
+            return False
+        if high[i] > 0.0 and s[i] > top:
+            top = s[i]
+    if least > 1.0 + 1e-12 or most < 1.0 - 1e-12:
+        return False
+    if most <= 1.0 + 1e-15 or least >= 1.0 - 1e-15:
+        for i in range(d):
+            out[i] = (high[i] if most <= 1.0 + 1e-15 else low[i]) * radius
+        return True
+    curved = False
+    partition = 0.0
+    for i in range(d):
+        s[i] -= top
+        partition += math.exp(min(s[i], 0.0))
+        curved = curved or b[i] > 0.0
+    w = np.empty(d)
+    tau = math.log(partition)
+    left, right = -math.inf, math.inf
+    stride = 1.0
+    for _ in range(_MAX_STEPS):
+        total, moving = _simplex_trial(s, b, low, high, tau, w)
+        gap = math.log(total) if total > 0.0 else -math.inf
+        if abs(gap) <= 2.0 * _EPSILON:
+            break
+        if gap > 0.0:
+            left = tau
+        else:
+            right = tau
+        trial = tau + gap * total / moving if moving > 0.0 else math.copysign(math.inf, gap)
+        if left == -math.inf or right == math.inf:
+            trial = min(max(trial, tau - stride), tau + stride)
+            stride *= 2.0
+        elif not left < trial < right:
+            trial = 0.5 * (left + right)
+        if trial in (left, right):
+            break
+        tau = trial
+    # The mass that the borders leave is shared out among the free coordinates: exactly feasible, whatever tau lost
+    # to rounding when the duals are huge.
+    fixed = 0.0
+    free_top = -math.inf
+    for i in range(d):
+        if low[i] < w[i] < high[i]:
+            free_top = max(free_top, s[i])
+        else:
+            fixed += w[i]
+    free_total = 0.0
+    for i in range(d):
+        if low[i] < w[i] < high[i]:
+            if not curved:
+                w[i] = math.exp(s[i] - free_top)
+            free_total += w[i]
+            b[i] = -1.0
+    for i in range(d):
+        weight = w[i]
+        if b[i] == -1.0:
+            weight = min(max(weight * ((1.0 - fixed) / free_total), low[i]), high[i])
+        weight *= radius
+        out[i] = TINY if weight < TINY and high[i] * radius >= TINY else weight
+    return True
+
+
+@njit(cache=True)
+def diagonal_terms(
+    z: Vector,
+    weights: Vector,
+    threshold: Vector,
+    shrinkage: Vector,
+    lower: Vector,
+    upper: Vector,
+    out: Vector,
+) -> None:
+    """Write clip(soft(z, threshold) / (weights + shrinkage), lower, upper)."""
+    step_w = 0 if weights.size == 1 else 1
+    step_a = 0 if threshold.size == 1 else 1
+    step_b = 0 if shrinkage.size == 1 else 1
+    step_l = 0 if lower.size == 1 else 1
+    step_u = 0 if upper.size == 1 else 1
+    for i in range(z.size):
+        a = threshold[i * step_a]
+        value = z[i]
+        if value > a:
+            value -= a
+        elif value < -a:
+            value += a
+        elif not math.isnan(value):
+            value = 0.0
+        value /= weights[i * step_w] + shrinkage[i * step_b]
+        if value < lower[i * step_l]:
+            value = lower[i * step_l]
+        elif value > upper[i * step_u]:
+            value = upper[i * step_u]
+        out[i] = value

@@ -1,0 +1,26 @@
+"""Mirror maps h: the geometry in which duals are averaged.
+
+A mirror map is a strictly convex function h. ``gradient`` takes a primal point to its dual, ``conjugate_gradient``
+takes a dual back, and ``retrieve`` takes a dual to the primal point with psi in it:
+
+    retrieve(z, t, psi) = argmin_w { -<z, w> + t psi(w) + h(w) } = gradient of (h + t psi)*
+"""
+
+from flwr_fco.mirror_maps.base import Euclidean, MirrorMap, Solver, Terms, TermwiseMap
+from flwr_fco.mirror_maps.diagonal import DiagonalMetric
+from flwr_fco.mirror_maps.entropy import OrthantEntropy, SimplexEntropy
+from flwr_fco.mirror_maps.p_norm import PNorm
+from flwr_fco.mirror_maps.product import Product
+
+__all__ = [
+    "DiagonalMetric",
+    "Euclidean",
+    "MirrorMap",
+    "OrthantEntropy",
+    "PNorm",
+    "Product",
+    "SimplexEntropy",
+    "Solver",
+    "Terms",
+    "TermwiseMap",
+]

@@ -1,0 +1,506 @@
+"""The contract of a mirror map h, and how a map reads psi."""
+
+from __future__ import annotations
+
+import math
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.parameters import Layout, Vector
+from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
+from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
+from flwr_fco.regularizers.validation import frozen_array
+from flwr_fco.spec import Specified
+
+__all__ = ["Euclidean", "MirrorMap", "Solver", "Terms", "TermwiseMap"]
+
+#: How retrieve finds its minimiser.
+Solver = Literal["closed form", "root find", "refused"]
+
+
+class MirrorMap(Specified, ABC):
+    """A geometry: a strictly convex h and its conjugate, on flat float64 vectors.
+
+    Subclasses are frozen dataclasses (``eq=False``: equality is that of specifications) that set ``kind`` and
+    implement :meth:`value`, :meth:`gradient`, :meth:`conjugate_gradient`, :meth:`supports` and :meth:`retrieve`.
+    Nothing else needs to change for a new one. If psi's separable terms can be solved coordinate by coordinate, derive
+    from :class:`TermwiseMap` instead: that brings ``supports``, ``retrieve`` and the balls.
+
+    Attributes
+    ----------
+    kind : str
+        The name under which the class travels.
+    works_with : str
+        For error messages: which regularizers the map supports.
+    """
+
+    family: ClassVar[str] = "mirror map"
+    works_with: ClassVar[str] = "the regularizers that `supports` accepts"
+
+    @abstractmethod
+    def value(self, w: Vector) -> float:
+        """Return h(w); inf outside its domain."""
+
+    @abstractmethod
+    def gradient(self, w: Vector) -> Vector:
+        """Return grad h(w), the dual of a primal point, as a new array."""
+
+    @abstractmethod
+    def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
+        """Return grad h*(z) = argmin_w { -<z, w> + h(w) }."""
+
+    @abstractmethod
+    def supports(self, regularizer: Proximable) -> bool:
+        """Whether :meth:`retrieve` can be computed exactly for this psi."""
+
+    @abstractmethod
+    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+        """Return argmin_w { -<z, w> + t psi(w) + h(w) }.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (d,)
+            The dual.
+        t : float
+            The weight of psi: elapsed step sizes. Constraints hold at t = 0 too.
+        regularizer : Regularizer or BoundRegularizer
+            psi on the flat vector.
+        out : ndarray, optional
+            Where to write the result; may be `z`.
+        """
+
+    def conjugate(self, z: Vector) -> float:
+        """Return h*(z) = max_w { <z, w> - h(w) }."""
+        w = self.conjugate_gradient(z)
+        return float(z @ w) - self.value(w)
+
+    def solver(self, regularizer: Proximable) -> Solver:
+        """Return how :meth:`retrieve` works for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
+        return "closed form" if self.supports(regularizer) else "refused"
+
+    def start(self, size: int, regularizer: Proximable | None = None) -> Vector:
+        """Return the default start of a model of this size: the primal point of the dual 0, feasible for psi.
+
+        Parameters
+        ----------
+        size : int
+            Length of the flat vector.
+        regularizer : Regularizer or BoundRegularizer, optional
+            psi; its finite part does not matter (t = 0), its constraints hold.
+        """
+        dual = np.zeros(size)
+        return self.conjugate_gradient(dual) if regularizer is None else self.retrieve(dual, 0.0, regularizer)
+
+    def bind(self, layout: Layout) -> MirrorMap:
+        """Return the map on the flat vectors of a model; itself, unless the map needs the names of the arrays."""
+        self.check_layout(layout)
+        return self
+
+    def check_layout(self, layout: Layout) -> None:
+        """Raise :class:`ConfigurationError` if the map cannot act on a model of this layout."""
+
+    def require(self, regularizer: Proximable) -> None:
+        """Raise :class:`UnsupportedPairError` unless the pair is supported."""
+        if not self.supports(regularizer):
+            psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+            raise UnsupportedPairError(
+                f"{type(self).__name__} cannot be combined with {psi!r}: the minimiser of "
+                f"-<z, w> + t psi(w) + h(w) has no exact solution here. {type(self).__name__} works with "
+                f"{self.works_with}; Euclidean() works with every regularizer."
+            )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MirrorMap) or type(self) is not type(other):
+            return NotImplemented
+        return self.to_spec().digest() == other.to_spec().digest()
+
+    def __hash__(self) -> int:
+        return hash(self.to_spec().digest())
+
+
+@dataclass(frozen=True, eq=False)
+class Euclidean(MirrorMap):
+    """h(w) = 1/2 ||w||^2: dual and primal coincide and retrieve is the proximal map of t psi.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.regularizers import L1
+    >>> Euclidean().retrieve(np.array([3.0, -0.5]), 2.0, L1(1.0))
+    array([1., 0.])
+    """
+
+    kind: ClassVar[str] = "euclidean"
+    works_with: ClassVar[str] = "every regularizer"
+
+    def value(self, w: Vector) -> float:
+        """Return 1/2 ||w||^2."""
+        return 0.5 * float(w @ w)
+
+    def gradient(self, w: Vector) -> Vector:
+        """Return a copy of w."""
+        return w.copy()
+
+    def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
+        """Return z."""
+        if out is None:
+            return z.copy()
+        if out is not z:
+            out[:] = z
+        return out
+
+    def supports(self, regularizer: Proximable) -> bool:
+        """Return True: every regularizer has a Euclidean proximal map."""
+        return True
+
+    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+        """Return prox_{t psi}(z)."""
+        return regularizer.prox(z, t, out)
+
+
+class Terms(NamedTuple):
+    """The separable terms of t psi as kernels take them: float64 arrays of one element or as many as the vector."""
+
+    threshold: Vector
+    shrinkage: Vector
+    lower: Vector
+    upper: Vector
+
+
+Ball = L1Ball | L2Ball | Simplex
+
+
+class Block(NamedTuple):
+    """A constraint that couples the coordinates of one block of the vector."""
+
+    place: slice
+    shape: tuple[int, ...]
+    ball: Ball
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is known to act on the whole vector."""
+        return self.place == slice(None)
+
+
+class _Parts(NamedTuple):
+    """psi, cut into what is separable and what couples coordinates."""
+
+    terms: SeparableTerms
+    balls: tuple[Block, ...]
+
+
+class TermwiseMap(MirrorMap):
+    """A map that minimises -<z, w> + h(w) + separable terms: l1, squared l2 and bounds, coordinate by coordinate.
+
+    Subclasses implement :meth:`solve`, and :meth:`closed_form` if some terms take a root find. In return they get
+    every psi that has separable terms, and the l1 ball, the l2 ball and the simplex: these have one multiplier theta
+    whose minimiser is again separable (a threshold, a shrinkage or a shift of the dual by theta), so theta is found
+    by a safeguarded root find to rounding.
+
+    Attributes
+    ----------
+    separable : bool
+        Whether h is a sum over coordinates. Only then can several blocks have a ball of their own.
+    """
+
+    separable: ClassVar[bool] = False
+    works_with: ClassVar[str] = (
+        "sums over coordinates (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall) and with L1Ball, "
+        "L2Ball and Simplex (one array with such a constraint, unless the map treats coordinates one by one)"
+    )
+
+    @abstractmethod
+    def solve(self, z: Vector, terms: Terms, out: Vector) -> bool:
+        """Write argmin_w { -<z, w> + h(w) + terms }; return False if no point of h's domain is within the bounds.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (d,)
+        terms : Terms
+            Already multiplied by t.
+        out : ndarray
+            May be `z`.
+        """
+
+    def closed_form(self, terms: Terms) -> bool:
+        """Whether :meth:`solve` needs no root find for these terms (at t = 1)."""
+        return True
+
+    def check_size(self, size: int) -> None:
+        """Raise :class:`ConfigurationError` if the map cannot act on vectors of this length."""
+
+    def check_layout(self, layout: Layout) -> None:
+        """Raise :class:`ConfigurationError` if the map cannot act on a model of this layout."""
+        self.check_size(layout.size)
+
+    def restrict(self, place: slice) -> TermwiseMap:
+        """Return the map on a part of the vector (asked for only if h is separable)."""
+        return self
+
+    def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
+        """Write the minimiser with a ball or simplex on a block; `out` must not overlap `z`."""
+        return _find_multiplier(self, z, block, terms, out)
+
+    def constraint_solver(self, ball: Ball, whole: bool) -> Solver:
+        """Return how a ball or simplex is solved, on the whole vector or on a block of it."""
+        return "root find"
+
+    def solver(self, regularizer: Proximable) -> Solver:
+        """Return how :meth:`retrieve` works for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
+        parts = _split(regularizer, ())
+        if parts is None or not self._can_constrain(parts):
+            return "refused"
+        ways = [self.constraint_solver(block.ball, block.whole) for block in parts.balls]
+        easy = self.closed_form(_scaled(parts.terms, 1.0, None))
+        return "closed form" if easy and all(way == "closed form" for way in ways) else "root find"
+
+    def supports(self, regularizer: Proximable) -> bool:
+        """Whether psi has separable terms, or is a ball or simplex that the map can solve for."""
+        return self.solver(regularizer) != "refused"
+
+    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+        """Return argmin_w { -<z, w> + t psi(w) + h(w) }; see :meth:`MirrorMap.retrieve`.
+
+        Raises
+        ------
+        UnsupportedPairError
+            If psi has no exact solution in this geometry.
+        ConfigurationError
+            If t is negative or not finite, or no point of h's domain satisfies psi's constraints.
+        """
+        if not 0.0 <= t < math.inf:
+            raise ConfigurationError(f"retrieve(t={t!r}): expected a finite number >= 0")
+        z = np.ascontiguousarray(z, dtype=np.float64)
+        self.check_size(z.size)
+        parts = _split(regularizer, z.shape)
+        if parts is None or not self._can_constrain(parts):
+            self.require(regularizer)
+            raise ConfigurationError(f"{type(regularizer).__name__} has no separable terms on shape {z.shape}")
+        terms = _scaled(parts.terms, t, z.size)
+        if out is None:
+            out = np.empty_like(z)
+        if parts.balls and np.may_share_memory(z, out):
+            z = z.copy()
+        if not parts.balls:
+            feasible = self.solve(z, terms, out)
+        elif self.separable:
+            feasible = self.solve(z, terms, out)
+            free = _scaled(SeparableTerms(), 0.0, None)
+            for block in parts.balls:
+                part = np.empty(z[block.place].size)
+                own = Block(slice(None), block.shape or part.shape, block.ball)
+                feasible &= self.restrict(block.place).constrain(z[block.place], own, free, part)
+                out[block.place] = part
+        else:
+            block = parts.balls[0]
+            feasible = self.constrain(z, block._replace(shape=block.shape or z.shape), terms, out)
+        if not feasible:
+            psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+            raise ConfigurationError(
+                f"no point of the domain of {self!r} satisfies {psi!r} (in dimension {z.size}): the two sets do not "
+                "meet. Widen the constraint or change the radius of the map."
+            )
+        return out
+
+    def _can_constrain(self, parts: _Parts) -> bool:
+        """Whether the blocks with a ball can be solved together."""
+        if len(parts.balls) > 1 and not self.separable:
+            return False
+        return all(self.constraint_solver(block.ball, block.whole) != "refused" for block in parts.balls)
+
+
+#: What psi is cut into, for bound regularizers: they are asked once a step and never change.
+_PARTS: WeakKeyDictionary[BoundRegularizer, _Parts | None] = WeakKeyDictionary()
+
+
+def _split(regularizer: Proximable, shape: tuple[int, ...]) -> _Parts | None:
+    """Cut psi into separable terms and balls, None if it has other parts."""
+    if isinstance(regularizer, BoundRegularizer):
+        if regularizer not in _PARTS:
+            _PARTS[regularizer] = _split_bound(regularizer)
+        return _PARTS[regularizer]
+    terms = regularizer.separable_terms(shape)
+    if terms is not None:
+        return _Parts(terms, ())
+    if isinstance(regularizer, L1Ball | L2Ball | Simplex):
+        return _Parts(SeparableTerms(), (Block(slice(None), shape, regularizer),))
+    return None
+
+
+def _split_bound(regularizer: BoundRegularizer) -> _Parts | None:
+    """Cut psi on a model's arrays; terms that are the same everywhere become numbers."""
+    size = regularizer.layout.size
+    terms = regularizer.separable_terms((size,))
+    balls: list[Block] = []
+    if terms is None:
+        if not regularizer.blocks:
+            return None
+        terms = SeparableTerms(np.zeros(size), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf))
+        for place, shape, own in regularizer.blocks:
+            own_terms = own.separable_terms(shape)
+            if own_terms is not None:
+                for target, source in zip(terms, own_terms, strict=True):
+                    target[place] = np.broadcast_to(source, shape).reshape(-1)  # type: ignore[index]
+            elif isinstance(own, L1Ball | L2Ball | Simplex):
+                whole = place.start == 0 and place.stop == size
+                balls.append(Block(slice(None) if whole else place, shape, own))
+            else:
+                return None
+    return _Parts(SeparableTerms(*(_collapsed(field) for field in terms)), tuple(balls))
+
+
+def _collapsed(field: Any) -> Any:
+    """Return a constant array as a number."""
+    return float(field[0]) if np.size(field) and np.all(field == field[0]) else field
+
+
+def _scaled(terms: SeparableTerms, t: float, size: int | None) -> Terms:
+    """Return t psi's terms as arrays for the kernels; any size will do if it is None."""
+    arrays = [_vector(terms.threshold, t), _vector(terms.shrinkage, t), _vector(terms.lower), _vector(terms.upper)]
+    if size is not None:
+        for name, array in zip(Terms._fields, arrays, strict=True):
+            if array.shape not in ((1,), (size,)):
+                raise ConfigurationError(
+                    f"psi's {name} has shape {array.shape}, the vector has {size} elements; bind psi to the model's "
+                    "layout (psi.bind(layout)), or give it weights of the vector's shape"
+                )
+    return Terms(*arrays)
+
+
+def _vector(field: Any, factor: float = 1.0) -> Vector:
+    """Return factor * field, at most the largest float, as an array of its own (kernels want writable ones)."""
+    if isinstance(field, float):
+        return np.array([field if factor == 1.0 else min(field * factor, sys.float_info.max)])
+    with np.errstate(over="ignore"):
+        array = np.atleast_1d(np.multiply(field, factor, dtype=np.float64))
+    return array if factor == 1.0 else np.minimum(array, sys.float_info.max, out=array)
+
+
+def _spread(field: Vector, size: int) -> Vector:
+    """Return a copy of one term with an element for each coordinate."""
+    return np.broadcast_to(field, (size,)).copy()
+
+
+def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
+    """Write the minimiser under a ball or simplex on a block, by a root find on its multiplier."""
+    ball, place = block.ball, block.place
+    direction = np.zeros(z.size)
+    weights = getattr(ball, "weights", None)
+    direction[place] = 1.0 if weights is None else np.broadcast_to(weights, block.shape).reshape(-1)
+    solve = mirror_map.solve
+    measure: Callable[[float], float]
+    if isinstance(ball, L1Ball):
+        threshold = _spread(terms.threshold, z.size)
+
+        def measure(multiplier: float) -> float:
+            solve(z, terms._replace(threshold=threshold + multiplier * direction), out)
+            return float(np.abs(out) @ direction)
+
+    elif isinstance(ball, L2Ball):
+        shrinkage = _spread(terms.shrinkage, z.size)
+
+        def measure(multiplier: float) -> float:
+            solve(z, terms._replace(shrinkage=shrinkage + multiplier * direction), out)
+            largest = float(np.abs(out[place]).max(initial=0.0))
+            return largest * float(np.linalg.norm(out[place] / largest)) if 0.0 < largest < math.inf else largest
+
+    else:
+        lower = _spread(terms.lower, z.size)
+        lower[place] = np.maximum(lower[place], 0.0)
+
+        def measure(multiplier: float) -> float:
+            solve(z - multiplier * direction, terms._replace(lower=lower), out)
+            return float(out[place].sum())
+
+    if not np.isfinite(z).all():
+        out[:] = np.nan
+        return True
+    equality = isinstance(ball, Simplex)
+    scale = 1.0 if isinstance(ball, L2Ball) else float(np.abs(z).max(initial=0.0)) or 1.0
+    if not _decreasing_root(measure, ball.radius, scale, equality=equality):
+        return False
+    # What rounding of the multiplier left: a relative 1e-16, more only where the duals are huge.
+    size = float(np.linalg.norm(out[place])) if isinstance(ball, L2Ball) else float(np.abs(out) @ direction)
+    if equality or size > ball.radius:
+        out[place] *= ball.radius / size
+    return True
+
+
+def _decreasing_root(measure: Callable[[float], float], radius: float, scale: float, *, equality: bool) -> bool:
+    """Leave `measure` at the theta with measure(theta) = radius, or at 0 if that is inside and there is no equality.
+
+    The bracket grows from 0 and is then shrunk by regula falsi (Illinois) or, where that is slow, by halving, until
+    its ends are neighbours. The last call is at the end where the measure is at least the radius.
+
+    Returns
+    -------
+    bool
+        False if no theta reaches the radius.
+    """
+
+    def excess(theta: float) -> float:
+        size = measure(theta)
+        # Between -1 and 1 whatever the size, infinity included.
+        return 1.0 if size == math.inf else (size - radius) / (size + radius)
+
+    at_zero = excess(0.0)
+    if abs(at_zero) <= 1e-16 or (at_zero < 0.0 and not equality):
+        return True
+    sign = 1.0 if at_zero > 0.0 else -1.0
+    near, far = (0.0, at_zero), (sign * scale, excess(sign * scale))
+    while sign * far[1] > 0.0:
+        theta = 8.0 * far[0]
+        if not math.isfinite(theta):
+            return abs(far[1]) <= 1e-12
+        near, far = far, (theta, excess(theta))
+    high, low = (near, far) if sign > 0.0 else (far, near)
+    # high has too large a measure, low too small a one; value_* are what regula falsi believes of them.
+    value_high, value_low = high[1], low[1]
+    last = 0
+    width = abs(high[0] - low[0])
+    for step in range(2000):
+        theta = high[0] + (low[0] - high[0]) * (value_high / (value_high - value_low))
+        if step % 3 == 2:
+            if abs(high[0] - low[0]) > 0.5 * width:
+                theta = 0.5 * high[0] + 0.5 * low[0]
+            width = abs(high[0] - low[0])
+        left, right = min(high[0], low[0]), max(high[0], low[0])
+        if not left < theta < right:
+            theta = 0.5 * left + 0.5 * right
+        if not left < theta < right:
+            break
+        value = excess(theta)
+        if abs(value) <= 1e-16:
+            return True
+        if value > 0.0:
+            high = (theta, value)
+            value_high = value
+            value_low = value_low / 2.0 if last == 1 else low[1]
+            last = 1
+        else:
+            low = (theta, value)
+            value_low = value
+            value_high = value_high / 2.0 if last == -1 else high[1]
+            last = -1
+    measure(high[0])
+    return True
+
+
+def positive_weights(owner: object, name: str, value: ArrayLike) -> Vector:
+    """Return a read-only float64 copy of a vector of finite numbers > 0."""
+    result = frozen_array(owner, name, value)
+    if result.ndim != 1 or not result.size or not (np.isfinite(result) & (result > 0.0)).all():
+        raise ConfigurationError(
+            f"{type(owner).__name__}({name}=...): expected a vector of finite numbers > 0, one for each coordinate, "
+            f"got {result!r}"
+        )
+    return result

@@ -1,0 +1,272 @@
+"""A mirror map for each named array."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+from typing import Any, ClassVar, NoReturn
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.mirror_maps.base import MirrorMap, Solver
+from flwr_fco.parameters import Entry, Layout, Vector
+from flwr_fco.regularizers.base import BoundRegularizer, Proximable
+
+__all__ = ["BoundProduct", "Product"]
+
+
+@dataclass(frozen=True, eq=False)
+class Product(MirrorMap):
+    """h(w) = sum over arrays of h_array(w_array): a map for each array, chosen by its name.
+
+    A matrix game takes entropy x entropy, a model with an intercept p-norm x Euclidean. The map acts on named arrays
+    only: ``bind`` it to a layout (strategies and clients do). Every array gets a map of its own, also if one pattern
+    matches several: two arrays under ``"*": SimplexEntropy()`` lie on two simplices.
+
+    Parameters
+    ----------
+    maps : mapping of str to MirrorMap
+        Shell patterns (``"*.weight"``) and the map of the arrays that match. The first match wins.
+
+    Raises
+    ------
+    ConfigurationError
+        If the mapping is empty, a key is no string or a value is no map. At :meth:`bind`, if an array matches no
+        pattern or a pattern no array.
+
+    Notes
+    -----
+    Section C of the algorithms: a saddle point is one vector (x, y) with h separable over x and y.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.mirror_maps import Euclidean, SimplexEntropy
+    >>> from flwr_fco.parameters import Layout
+    >>> layout = Layout.from_arrays({"row": np.zeros(2), "column": np.zeros(2)})
+    >>> game = Product({"row": SimplexEntropy(), "*": Euclidean()}).bind(layout)
+    >>> game.conjugate_gradient(np.array([0.0, 0.0, 2.0, -1.0]))
+    array([ 0.5,  0.5,  2. , -1. ])
+    """
+
+    kind: ClassVar[str] = "product"
+    maps: Mapping[str, MirrorMap]
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.maps, Mapping) or not self.maps:
+            raise ConfigurationError(
+                f"Product({self.maps!r}): expected a non-empty mapping of shell patterns to mirror maps, such as "
+                '{"x": SimplexEntropy(), "y": SimplexEntropy()}'
+            )
+        for pattern, own in self.maps.items():
+            if not isinstance(pattern, str) or not isinstance(own, MirrorMap) or isinstance(own, Product):
+                raise ConfigurationError(
+                    f"Product: {pattern!r}: {own!r}; expected a shell pattern and the mirror map of one array"
+                )
+        object.__setattr__(self, "maps", MappingProxyType(dict(self.maps)))
+
+    def __reduce__(self) -> tuple[type[Product], tuple[dict[str, MirrorMap]]]:
+        """Pickle by constructor: a mapping proxy does not pickle (Ray copies strategies between processes)."""
+        return type(self), (dict(self.maps),)
+
+    def bind(self, layout: Layout) -> BoundProduct:
+        """Return the map on the flat vectors of a model."""
+        return BoundProduct(self, layout)
+
+    def check_layout(self, layout: Layout) -> None:
+        """Raise unless every array has a map that can act on it, and every pattern an array."""
+        self.bind(layout)
+
+    def value(self, w: Vector) -> float:
+        """Raise: a vector without names has no maps."""
+        self._refuse()
+
+    def gradient(self, w: Vector) -> Vector:
+        """Raise: a vector without names has no maps."""
+        self._refuse()
+
+    def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
+        """Raise: a vector without names has no maps."""
+        self._refuse()
+
+    def solver(self, regularizer: Proximable) -> Solver:
+        """Return the bound map's solver, in the layout that psi is bound to."""
+        if not isinstance(regularizer, BoundRegularizer):
+            self._refuse()
+        return self.bind(regularizer.layout).solver(regularizer)
+
+    def supports(self, regularizer: Proximable) -> bool:
+        """Whether the bound map supports psi, in the layout that psi is bound to."""
+        return self.solver(regularizer) != "refused"
+
+    def require(self, regularizer: Proximable) -> None:
+        """Raise :class:`UnsupportedPairError` unless every array's pair is supported."""
+        if not isinstance(regularizer, BoundRegularizer):
+            self._refuse()
+        self.bind(regularizer.layout).require(regularizer)
+
+    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+        """Return what the bound map returns, in the layout that psi is bound to; ``bind`` once to be fast."""
+        if not isinstance(regularizer, BoundRegularizer):
+            self._refuse()
+        return self.bind(regularizer.layout).retrieve(z, t, regularizer, out)
+
+    def _refuse(self) -> NoReturn:
+        raise ConfigurationError(
+            "Product acts on named arrays: use Product(...).bind(layout), and psi.bind(layout) of the same layout"
+        )
+
+
+class _Part:
+    """One array of a product: its place, its layout by itself, and its map."""
+
+    def __init__(self, entry: Entry, mirror_map: MirrorMap) -> None:
+        self.entry = entry
+        self.place = entry.block
+        self.layout = Layout([Entry(entry.name, entry.shape, entry.dtype, 0, entry.regularized)])
+        self.mirror_map = mirror_map.bind(self.layout)
+
+    def regularizer(self, regularizer: BoundRegularizer) -> BoundRegularizer:
+        """Return psi on this array."""
+        name, shape, dtype, _, regularized = (getattr(self.entry, field) for field in Entry.__dataclass_fields__)
+        own = regularizer.regularizer.for_array(name) if regularized else None
+        if own is None:
+            # No psi: any regularizer does, bound to an array that it leaves alone.
+            return BoundRegularizer(regularizer.regularizer, Layout([Entry(name, shape, dtype, 0, False)]))
+        return own.bind(self.layout)
+
+
+class BoundProduct(MirrorMap):
+    """A :class:`Product` on the flat vectors of a model.
+
+    Parameters
+    ----------
+    product : Product
+        The maps.
+    layout : Layout
+        The model's arrays.
+
+    Raises
+    ------
+    ConfigurationError
+        If an array matches no pattern, a pattern no array, or a map cannot act on its array.
+    """
+
+    def __init__(self, product: Product, layout: Layout) -> None:
+        self.product = product
+        self.layout = layout
+        unused = set(product.maps)
+        self.parts: list[_Part] = []
+        for entry in layout.optimized:
+            pattern = next((pattern for pattern in product.maps if fnmatchcase(entry.name, pattern)), None)
+            if pattern is None:
+                raise ConfigurationError(
+                    f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}. Add one, "
+                    'or "*": Euclidean() for all the others.'
+                )
+            unused.discard(pattern)
+            self.parts.append(_Part(entry, product.maps[pattern]))
+        if unused:
+            raise ConfigurationError(
+                f"Product: the patterns {sorted(unused)} match no array that is still free; the arrays are "
+                f"{[entry.name for entry in layout.optimized]} and the first pattern that matches wins"
+            )
+        self._split: WeakKeyDictionary[BoundRegularizer, list[BoundRegularizer]] = WeakKeyDictionary()
+
+    def value(self, w: Vector) -> float:
+        """Return the sum of the maps' values."""
+        return sum(part.mirror_map.value(w[part.place]) for part in self.parts)
+
+    def gradient(self, w: Vector) -> Vector:
+        """Return the maps' gradients, array by array."""
+        return np.concatenate([part.mirror_map.gradient(w[part.place]) for part in self.parts])
+
+    def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
+        """Return the maps' primal points, array by array."""
+        out = np.empty_like(z) if out is None else out
+        for part in self.parts:
+            part.mirror_map.conjugate_gradient(z[part.place], out[part.place])
+        return out
+
+    def conjugate(self, z: Vector) -> float:
+        """Return the sum of the maps' conjugates."""
+        return sum(part.mirror_map.conjugate(z[part.place]) for part in self.parts)
+
+    def solver(self, regularizer: Proximable) -> Solver:
+        """Return the worst of the arrays' solvers; "refused" unless psi is bound to this layout with scope="each"."""
+        if not isinstance(regularizer, BoundRegularizer) or regularizer.layout != self.layout:
+            return "refused"
+        if regularizer.scope == "joint":
+            return "refused"
+        ways = {part.mirror_map.solver(own) for part, own in self._pairs(regularizer)}
+        for way in ("refused", "root find"):
+            if way in ways:
+                return way
+        return "closed form"
+
+    def supports(self, regularizer: Proximable) -> bool:
+        """Whether every array's map supports that array's psi."""
+        return self.solver(regularizer) != "refused"
+
+    def require(self, regularizer: Proximable) -> None:
+        """Raise :class:`UnsupportedPairError` naming the first array whose pair is not supported."""
+        if not isinstance(regularizer, BoundRegularizer):
+            raise UnsupportedPairError(
+                f"Product cannot be combined with {regularizer!r} itself, which does not know the arrays' names; use "
+                "psi.bind(layout), with the layout that the Product is bound to"
+            )
+        psi = regularizer.regularizer
+        if regularizer.layout != self.layout:
+            raise UnsupportedPairError(
+                f"Product is bound to {self.layout!r}, {psi!r} to {regularizer.layout!r}; bind both to the same layout"
+            )
+        if regularizer.scope == "joint":
+            raise UnsupportedPairError(
+                f"Product cannot be combined with {psi!r} over all arrays together (scope='joint'): it treats one "
+                "array at a time. Use scope='each', or one map for the whole vector."
+            )
+        for part, own in self._pairs(regularizer):
+            try:
+                part.mirror_map.require(own)
+            except UnsupportedPairError as error:
+                raise UnsupportedPairError(f"Product: array {part.entry.name!r}: {error}") from None
+
+    def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
+        """Return the minimiser array by array; see :meth:`MirrorMap.retrieve`.
+
+        Raises
+        ------
+        UnsupportedPairError
+            If psi is not bound to this layout with scope="each", or a map does not support its array's psi.
+        """
+        if not isinstance(regularizer, BoundRegularizer) or regularizer not in self._split:
+            self.require(regularizer)
+        assert isinstance(regularizer, BoundRegularizer)  # what `require` has made sure of
+        out = np.empty_like(z) if out is None else out
+        for part, own in self._pairs(regularizer):
+            part.mirror_map.retrieve(z[part.place], t, own, out[part.place])
+        return out
+
+    def check_layout(self, layout: Layout) -> None:
+        """Raise unless it is the layout that the map is bound to."""
+        if layout != self.layout:
+            raise ConfigurationError(f"this Product is bound to {self.layout!r}, not to {layout!r}; bind it again")
+
+    def _pairs(self, regularizer: BoundRegularizer) -> Iterator[tuple[_Part, BoundRegularizer]]:
+        """Return each array's map and psi."""
+        if regularizer not in self._split:
+            self._split[regularizer] = [part.regularizer(regularizer) for part in self.parts]
+        return zip(self.parts, self._split[regularizer], strict=True)
+
+    def __repr__(self) -> str:
+        return f"{self.product!r} on {self.layout!r}"
+
+    def __eq__(self, other: Any) -> bool:
+        return isinstance(other, BoundProduct) and (self.product, self.layout) == (other.product, other.layout)
+
+    def __hash__(self) -> int:
+        return hash((self.product, self.layout))
