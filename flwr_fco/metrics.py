@@ -261,6 +261,14 @@ def composite_objective(
     ------
     ConfigurationError
         See :func:`client_weights`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.regularizers import L1
+    >>> client = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]))
+    >>> composite_objective([client], None, L1(0.5), np.array([1.0, 0.0]))
+    1.0
     """
     shares = client_weights(objectives, weights)
     smooth = sum(share * objective.value(w) for share, objective in zip(shares, objectives, strict=True))
@@ -286,6 +294,13 @@ def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, 
     ------
     ConfigurationError
         See :func:`client_weights`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> clients = [LeastSquares(np.full((n, 1), 1.0), np.full(n, 2.0), intercept=False) for n in (1, 3)]
+    >>> pooled_gradient(clients, None, np.array([0.0]))
+    array([-4.])
     """
     gradient = np.zeros_like(w)
     for share, objective in zip(client_weights(objectives, weights), objectives, strict=True):
@@ -325,6 +340,14 @@ def stationarity(
     ------
     ConfigurationError
         If L is not given and an objective does not know its own; see also :func:`client_weights`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.regularizers import L1
+    >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
+    >>> stationarity([client], None, L1(0.5), np.array([1.5, 0.0]))
+    0.0
     """
     shares = client_weights(objectives, weights)
     if lipschitz is None:

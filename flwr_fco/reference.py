@@ -30,6 +30,9 @@ from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
 __all__ = ["centralized_solution", "sklearn_solution"]
 
+#: Share of the mapping at the start below which nothing but rounding is left.
+_ROUNDING = 1e-14
+
 
 def centralized_solution(
     objectives: Sequence[Objective],
@@ -43,8 +46,8 @@ def centralized_solution(
     """Return argmin_w sum_m p_m F_m(w) + psi(w), for any objectives and any convex psi.
 
     Accelerated proximal gradient (FISTA) with backtracking and restart whenever the momentum points uphill; stops when
-    the proximal gradient mapping L ||w - prox_{psi/L}(w - grad F(w) / L)|| is at most `tol` times what it was at the
-    start, or at most `tol`.
+    the proximal gradient mapping L ||w - prox_{psi/L}(w - grad F(w) / L)|| is at most `tol` ||grad F(w)||, or at most
+    `tol` / 1000 of what it was at the start (without psi the gradient itself vanishes).
 
     Parameters
     ----------
@@ -78,6 +81,13 @@ def centralized_solution(
 
     The optimality of the result is measured by :func:`flwr_fco.metrics.stationarity`, certified by
     :func:`flwr_fco.metrics.lasso_duality_gap` where psi is an l1 norm.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
+    >>> centralized_solution([client], L1(0.5)).round(6) + 0.0
+    array([1.5, 0. ])
     """
     shares = client_weights(objectives, weights)
     psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
@@ -113,7 +123,7 @@ def centralized_solution(
             curvature *= 2.0
         mapping = curvature * float(np.sqrt(square))
         first = mapping if first is None else first
-        if mapping <= tol * max(1.0, first):
+        if mapping <= max(tol * float(np.linalg.norm(gradient)), max(1e-3 * tol, _ROUNDING) * first):
             return new
         if float((y - new) @ (new - w)) > 0.0:
             momentum, y = 1.0, new
@@ -124,8 +134,8 @@ def centralized_solution(
         w = new
     raise CompositeError(
         f"after {max_iterations} iterations the proximal gradient mapping is {mapping:.3g}, at the start it was "
-        f"{first:.3g}; expected a factor of {tol:g}. Scale the features, raise max_iterations or be content with "
-        "a larger tol."
+        f"{first:.3g}, and the gradient is {np.linalg.norm(gradient):.3g}; expected tol={tol:g} of the latter. "
+        "Scale the features, raise max_iterations or be content with a larger tol."
     )
 
 
@@ -165,6 +175,13 @@ def sklearn_solution(
     ------
     ConfigurationError
         If scikit-learn cannot solve the problem.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> client = LeastSquares(np.array([[1.0], [-1.0]]), np.array([2.0, -2.0]), scale=0.5)
+    >>> sklearn_solution([client], L1(0.5)).round(6) + 0.0
+    array([1.5, 0. ])
     """
     shares = client_weights(objectives, weights)
     first = objectives[0]

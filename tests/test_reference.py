@@ -9,8 +9,9 @@ import pytest
 from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso, LogisticRegression
 
+from flwr_fco.datasets import lasso
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.metrics import composite_objective, numerical_rank
+from flwr_fco.metrics import composite_objective, lasso_duality_gap, numerical_rank, pooled_gradient
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.reference import centralized_solution, sklearn_solution
 from flwr_fco.regularizers import Regularizer, SeparableTerms
@@ -158,6 +159,20 @@ def test_badly_scaled_features():
     own = centralized_solution([client], psi, tol=1e-12)
     other = sklearn_solution([client], psi, tol=1e-15)
     assert composite_objective([client], None, psi, own) <= composite_objective([client], None, psi, other) + 1e-12
+
+
+def test_without_psi_the_gradient_vanishes():
+    clients = _clients(LeastSquares, {})
+    solution = centralized_solution(clients, _ElasticNet(0.0), tol=1e-12)
+    size = np.linalg.norm(pooled_gradient(clients, None, np.zeros(9)))
+    assert np.linalg.norm(pooled_gradient(clients, None, solution)) < 1e-13 * size
+
+
+def test_the_default_is_certified_to_1e_8_where_gradients_are_large():
+    data = lasso("III")
+    clients = [data.objective(index) for index in range(10)]
+    solution = centralized_solution(clients, _ElasticNet(0.5))
+    assert lasso_duality_gap(clients, None, 0.5, solution) < 1e-8
 
 
 def test_already_optimal_start():

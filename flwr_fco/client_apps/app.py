@@ -7,7 +7,6 @@ from uuid import uuid4
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.clientapp.typing import Mod
 
 from flwr_fco import records
 from flwr_fco.client_apps.local import find_solver
@@ -20,6 +19,8 @@ from flwr_fco.protocol import random_generator
 __all__ = ["LoadObjective", "client_app", "forget_objectives"]
 
 LoadObjective = Callable[[Context], Objective]
+#: Flower's own name for this type moves between its releases.
+Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 #: Objectives of this process by (app, role, run, partition). Not in the app itself: Flower's simulation may pickle it
 #: with every message, and the copies of one app must find what the first of them has loaded.

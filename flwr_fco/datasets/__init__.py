@@ -1,1 +1,19 @@
 """Seeded data sets and the ways to split them over clients."""
+
+from flwr_fco.datasets.base import FederatedDataset, Samples
+from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, digits
+from flwr_fco.datasets.partition import dirichlet_partition, iid_partition
+from flwr_fco.datasets.synthetic import SyntheticRegression, lasso, low_rank
+
+__all__ = [
+    "FederatedDataset",
+    "PartitionedClassification",
+    "Samples",
+    "SyntheticRegression",
+    "breast_cancer",
+    "digits",
+    "dirichlet_partition",
+    "iid_partition",
+    "lasso",
+    "low_rank",
+]

@@ -85,16 +85,17 @@ def _scaled_powers(z: Vector, scale: float, p: float, out: Vector) -> float:
     """Write sign(x) |x|^(p-1) for x = z/scale and return sum |x|^p."""
     total = 0.0
     exponent = int(p) - 2
-    if p == exponent + 2 and exponent <= 64:
-        x = np.empty(_CHUNK)
-        base = np.empty(_CHUNK)
-        power = np.empty(_CHUNK)
-        for start in range(0, z.size, _CHUNK):
-            size = min(_CHUNK, z.size - start)
-            for j in range(size):
-                x[j] = z[start + j] / scale
-                base[j] = abs(x[j])
-                power[j] = x[j]
+    whole = p == exponent + 2 and exponent <= 64
+    x = np.empty(_CHUNK)
+    base = np.empty(_CHUNK)
+    power = np.empty(_CHUNK)
+    for start in range(0, z.size, _CHUNK):
+        size = min(_CHUNK, z.size - start)
+        for j in range(size):
+            x[j] = z[start + j] / scale
+            base[j] = abs(x[j])
+            power[j] = x[j]
+        if whole:
             left = exponent
             while left > 0:
                 if left & 1:
@@ -104,15 +105,14 @@ def _scaled_powers(z: Vector, scale: float, p: float, out: Vector) -> float:
                 if left > 0:
                     for j in range(size):
                         base[j] *= base[j]
+        else:
             for j in range(size):
-                total += power[j] * x[j]
-                out[start + j] = power[j]
-    else:
-        for i in range(z.size):
-            x_i = z[i] / scale
-            power_i = x_i * abs(x_i) ** (p - 2.0)
-            total += power_i * x_i
-            out[i] = power_i
+                power[j] = x[j] * base[j] ** (p - 2.0)
+        # Summed from the buffers: the order, and so the bits, cannot depend on whether `out` is `z`.
+        for j in range(size):
+            total += power[j] * x[j]
+        for j in range(size):
+            out[start + j] = power[j]
     return total
 
 
@@ -143,7 +143,8 @@ def p_norm_point(z: Vector, p: float, radius: float, out: Vector) -> None:
     length = scale / (p - 1.0) * total ** (1.0 / p)
     factor = min(length, radius) * total ** ((1.0 - p) / p)
     for i in range(z.size):
-        out[i] *= factor
+        # Adding 0 turns -0 into 0.
+        out[i] = out[i] * factor + 0.0
 
 
 @njit(cache=True)
@@ -163,8 +164,7 @@ def p_norm_gradient(u: Vector, p: float, out: Vector) -> None:
         out[i] = root
     factor = total ** ((2.0 - q) / q) * (p - 1.0)
     for i in range(u.size):
-        out[i] *= factor
-        out[i] *= scale
+        out[i] = out[i] * factor * scale + 0.0
 
 
 @njit(cache=True)
@@ -225,6 +225,9 @@ def _p_norm_trial(
     largest = _largest(u)
     if largest == 0.0:
         return -math.inf, 0.0
+    if largest == math.inf:
+        # The force is far too little resisted; any number above all others says so.
+        return 709.0, 1.0
     q = p / (p - 1.0)
     total = 0.0
     moving = 0.0
@@ -316,8 +319,9 @@ def p_norm_terms(
             x = trial
     else:
         goal = math.log(bound)
-        y = (2.0 - q) * goal
-        left, right = y, math.inf
+        left, right = (2.0 - q) * goal, math.inf
+        # Where no border or kink is in the way, this multiplier is the answer.
+        y = max(left, math.log(max(p_norm(pull, p) / (p - 1.0), TINY)) - goal / (p - 1.0))
         stride = 1.0
         for _ in range(_MAX_STEPS):
             log_norm, slope = _p_norm_trial(pull, a, shrinkage, low, high, v, math.exp(y), p, u, share)

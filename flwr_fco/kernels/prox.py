@@ -41,7 +41,9 @@ __all__ = [
 Array = NDArray[Any]
 
 #: Elements of one block of a reduction: fits the first-level cache, so a second pass over it is free.
-_BLOCK = 4096
+_BLOCK = 1024
+#: Elements whose maxima are kept side by side.
+_LANES = 64
 #: Size of the sample that guesses the threshold of a projection, and from what length on it is drawn.
 _SAMPLE = 4096
 _SAMPLE_FROM = 65536
@@ -212,22 +214,41 @@ def _block_sum(v: Array, absolute: bool) -> float:
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc", "nnan", "nsz"})
 def _block_max(v: Array, absolute: bool) -> float:
-    top = -np.inf
-    if absolute:
-        for i in range(v.size):
-            x = abs(np.float64(v[i]))
-            top = max(top, x)
-    else:
-        for i in range(v.size):
-            x = np.float64(v[i])
-            top = max(top, x)
-    return top
+    # The compiler turns a sum into vector instructions, a maximum only as an elementwise maximum of whole lanes.
+    lanes = np.full(_LANES, -np.inf)
+    whole = v.size - v.size % _LANES
+    for start in range(0, whole, _LANES):
+        part = v[start : start + _LANES]
+        if absolute:
+            for i in range(_LANES):
+                x = abs(np.float64(part[i]))
+                lanes[i] = x if x > lanes[i] else lanes[i]
+        else:
+            for i in range(_LANES):
+                x = np.float64(part[i])
+                lanes[i] = x if x > lanes[i] else lanes[i]
+    top = lanes.max()
+    for x in v[whole:]:
+        top = max(top, abs(np.float64(x)) if absolute else np.float64(x))
+    return float(top)
+
+
+@njit(cache=True, error_model="numpy")
+def _add(total: float, lost: float, part: float) -> tuple[float, float]:
+    """Add a block's sum; `lost` carries what rounding drops (Neumaier), or 1e7 equal numbers drift by 1e-12."""
+    new = total + part
+    if not math.isfinite(new):
+        return new, 0.0
+    if abs(total) >= abs(part):
+        return new, lost + ((total - new) + part)
+    return new, lost + ((part - new) + total)
 
 
 @njit(cache=True, error_model="numpy")
 def _sum_and_max(v: Array, absolute: bool) -> tuple[float, float]:
     """Return sum and maximum of v (or |v|) in one pass over memory; the maximum is NaN if an element is."""
     total = 0.0
+    lost = 0.0
     top = -np.inf
     for start in range(0, v.size, _BLOCK):
         block = v[start : start + _BLOCK]
@@ -235,27 +256,38 @@ def _sum_and_max(v: Array, absolute: bool) -> tuple[float, float]:
         if math.isnan(part):
             # +inf and -inf among signed values also end here: neither has a projection.
             return part, part
-        total += part
+        total, lost = _add(total, lost, part)
         top = max(top, _block_max(block, absolute))
-    return total, top
+    return total + lost, top
 
 
 @njit(cache=True, error_model="numpy")
 def absolute_sum(v: Array) -> float:
     """Return sum |v_i|."""
     total = 0.0
+    lost = 0.0
     for start in range(0, v.size, _BLOCK):
-        total += _block_sum(v[start : start + _BLOCK], True)
-    return total
+        total, lost = _add(total, lost, _block_sum(v[start : start + _BLOCK], True))
+    return total + lost
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
-def weighted_absolute_sum(v: Array, weights: Array) -> float:
-    """Return sum weights_i |v_i|."""
+def _block_weighted_sum(v: Array, weights: Array) -> float:
     total = 0.0
     for i in range(v.size):
         total += weights[i] * abs(np.float64(v[i]))
     return total
+
+
+@njit(cache=True, error_model="numpy")
+def weighted_absolute_sum(v: Array, weights: Array) -> float:
+    """Return sum weights_i |v_i|."""
+    total = 0.0
+    lost = 0.0
+    for start in range(0, v.size, _BLOCK):
+        stop = start + _BLOCK
+        total, lost = _add(total, lost, _block_weighted_sum(v[start:stop], weights[start:stop]))
+    return total + lost
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
@@ -331,12 +363,13 @@ def _excess_block(x: Array, top: float, tau: float, absolute: bool) -> tuple[flo
 @njit(cache=True, error_model="numpy")
 def _excess(x: Array, size: int, top: float, tau: float, absolute: bool) -> tuple[float, float]:
     total = 0.0
+    lost = 0.0
     count = 0.0
     for start in range(0, size, _BLOCK):
         part, number = _excess_block(x[start : min(start + _BLOCK, size)], top, tau, absolute)
-        total += part
+        total, lost = _add(total, lost, part)
         count += number
-    return total, count
+    return total + lost, count
 
 
 @njit(cache=True, error_model="numpy")
@@ -458,7 +491,7 @@ def level_clip(v: Array, top: float, tau: float, correction: float, out: Array) 
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc"})
-def _weighted_excess(p: Array, weights: Array, theta: float) -> tuple[float, float, float]:
+def _weighted_excess_block(p: Array, weights: Array, theta: float) -> tuple[float, float, float]:
     """Return sum weights d, sum weights^2 and the number of terms over d = p - theta weights > 0."""
     total = 0.0
     square = 0.0
@@ -471,6 +504,21 @@ def _weighted_excess(p: Array, weights: Array, theta: float) -> tuple[float, flo
         square += a * a if positive else 0.0
         count += 1.0 if positive else 0.0
     return total, square, count
+
+
+@njit(cache=True, error_model="numpy")
+def _weighted_excess(p: Array, weights: Array, theta: float) -> tuple[float, float, float]:
+    total = 0.0
+    lost = 0.0
+    square = 0.0
+    count = 0.0
+    for start in range(0, p.size, _BLOCK):
+        stop = start + _BLOCK
+        part, part_square, number = _weighted_excess_block(p[start:stop], weights[start:stop], theta)
+        total, lost = _add(total, lost, part)
+        square += part_square
+        count += number
+    return total + lost, square, count
 
 
 @njit(cache=True, error_model="numpy")
@@ -518,12 +566,10 @@ def weighted_ball_project(v: Array, weights: Array, radius: float, out: Array) -
     limit = radius / heavy / unit
     p = np.empty(n)
     a = np.empty(n)
-    inside = 0.0
     for i in range(n):
         p[i] = abs(np.float64(v[i])) / unit
         a[i] = weights[i] / heavy
-        inside += a[i] * p[i]
-    if inside <= limit:
+    if weighted_absolute_sum(p, a) <= limit:
         for i in range(n):
             out[i] = v[i] + v.dtype.type(0.0)
         return
@@ -684,21 +730,48 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
             value = lower[k]
         solution[k] = value
 
+    # The pieces, as a stack of (sum, end, pull on the left, pull on the right). Where the true jump between two pieces
+    # is 0, rounding may have turned it the wrong way: such pieces are one.
+    totals, ends, pulls_left, pulls_right = knots, slopes, offsets, lower
+    pieces = 0
     start = 0
-    jump_left = 0.0
+    pull_left = 0.0
     while start < n:
         stop = start + 1
         total = data[start]
         while stop < n and solution[stop] == solution[start]:
             total += data[stop]
             stop += 1
-        jump_right = 0.0
+        pull_right = 0.0
         if stop < n:
-            jump_right = pull if solution[stop] > solution[start] else -pull
-        level = ((total + jump_right - jump_left) / (stop - start) + mean) * unit
+            pull_right = pull if solution[stop] > solution[start] else -pull
+        piece_left = pull_left
+        begin = start
+        while pieces > 0:
+            level = (total + pull_right - piece_left) / (stop - begin)
+            before = ends[pieces - 2] if pieces > 1 else 0.0
+            last = pieces - 1
+            level_before = (totals[last] + pulls_right[last] - pulls_left[last]) / (ends[last] - before)
+            if (level > level_before) if piece_left > 0.0 else (level < level_before):
+                break
+            total += totals[last]
+            piece_left = pulls_left[last]
+            begin = int(before)
+            pieces -= 1
+        totals[pieces] = total
+        ends[pieces] = stop
+        pulls_left[pieces] = piece_left
+        pulls_right[pieces] = pull_right
+        pieces += 1
+        pull_left = pull_right
+        start = stop
+    start = 0
+    for piece in range(pieces):
+        stop = int(ends[piece])
+        level = (totals[piece] + pulls_right[piece] - pulls_left[piece]) / (stop - start)
+        level = (level + mean) * unit
         for i in range(start, stop):
             out[i] = level + 0.0
-        jump_left = jump_right
         start = stop
 
 

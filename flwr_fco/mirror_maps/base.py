@@ -306,8 +306,8 @@ class TermwiseMap(MirrorMap):
         if not feasible:
             psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
             raise ConfigurationError(
-                f"no point of the domain of {self!r} satisfies {psi!r} (in dimension {z.size}): the two sets do not "
-                "meet. Widen the constraint or change the radius of the map."
+                f"no point of the domain of {self!r} satisfies {psi!r} (in dimension {z.size}): the two sets "
+                "do not meet. Widen the constraint or change the radius of the map."
             )
         return out
 
@@ -426,7 +426,9 @@ def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Te
         return True
     equality = isinstance(ball, Simplex)
     scale = 1.0 if isinstance(ball, L2Ball) else float(np.abs(z).max(initial=0.0)) or 1.0
-    if not _decreasing_root(measure, ball.radius, scale, equality=equality):
+    # A shrinkage is multiplied with other numbers, so it stays far from overflow.
+    limit = 1e200 if isinstance(ball, L2Ball) else sys.float_info.max
+    if not _decreasing_root(measure, ball.radius, scale, limit, equality=equality):
         return False
     # What rounding of the multiplier left: a relative 1e-16, more only where the duals are huge.
     size = float(np.linalg.norm(out[place])) if isinstance(ball, L2Ball) else float(np.abs(out) @ direction)
@@ -435,7 +437,9 @@ def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Te
     return True
 
 
-def _decreasing_root(measure: Callable[[float], float], radius: float, scale: float, *, equality: bool) -> bool:
+def _decreasing_root(
+    measure: Callable[[float], float], radius: float, scale: float, limit: float, *, equality: bool
+) -> bool:
     """Leave `measure` at the theta with measure(theta) = radius, or at 0 if that is inside and there is no equality.
 
     The bracket grows from 0 and is then shrunk by regula falsi (Illinois) or, where that is slow, by halving, until
@@ -444,7 +448,7 @@ def _decreasing_root(measure: Callable[[float], float], radius: float, scale: fl
     Returns
     -------
     bool
-        False if no theta reaches the radius.
+        False if no theta up to the limit reaches the radius.
     """
 
     def excess(theta: float) -> float:
@@ -459,7 +463,7 @@ def _decreasing_root(measure: Callable[[float], float], radius: float, scale: fl
     near, far = (0.0, at_zero), (sign * scale, excess(sign * scale))
     while sign * far[1] > 0.0:
         theta = 8.0 * far[0]
-        if not math.isfinite(theta):
+        if abs(theta) > limit:
             return abs(far[1]) <= 1e-12
         near, far = far, (theta, excess(theta))
     high, low = (near, far) if sign > 0.0 else (far, near)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import Any, ClassVar, NoReturn
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
@@ -176,6 +176,7 @@ class BoundProduct(MirrorMap):
                 f"{[entry.name for entry in layout.optimized]} and the first pattern that matches wins"
             )
         self._split: WeakKeyDictionary[BoundRegularizer, list[BoundRegularizer]] = WeakKeyDictionary()
+        self._accepted: WeakSet[Proximable] = WeakSet()
 
     def value(self, w: Vector) -> float:
         """Return the sum of the maps' values."""
@@ -233,7 +234,9 @@ class BoundProduct(MirrorMap):
             try:
                 part.mirror_map.require(own)
             except UnsupportedPairError as error:
-                raise UnsupportedPairError(f"Product: array {part.entry.name!r}: {error}") from None
+                raise UnsupportedPairError(
+                    f"Product cannot be combined with {psi!r}: array {part.entry.name!r}: {error}"
+                ) from None
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
         """Return the minimiser array by array; see :meth:`MirrorMap.retrieve`.
@@ -243,8 +246,9 @@ class BoundProduct(MirrorMap):
         UnsupportedPairError
             If psi is not bound to this layout with scope="each", or a map does not support its array's psi.
         """
-        if not isinstance(regularizer, BoundRegularizer) or regularizer not in self._split:
+        if regularizer not in self._accepted:
             self.require(regularizer)
+            self._accepted.add(regularizer)
         assert isinstance(regularizer, BoundRegularizer)  # what `require` has made sure of
         out = np.empty_like(z) if out is None else out
         for part, own in self._pairs(regularizer):

@@ -4,6 +4,7 @@ from flwr_fco.regularizers.adapter import Adapter
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer, SeparableTerms
 from flwr_fco.regularizers.boxes import Box, LInfinityBall, NonNegative
+from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
 from flwr_fco.regularizers.norms import L2, LInfinity
 from flwr_fco.regularizers.per_parameter import PerParameter
@@ -20,6 +21,7 @@ __all__ = [
     "BoundRegularizer",
     "Box",
     "ElasticNet",
+    "FlatRegularizer",
     "FusedLasso",
     "GroupLasso",
     "HardSparsity",

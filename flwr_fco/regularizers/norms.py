@@ -10,7 +10,8 @@ import numpy as np
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.balls import scratch
 from flwr_fco.regularizers.base import Array
-from flwr_fco.regularizers.validation import FlatRegularizer, amount, non_negative
+from flwr_fco.regularizers.flat import FlatRegularizer
+from flwr_fco.regularizers.validation import amount, non_negative
 
 __all__ = ["L2", "LInfinity"]
 

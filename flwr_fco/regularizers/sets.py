@@ -11,7 +11,8 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array
-from flwr_fco.regularizers.validation import FlatRegularizer, frozen_array, tolerance
+from flwr_fco.regularizers.flat import FlatRegularizer
+from flwr_fco.regularizers.validation import frozen_array, tolerance
 
 __all__ = ["AffineSubspace", "HardSparsity"]
 

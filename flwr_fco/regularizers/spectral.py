@@ -153,7 +153,7 @@ def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | No
         if above == width:
             # The rank is at least the width: start wider with what is known, or leave it to a full method.
             width *= 2
-            if width > side // 8:
+            if width > side // 5:
                 return None
             image = np.concatenate((image, rng.standard_normal((side, width // 2))), axis=1)
         elif sweep >= 1 and above == previous:

@@ -336,6 +336,10 @@ class CompositeStrategy(FedAvg):
         """The user's train config of the round under way, with the round in it."""
         return self._round.config
 
+    def asked_partitions(self) -> list[int | None]:
+        """Return the partition ids of the nodes that were asked last, in the order of their sums."""
+        return [node.partition_id for node in self._round.nodes.values()]
+
     def rates(self) -> tuple[float, float]:
         """Return the client's and the server's learning rate of the round under way."""
         number = max(self._round.number, 1)

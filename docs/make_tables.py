@@ -1,0 +1,156 @@
+"""Write the generated tables of the documentation.
+
+    python docs/make_tables.py            # rewrite docs/geometries.md between its markers
+    python docs/make_tables.py --check    # exit with 1 if the committed table is not the generated one
+
+The rows and columns are the classes that ``flwr_fco.regularizers`` and ``flwr_fco.mirror_maps`` export; the cells are
+what ``MirrorMap.solver`` answers, never what somebody remembers.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import flwr_fco.mirror_maps as mirror_maps
+import flwr_fco.regularizers as regularizers
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, OrthantEntropy, PNorm, SimplexEntropy
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers import (
+    L1,
+    L2,
+    Adapter,
+    AffineSubspace,
+    BoundRegularizer,
+    Box,
+    ElasticNet,
+    FusedLasso,
+    GroupLasso,
+    HardSparsity,
+    L1Ball,
+    L2Ball,
+    L2Squared,
+    LInfinity,
+    LInfinityBall,
+    NonNegative,
+    Nuclear,
+    NuclearBall,
+    Regularizer,
+    Simplex,
+    SparseGroupLasso,
+    SpectralBall,
+    TotalVariation,
+    Zero,
+)
+
+PAGE = Path(__file__).parent / "geometries.md"
+BEGIN = "<!-- table: begin (python docs/make_tables.py) -->"
+END = "<!-- table: end -->"
+#: The arrays that the examples act on: a matrix of six elements, so that every psi has something to act on.
+LAYOUT = Layout.from_arrays({"w": np.zeros((2, 3))})
+
+
+class HalfSquare:
+    """A foreign operator with pyproximal's interface, for the adapter's row."""
+
+    def __call__(self, x: np.ndarray) -> float:
+        """Return 1/2 ||x||^2."""
+        return 0.5 * float(x @ x)
+
+    def prox(self, x: np.ndarray, tau: float) -> np.ndarray:
+        """Return x / (1 + tau)."""
+        return x / (1.0 + tau)
+
+
+#: What a row shows, in the order of the table: label and psi.
+REGULARIZERS: dict[str, Regularizer] = {
+    "Zero": Zero(),
+    "L1": L1(0.3),
+    "L1, weights": L1(0.3, weights=np.linspace(0.0, 1.0, 6).reshape(2, 3)),
+    "L1, bound": L1(0.3, bound=0.5),
+    "L2Squared": L2Squared(0.5),
+    "ElasticNet": ElasticNet(0.4),
+    "NonNegative": NonNegative(),
+    "Box": Box(-0.2, 0.5),
+    "LInfinityBall": LInfinityBall(0.5),
+    "Simplex": Simplex(),
+    "L1Ball": L1Ball(1.5),
+    "L1Ball, weights": L1Ball(1.5, weights=np.linspace(0.5, 1.5, 6).reshape(2, 3)),
+    "L2Ball": L2Ball(0.9),
+    "L2": L2(0.3),
+    "LInfinity": LInfinity(0.3),
+    "GroupLasso": GroupLasso(0.3, groups=np.arange(2)[:, None]),
+    "SparseGroupLasso": SparseGroupLasso(0.3, groups=np.arange(2)[:, None]),
+    "TotalVariation": TotalVariation(0.3),
+    "FusedLasso": FusedLasso(0.1, 0.3),
+    "Nuclear": Nuclear(0.3),
+    "NuclearBall": NuclearBall(0.7),
+    "SpectralBall": SpectralBall(0.4),
+    "AffineSubspace": AffineSubspace(np.ones((1, 6)), np.ones(1)),
+    "HardSparsity": HardSparsity(2),
+    "Adapter": Adapter(HalfSquare()),
+}
+#: What a column shows.
+MIRROR_MAPS: dict[str, MirrorMap] = {
+    "Euclidean": Euclidean(),
+    "PNorm": PNorm(4.0),
+    "PNorm, radius": PNorm(4.0, radius=2.0),
+    "PNorm, center": PNorm(4.0, center=np.linspace(0.0, 0.5, 6), radius=2.0),
+    "DiagonalMetric": DiagonalMetric(np.linspace(0.5, 2.0, 6)),
+    "OrthantEntropy": OrthantEntropy(),
+    "SimplexEntropy": SimplexEntropy(),
+}
+#: Classes whose row or column is that of their members, array by array.
+BY_ARRAY = {"PerParameter", "Product"}
+
+
+def exported(package: object, base: type) -> set[str]:
+    """Return the names of the concrete classes below `base` that a package exports."""
+    classes = {name: getattr(package, name) for name in package.__all__}  # type: ignore[attr-defined]
+    return {
+        name
+        for name, value in classes.items()
+        if inspect.isclass(value) and issubclass(value, base) and not inspect.isabstract(value)
+    }
+
+
+def missing() -> set[str]:
+    """Return the exported classes that have neither a row nor a column."""
+    known = {type(member).__name__ for member in (*REGULARIZERS.values(), *MIRROR_MAPS.values())} | BY_ARRAY
+    return (exported(regularizers, Regularizer) | exported(mirror_maps, MirrorMap)) - known
+
+
+def bound(psi: Regularizer) -> BoundRegularizer | Regularizer:
+    """Return a row's psi on the flat vector of the example array, of the shape that it takes."""
+    if isinstance(psi, TotalVariation | FusedLasso | AffineSubspace):
+        return psi
+    return psi.bind(LAYOUT)
+
+
+def table() -> str:
+    """Return the table of every psi with every h, in Markdown."""
+    if absent := missing():
+        raise SystemExit(f"add {', '.join(sorted(absent))} to REGULARIZERS or MIRROR_MAPS in {Path(__file__).name}")
+    lines = ["| psi \\ h | " + " | ".join(MIRROR_MAPS) + " |", "|---" * (len(MIRROR_MAPS) + 1) + "|"]
+    for label, psi in REGULARIZERS.items():
+        cells = [mirror_map.solver(bound(psi)) for mirror_map in MIRROR_MAPS.values()]
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def rendered() -> str:
+    """Return the page with the generated table in place of the one it has."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, rest = page.split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    text = rendered()
+    if "--check" in sys.argv[1:]:
+        sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/geometries.md is out of date")
+    PAGE.write_text(text, encoding="utf-8")

@@ -1,0 +1,117 @@
+"""What a federated data set offers: one client at a time, and the objective on its data."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Objective
+
+__all__ = ["FederatedDataset", "Samples"]
+
+
+class Samples(NamedTuple):
+    """Features and targets (or labels), one row an example: the first two arguments of an objective."""
+
+    features: NDArray[Any]
+    targets: NDArray[Any]
+
+
+class FederatedDataset(ABC):
+    """Data split over clients.
+
+    :meth:`client` makes one client's data without making the others', and the same whatever was asked for before: each
+    SuperNode can load its own partition.
+
+    Attributes
+    ----------
+    num_clients : int
+    """
+
+    num_clients: int
+
+    @abstractmethod
+    def client(self, index: int) -> Samples:
+        """Return the training examples of a client.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+
+        Returns
+        -------
+        Samples
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such client.
+        """
+
+    @abstractmethod
+    def build_objective(self, examples: Samples, **options: Any) -> Objective:
+        """Return the objective that goes with this data set on some examples.
+
+        Parameters
+        ----------
+        examples : Samples
+            Of a client, of a test split, ...
+        **options
+            Keyword arguments of the objective's class.
+
+        Returns
+        -------
+        Objective
+        """
+
+    def objective(self, index: int, **options: Any) -> Objective:
+        """Return the objective of a client.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+        **options
+            Keyword arguments of the objective's class.
+
+        Returns
+        -------
+        Objective
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such client, or an option is out of range.
+        """
+        return self.build_objective(self.client(index), **options)
+
+    def objectives(self, **options: Any) -> list[Objective]:
+        """Return the objectives of all clients: the pooled problem, for references and metrics.
+
+        Parameters
+        ----------
+        **options
+            Keyword arguments of the objective's class.
+
+        Returns
+        -------
+        list of Objective
+        """
+        return [self.objective(index, **options) for index in range(self.num_clients)]
+
+    def _check_index(self, index: int) -> None:
+        if not 0 <= index < self.num_clients:
+            raise ConfigurationError(
+                f"there is no client {index}; expected 0 .. {self.num_clients - 1}. "
+                "Give the data set as many clients as the federation has nodes."
+            )
+
+
+def stream(seed: int, *key: int) -> np.random.Generator:
+    """Return the generator of one purpose of one seed, independent of all the others."""
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

@@ -1,0 +1,218 @@
+"""Real data that comes with scikit-learn, split over clients: nothing is downloaded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.datasets import load_breast_cancer, load_digits
+from sklearn.model_selection import train_test_split
+from sklearn.preprocessing import StandardScaler
+
+from flwr_fco.datasets.base import FederatedDataset, Samples, stream
+from flwr_fco.datasets.partition import dirichlet_partition, iid_partition
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Logistic, MultinomialLogistic
+
+__all__ = ["PartitionedClassification", "breast_cancer", "digits"]
+
+#: Seeds the test split: fixed, so that runs with different seeds are scored on the same examples.
+_SPLIT_SEED = 0
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedClassification(FederatedDataset):
+    """Labelled examples, a split of the training part over clients, and a test part.
+
+    Parameters
+    ----------
+    train : Samples
+        Labels are integers 0 .. num_classes - 1.
+    test : Samples
+    partition : tuple of ndarray of int64
+        Rows of `train`, one array a client.
+    num_classes : int
+        Of the whole federation: two make `Logistic` objectives, more `MultinomialLogistic`.
+
+    Examples
+    --------
+    >>> data = digits(num_clients=5)
+    >>> data.num_clients, data.train.features.shape, data.test.features.shape
+    (5, (1347, 64), (450, 64))
+    >>> data.objective(0).layout
+    Layout(coefficients[64, 10]*, intercept[10]; size 650, * regularized)
+    """
+
+    train: Samples
+    test: Samples
+    partition: tuple[NDArray[np.int64], ...]
+    num_classes: int
+
+    @property
+    def num_clients(self) -> int:  # type: ignore[override]
+        """Number of clients."""
+        return len(self.partition)
+
+    def client(self, index: int) -> Samples:
+        """Return the training examples of a client.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+
+        Returns
+        -------
+        Samples
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such client.
+        """
+        self._check_index(index)
+        rows = self.partition[index]
+        return Samples(self.train.features[rows], self.train.targets[rows])
+
+    def build_objective(self, examples: Samples, **options: Any) -> Logistic | MultinomialLogistic:
+        """Return `Logistic` for two classes, else `MultinomialLogistic` with all the federation's classes.
+
+        Parameters
+        ----------
+        examples : Samples
+        **options
+            Keyword arguments of these classes.
+
+        Returns
+        -------
+        Logistic or MultinomialLogistic
+        """
+        if self.num_classes == 2:
+            return Logistic(examples.features, examples.targets, **options)
+        return MultinomialLogistic(examples.features, examples.targets, num_classes=self.num_classes, **options)
+
+    def test_objective(self, **options: Any) -> Logistic | MultinomialLogistic:
+        """Return the objective on the test split, for its metrics.
+
+        Parameters
+        ----------
+        **options
+            Keyword arguments of the objective's class.
+
+        Returns
+        -------
+        Logistic or MultinomialLogistic
+        """
+        return self.build_objective(self.test, **options)
+
+
+def digits(
+    num_clients: int = 10,
+    alpha: float | None = 0.3,
+    train_fraction: float = 0.75,
+    seed: int = 0,
+    *,
+    min_size: int = 10,
+) -> PartitionedClassification:
+    """Return scikit-learn's handwritten digits (1,797 images, 8 x 8 pixels in [0, 1], 10 classes) on clients.
+
+    Parameters
+    ----------
+    num_clients : int, default 10
+    alpha : float or None, default 0.3
+        Of :func:`dirichlet_partition`; None for an even random split.
+    train_fraction : float, default 0.75
+        Share of the images that clients get; the rest is the test split. It is stratified and does not depend on the
+        seed.
+    seed : int, default 0
+        Of the split over clients.
+    min_size : int, default 10
+        Smallest number of images of a client.
+
+    Returns
+    -------
+    PartitionedClassification
+
+    Raises
+    ------
+    ConfigurationError
+        If the images cannot be split so.
+
+    Examples
+    --------
+    >>> data = digits(num_clients=10, alpha=0.3, seed=0)
+    >>> sum(data.client(index).targets.size for index in range(10))
+    1347
+    """
+    features, labels = load_digits(return_X_y=True)
+    train, test = _split(features / 16.0, labels, train_fraction)
+    return PartitionedClassification(train, test, _partition(train, num_clients, alpha, seed, min_size), 10)
+
+
+def breast_cancer(
+    num_clients: int = 10,
+    alpha: float | None = 0.3,
+    train_fraction: float = 0.75,
+    seed: int = 0,
+    *,
+    min_size: int = 10,
+) -> PartitionedClassification:
+    """Return scikit-learn's breast cancer data (569 patients, 30 measurements, benign or not) on clients.
+
+    Measurements are standardised with the means and deviations of the training part.
+
+    Parameters
+    ----------
+    num_clients : int, default 10
+    alpha : float or None, default 0.3
+        Of :func:`dirichlet_partition`; None for an even random split.
+    train_fraction : float, default 0.75
+        Share of the patients that clients get; the rest is the test split. It is stratified and does not depend on
+        the seed.
+    seed : int, default 0
+        Of the split over clients.
+    min_size : int, default 10
+        Smallest number of patients of a client.
+
+    Returns
+    -------
+    PartitionedClassification
+        Label 1 is benign, as in scikit-learn.
+
+    Raises
+    ------
+    ConfigurationError
+        If the patients cannot be split so.
+
+    Examples
+    --------
+    >>> data = breast_cancer(num_clients=4)
+    >>> data.num_clients, data.test.features.shape
+    (4, (143, 30))
+    """
+    features, labels = load_breast_cancer(return_X_y=True)
+    train, test = _split(features, labels, train_fraction)
+    scaler = StandardScaler().fit(train.features)
+    train = Samples(scaler.transform(train.features), train.targets)
+    test = Samples(scaler.transform(test.features), test.targets)
+    return PartitionedClassification(train, test, _partition(train, num_clients, alpha, seed, min_size), 2)
+
+
+def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) -> tuple[Samples, Samples]:
+    if not 0.0 < train_fraction < 1.0:
+        raise ConfigurationError(f"train_fraction={train_fraction!r}; expected a number between 0 and 1, such as 0.75")
+    train_features, test_features, train_labels, test_labels = train_test_split(
+        features, labels, train_size=train_fraction, stratify=labels, random_state=_SPLIT_SEED
+    )
+    return Samples(train_features, train_labels), Samples(test_features, test_labels)
+
+
+def _partition(
+    train: Samples, num_clients: int, alpha: float | None, seed: int, min_size: int
+) -> tuple[NDArray[np.int64], ...]:
+    rng = stream(seed)
+    if alpha is None:
+        return tuple(iid_partition(train.targets.size, num_clients, rng))
+    return tuple(dirichlet_partition(train.targets, num_clients, alpha, rng, min_size))

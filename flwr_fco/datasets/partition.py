@@ -1,0 +1,111 @@
+"""Ways to split examples over clients.
+
+Why not `flwr-datasets`: it brings Hugging Face `datasets` and pyarrow, which are larger than everything else that this
+package needs together, for these few lines. Its Dirichlet partitioner retries in the same way.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fco.errors import ConfigurationError
+
+__all__ = ["dirichlet_partition", "iid_partition"]
+
+_TRIES = 1000
+
+
+def iid_partition(num_examples: int, num_clients: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    """Return a random split into parts whose sizes differ by at most 1.
+
+    Parameters
+    ----------
+    num_examples : int
+    num_clients : int
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of ndarray of int64
+        Row numbers of each client, ascending; each row occurs once.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are more clients than examples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> [part.size for part in iid_partition(10, 3, np.random.default_rng(0))]
+    [4, 3, 3]
+    """
+    _check_counts(num_examples, num_clients, 1)
+    return [np.sort(part) for part in np.array_split(rng.permutation(num_examples), num_clients)]
+
+
+def dirichlet_partition(
+    labels: ArrayLike, num_clients: int, alpha: float, rng: np.random.Generator, min_size: int = 10
+) -> list[NDArray[np.int64]]:
+    """Return a split in which each class is spread over the clients by a draw from Dirichlet(alpha, ..., alpha).
+
+    Parameters
+    ----------
+    labels : array-like, shape (n,)
+    num_clients : int
+    alpha : float
+        Small: every client sees few classes, in unequal numbers. Large: all clients are alike.
+    rng : numpy.random.Generator
+        The split is drawn anew from it until every client has enough.
+    min_size : int, default 10
+        Smallest number of examples of a client.
+
+    Returns
+    -------
+    list of ndarray of int64
+        Row numbers of each client, ascending; each row occurs once.
+
+    Raises
+    ------
+    ConfigurationError
+        If alpha is not positive, or `min_size` was not reached in 1,000 draws.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> labels = np.repeat([0, 1, 2], 40)
+    >>> parts = dirichlet_partition(labels, 4, 0.5, np.random.default_rng(0))
+    >>> sum(part.size for part in parts), min(part.size for part in parts) >= 10
+    (120, True)
+    """
+    given = np.asarray(labels)
+    _check_counts(given.size, num_clients, min_size)
+    if not (np.isfinite(alpha) and alpha > 0.0):
+        raise ConfigurationError(
+            f"alpha={alpha!r}; expected a positive number, such as 0.3 (iid_partition for 'equal')"
+        )
+    classes = [np.flatnonzero(given == label) for label in np.unique(given)]
+    for _ in range(_TRIES):
+        parts: list[list[NDArray[np.int64]]] = [[] for _ in range(num_clients)]
+        for rows in classes:
+            shares = rng.dirichlet(np.full(num_clients, alpha))
+            cuts = np.rint(np.cumsum(shares)[:-1] * rows.size).astype(np.int64)
+            for part, piece in zip(parts, np.split(rng.permutation(rows), cuts), strict=True):
+                part.append(piece)
+        joined = [np.sort(np.concatenate(part)) for part in parts]
+        if min(part.size for part in joined) >= min_size:
+            return joined
+    raise ConfigurationError(
+        f"{_TRIES} draws of {given.size} examples over {num_clients} clients with alpha={alpha} all left some client "
+        f"with fewer than min_size={min_size}; expected a split to be likely. Raise alpha, or lower num_clients or "
+        "min_size."
+    )
+
+
+def _check_counts(num_examples: int, num_clients: int, min_size: int) -> None:
+    if num_clients < 1 or num_clients * min_size > num_examples:
+        raise ConfigurationError(
+            f"num_clients={num_clients} with at least {min_size} of {num_examples} examples each; expected at least "
+            f"one client and at most {num_examples // max(min_size, 1)}"
+        )

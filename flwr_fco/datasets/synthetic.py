@@ -1,0 +1,233 @@
+"""The synthetic regressions of federated composite optimisation (Yuan, Zaheer and Reddi 2021, B.2.1 and B.3.1)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.datasets.base import FederatedDataset, Samples, stream
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, TraceRegression
+from flwr_fco.parameters import Vector
+
+__all__ = ["SyntheticRegression", "Variant", "lasso", "low_rank"]
+
+Variant = Literal["I", "II", "III", "IV"]
+
+_NUM_FEATURES = 1024
+_ORDER = 32
+#: Non-zero coefficients (or rank), clients and examples of each client.
+_LASSO = {"I": (512, 64, 128), "II": (64, 64, 128), "III": (8, 64, 128), "IV": (512, 256, 32)}
+_LOW_RANK = {"I": (16, 64, 128), "II": (4, 64, 128), "III": (1, 64, 128), "IV": (16, 256, 32)}
+
+# What a stream of random numbers is for: the first number of its key.
+_TRUTH, _CLIENT, _HELD_OUT = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticRegression(FederatedDataset):
+    """A linear model observed by clients whose features have different means.
+
+    Client m draws a mean mu_m ~ N(0, I) once, then x = mu_m + N(0, I) and y = <x, coefficients> + intercept + N(0, 1).
+
+    Parameters
+    ----------
+    coefficients : ndarray of float64, shape (d,) or (rows, columns)
+        The truth. A vector makes `LeastSquares` objectives, a matrix `TraceRegression`.
+    num_clients : int
+    examples_per_client : int
+    seed : int, default 0
+    dtype : {"float64", "float32"}, default "float64"
+        Of the features. The numbers are drawn in float64 and rounded, so both are the same data.
+
+    Attributes
+    ----------
+    intercept : float
+        The true intercept, N(0, 1) of the seed.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is not positive or the dtype is another.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> data = SyntheticRegression(np.array([1.0, 0.0, 0.0]), num_clients=4, examples_per_client=20)
+    >>> data.client(2).features.shape
+    (20, 3)
+    >>> data.objective(2, scale=0.5).layout
+    Layout(coefficients[3]*, intercept[1]; size 4, * regularized)
+    """
+
+    coefficients: NDArray[np.float64]
+    num_clients: int
+    examples_per_client: int
+    seed: int = 0
+    dtype: Literal["float64", "float32"] = "float64"
+    intercept: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        if self.coefficients.ndim not in (1, 2) or self.coefficients.size == 0:
+            raise ConfigurationError(
+                f"coefficients have shape {self.coefficients.shape}; expected a vector or a matrix that is not empty"
+            )
+        for name in ("num_clients", "examples_per_client"):
+            if getattr(self, name) < 1:
+                raise ConfigurationError(f"{name}={getattr(self, name)}; expected at least 1")
+        if self.dtype not in ("float64", "float32"):
+            raise ConfigurationError(f"dtype={self.dtype!r}; expected 'float64' or 'float32'")
+        object.__setattr__(self, "intercept", float(stream(self.seed, _TRUTH).normal()))
+
+    @property
+    def truth(self) -> Vector:
+        """The true coefficients and the true intercept as a flat vector of the objectives' layout."""
+        return np.append(self.coefficients.reshape(-1), self.intercept)
+
+    def client(self, index: int) -> Samples:
+        """Return the training examples of a client.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+
+        Returns
+        -------
+        Samples
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such client.
+        """
+        self._check_index(index)
+        rng = stream(self.seed, _CLIENT, index)
+        mean = rng.normal(size=self.coefficients.shape)
+        return self._draw(mean, self.examples_per_client, rng)
+
+    def held_out(self, index: int, num_examples: int | None = None) -> Samples:
+        """Return other examples of a client's distribution, for validation.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+        num_examples : int, optional
+            As many as the client has for training by default.
+
+        Returns
+        -------
+        Samples
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such client.
+        """
+        self._check_index(index)
+        mean = stream(self.seed, _CLIENT, index).normal(size=self.coefficients.shape)
+        count = self.examples_per_client if num_examples is None else num_examples
+        return self._draw(mean, count, stream(self.seed, _HELD_OUT, index))
+
+    def build_objective(self, examples: Samples, **options: Any) -> LeastSquares | TraceRegression:
+        """Return `LeastSquares` for vectors, `TraceRegression` for matrices.
+
+        Parameters
+        ----------
+        examples : Samples
+        **options
+            Keyword arguments of these classes.
+
+        Returns
+        -------
+        LeastSquares or TraceRegression
+        """
+        make = LeastSquares if self.coefficients.ndim == 1 else TraceRegression
+        return make(examples.features, examples.targets, **options)
+
+    def _draw(self, mean: NDArray[np.float64], count: int, rng: np.random.Generator) -> Samples:
+        features = rng.normal(size=(count, *mean.shape))
+        features += mean
+        signal = features.reshape(count, -1) @ self.coefficients.reshape(-1)
+        targets = signal + self.intercept + rng.normal(size=count)
+        return Samples(features.astype(self.dtype, copy=False), targets)
+
+
+def lasso(
+    variant: Variant = "I", seed: int = 0, *, dtype: Literal["float64", "float32"] = "float64"
+) -> SyntheticRegression:
+    """Return a data set of the federated lasso: 1,024 features, the first few true coefficients 1, the others 0.
+
+    Parameters
+    ----------
+    variant : {"I", "II", "III", "IV"}, default "I"
+        512, 64, 8 and 512 ones; 64 clients with 128 examples each, in IV 256 clients with 32.
+    seed : int, default 0
+    dtype : {"float64", "float32"}, default "float64"
+        Of the features.
+
+    Returns
+    -------
+    SyntheticRegression
+
+    Raises
+    ------
+    ConfigurationError
+        For another variant.
+
+    Examples
+    --------
+    >>> data = lasso("III")
+    >>> data.num_clients, data.client(5).features.shape, int(data.coefficients.sum())
+    (64, (128, 1024), 8)
+    """
+    ones, num_clients, examples = _choose(_LASSO, variant)
+    coefficients = np.zeros(_NUM_FEATURES)
+    coefficients[:ones] = 1.0
+    return SyntheticRegression(coefficients, num_clients, examples, seed, dtype)
+
+
+def low_rank(
+    variant: Variant = "I", seed: int = 0, *, dtype: Literal["float64", "float32"] = "float64"
+) -> SyntheticRegression:
+    """Return a data set of federated low-rank matrix estimation: 32 x 32, the truth an identity of size r, then 0.
+
+    Parameters
+    ----------
+    variant : {"I", "II", "III", "IV"}, default "I"
+        Rank 16, 4, 1 and 16; 64 clients with 128 examples each, in IV 256 clients with 32.
+    seed : int, default 0
+    dtype : {"float64", "float32"}, default "float64"
+        Of the features.
+
+    Returns
+    -------
+    SyntheticRegression
+
+    Raises
+    ------
+    ConfigurationError
+        For another variant.
+
+    Examples
+    --------
+    >>> data = low_rank("II")
+    >>> data.num_clients, data.client(5).features.shape, int(data.coefficients.trace())
+    (64, (128, 32, 32), 4)
+    """
+    rank, num_clients, examples = _choose(_LOW_RANK, variant)
+    coefficients = np.diag((np.arange(_ORDER) < rank).astype(np.float64))
+    return SyntheticRegression(coefficients, num_clients, examples, seed, dtype)
+
+
+def _choose(table: dict[str, tuple[int, int, int]], variant: str) -> tuple[int, int, int]:
+    if variant not in table:
+        raise ConfigurationError(
+            f"variant={variant!r}; expected one of {', '.join(map(repr, table))}. "
+            "SyntheticRegression makes data of any size."
+        )
+    return table[variant]

@@ -1,0 +1,296 @@
+"""Checks of the contract of a mirror map, for ours and for yours."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.mirror_maps.base import MirrorMap
+from flwr_fco.parameters import Vector
+from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
+from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
+from flwr_fco.regularizers.boxes import Box, LInfinityBall, NonNegative
+from flwr_fco.regularizers.norms import L2
+from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
+
+__all__ = ["check_mirror_map", "check_pair"]
+
+#: The regularizers that a map is tried with if none are given.
+REGULARIZERS: tuple[Regularizer, ...] = (
+    Zero(),
+    L1(0.3),
+    L1(0.3, bound=0.5),
+    L2Squared(0.5),
+    ElasticNet(0.4),
+    NonNegative(),
+    Box(-1.0, 0.5),
+    LInfinityBall(0.4),
+    L1Ball(1.5),
+    L2Ball(0.9),
+    Simplex(1.0),
+    L2(0.3),
+)
+#: Weights of psi at which pairs are checked.
+TIMES = (0.0, 0.5, 20.0)
+#: Steps from the minimiser towards other points.
+FRACTIONS = (1.0, 1e-2, 1e-4)
+
+
+def check_mirror_map(
+    mirror_map: MirrorMap,
+    dimension: int = 12,
+    seed: int = 0,
+    regularizers: Sequence[Proximable] | None = None,
+    scales: Sequence[float] = (),
+) -> None:
+    """Check that a mirror map keeps its contract, on random duals from 0.01 to 10 and the sizes in `scales`.
+
+    For the map by itself: ``conjugate_gradient`` keeps shape, dtype and its argument, writes to ``out`` and in place
+    what it returns, and lets NaN through; with w = conjugate_gradient(z), both z and gradient(w) are subgradients of h
+    at w (h(x) >= h(w) + <z, x - w> for every x), conjugate_gradient(gradient(w)) = w, and the Fenchel-Young inequality
+    h(x) + h*(z) >= <z, x> holds with equality at w; conjugate_gradient is monotone; the map survives the trip
+    ``from_spec(to_spec())``. Then every pair with a regularizer, see :func:`check_pair`.
+
+    gradient(conjugate_gradient(z)) = z is not asked for: on the simplex it holds up to a constant, on the border of a
+    ball up to a normal; the subgradient inequalities say what is left of it.
+
+    Parameters
+    ----------
+    mirror_map : MirrorMap
+        What to check; a :class:`Product` must be bound to a layout.
+    dimension : int, default 12
+        Length of the vectors it is tried on.
+    seed : int, default 0
+        Seed of the random points.
+    regularizers : sequence of Regularizer or BoundRegularizer, optional
+        What it is paired with; by default one of each kind that acts on a plain vector.
+    scales : sequence of float, optional
+        Sizes of duals, such as 1e-300 and 1e300, at which the map claims finite primal points.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is broken; the message says which part, where and by how much.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import PNorm
+    >>> check_mirror_map(PNorm(4.0), dimension=5, scales=(1e-300, 1e300))
+    """
+    rng = np.random.default_rng(seed)
+    name = repr(mirror_map)
+    duals = _duals(rng, dimension)
+    primals = [_check_call(mirror_map, z, name) for z in duals]
+    spoiled = duals[0].copy()
+    spoiled[dimension // 2] = np.nan
+    assert np.isnan(mirror_map.conjugate_gradient(spoiled)).any(), (
+        f"{name}: a NaN in the dual vanishes; it has to stay visible, or a diverged model looks fine"
+    )
+    for z, w in zip(duals, primals, strict=True):
+        _check_dual(mirror_map, z, w, primals, name)
+    _check_monotone(duals, primals, name)
+    for scale in scales:
+        for z in duals[:5]:
+            w = mirror_map.conjugate_gradient(scale * z)
+            assert np.isfinite(w).all(), f"{name}: conjugate_gradient of duals of size {scale:g} is not finite: {w[:8]}"
+            _check_monotone([scale * z, np.zeros(dimension)], [w, mirror_map.start(dimension)], name)
+    if mirror_map.kind:
+        spec = mirror_map.to_spec()
+        copy = MirrorMap.from_spec(spec)
+        assert copy == mirror_map, f"{name}: its spec rebuilds {copy!r}, which is not equal to it"
+        assert hash(copy) == hash(mirror_map), f"{name}: equal maps have different hashes"
+        assert np.array_equal(copy.conjugate_gradient(duals[0]), primals[0]), f"{name}: the rebuilt map differs"
+    for regularizer in REGULARIZERS if regularizers is None else regularizers:
+        check_pair(mirror_map, regularizer, dimension, seed)
+
+
+def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 12, seed: int = 0) -> None:
+    """Check that ``retrieve`` returns the minimiser of -<z, w> + t psi(w) + h(w), or refuses by name.
+
+    With w = retrieve(z, t) and other feasible points x, t >= 0 and psi convex: <grad h(w) - z, x - w> + t (psi(x) -
+    psi(w)) >= 0, the three-point inequality without its differences of squares; where grad h does not exist (entropy
+    with a coordinate capped at 0) no x is better than w. ``retrieve`` writes to ``out`` and in place what it returns.
+    An unsupported pair raises :class:`UnsupportedPairError` whose message names both.
+
+    Parameters
+    ----------
+    mirror_map : MirrorMap
+        The map.
+    regularizer : Regularizer or BoundRegularizer
+        psi.
+    dimension : int, default 12
+        Length of the vectors.
+    seed : int, default 0
+        Seed of the random points.
+
+    Raises
+    ------
+    AssertionError
+        If the contract is broken.
+
+    Examples
+    --------
+    >>> from flwr_fco.mirror_maps import SimplexEntropy
+    >>> from flwr_fco.regularizers import Box
+    >>> check_pair(SimplexEntropy(), Box(0.0, 0.5))
+    """
+    psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+    name = f"{mirror_map!r} with {psi!r}"
+    rng = np.random.default_rng(seed)
+    duals = _duals(rng, dimension)
+    if not mirror_map.supports(regularizer):
+        assert mirror_map.solver(regularizer) == "refused", f"{name}: unsupported, but solver does not say 'refused'"
+        _check_refusal(mirror_map, regularizer, duals[0], psi, name)
+        return
+    assert mirror_map.solver(regularizer) != "refused", f"{name}: supported, but solver says 'refused'"
+    mirror_map.require(regularizer)
+    for t in TIMES:
+        try:
+            points = [mirror_map.retrieve(z, t, regularizer) for z in duals]
+        except UnsupportedPairError as error:
+            raise AssertionError(f"{name}: supports() is True, but retrieve refuses: {error}") from error
+        except ConfigurationError as error:
+            # Sets that have no point in common are the user's to change; the message has to say so.
+            if "do not meet" not in str(error):
+                raise AssertionError(f"{name}: supports() is True, but retrieve raises: {error}") from error
+            return
+        for z, w in zip(duals, points, strict=True):
+            where = f"{name}, t = {t:g}"
+            given = z.copy()
+            out = np.full_like(z, np.nan)
+            assert mirror_map.retrieve(given, t, regularizer, out) is out, f"{where}: retrieve has to return out"
+            assert np.array_equal(given, z), f"{where}: retrieve changed the dual; it may write to `out` only"
+            assert np.array_equal(out, w), f"{where}: retrieve writes something else to `out` than it returns without"
+            mirror_map.retrieve(given, t, regularizer, given)
+            assert np.array_equal(given, w), f"{where}: in place (out is z) the result differs"
+            assert np.isfinite(w).all(), f"{where}: the result is not finite: {w[:8]}"
+            assert math.isfinite(mirror_map.value(w)), f"{where}: the result is outside the domain of h: {w[:8]}"
+            assert math.isfinite(regularizer.value(w)), f"{where}: the result is infeasible for psi: {w[:8]}"
+            _check_minimum(mirror_map, regularizer, z, t, w, points, where)
+        if isinstance(psi, Zero):
+            for z, w in zip(duals, points, strict=True):
+                gap = float(np.abs(w - mirror_map.conjugate_gradient(z)).max())
+                assert gap <= 1e-14 * (1.0 + np.abs(w).max()), f"{name}: differs from conjugate_gradient by {gap:.2e}"
+
+
+def _duals(rng: np.random.Generator, dimension: int) -> list[Vector]:
+    """Return random duals of several sizes, and zeros, ties and sparse ones."""
+    duals = [size * rng.normal(size=dimension) for size in (0.01, 0.5, 1.0, 3.0, 10.0)]
+    duals += [np.zeros(dimension), np.ones(dimension), np.where(rng.random(dimension) < 0.5, -1.0, 1.0)]
+    duals.append(np.where(rng.random(dimension) < 0.5, 0.0, rng.normal(size=dimension)))
+    return duals
+
+
+def _check_call(mirror_map: MirrorMap, z: Vector, name: str) -> Vector:
+    """Check shape, dtype, out, in place; return the primal point."""
+    given = z.copy()
+    w = mirror_map.conjugate_gradient(given)
+    assert w.shape == z.shape, f"{name}: conjugate_gradient returned shape {w.shape} for {z.shape}"
+    assert w.dtype == np.float64, f"{name}: conjugate_gradient returned {w.dtype}, expected float64"
+    assert np.array_equal(given, z), f"{name}: conjugate_gradient changed its argument; it may write to `out` only"
+    assert not np.shares_memory(given, w), f"{name}: conjugate_gradient returned (a view of) its argument"
+    out = np.full_like(z, np.nan)
+    assert mirror_map.conjugate_gradient(given, out) is out, f"{name}: conjugate_gradient(z, out) has to return out"
+    assert np.array_equal(out, w), f"{name}: conjugate_gradient writes something else to `out` than it returns without"
+    mirror_map.conjugate_gradient(given, given)
+    assert np.array_equal(given, w), f"{name}: in place (out is z) conjugate_gradient differs"
+    assert np.isfinite(w).all(), f"{name}: conjugate_gradient is not finite at z = {z[:8]}: {w[:8]}"
+    value = mirror_map.value(w)
+    assert isinstance(value, float), f"{name}: value returned a {type(value).__name__}, expected a float"
+    assert math.isfinite(value), f"{name}: value(conjugate_gradient(z)) is {value}; h is finite where the map goes"
+    return w
+
+
+def _check_dual(mirror_map: MirrorMap, z: Vector, w: Vector, others: list[Vector], name: str) -> None:
+    """Check that z and gradient(w) are subgradients at w, the round trip of w, and Fenchel-Young."""
+    dual = mirror_map.gradient(w)
+    assert not np.shares_memory(dual, w), f"{name}: gradient has to return a new array"
+    back = mirror_map.conjugate_gradient(dual)
+    gap = float(np.abs(back - w).max())
+    assert gap <= 1e-10 * (1e-3 + np.abs(w).max()), (
+        f"{name}: conjugate_gradient(gradient(w)) differs from w by {gap:.2e} at w = {w[:8]}"
+    )
+    value, conjugate = mirror_map.value(w), mirror_map.conjugate(z)
+    gap = value + conjugate - float(z @ w)
+    size = abs(value) + abs(conjugate) + float(np.abs(z) @ np.abs(w))
+    assert abs(gap) <= 1e-10 * size + 1e-14, f"{name}: h(w) + h*(z) - <z, w> = {gap:.2e} at w = grad h*(z), expected 0"
+    for other in others:
+        for fraction in FRACTIONS:
+            x = w + fraction * (other - w)
+            for what, slope in (("z", z), ("gradient(w)", dual)):
+                excess = value + float(slope @ (x - w)) - mirror_map.value(x)
+                limit = 1e-12 * (size + float(np.abs(slope) @ np.abs(x)) + float(np.abs(slope) @ np.abs(w))) + 1e-15
+                assert excess <= limit, (
+                    f"{name}: {what} is not a subgradient of h at w = grad h*(z): h(w) + <{what}, x - w> exceeds h(x) "
+                    f"by {excess:.2e} (rounding would explain {limit:.0e}) at\n  z = {z[:8]}\n  w = {w[:8]}\n  "
+                    f"x = {x[:8]}"
+                )
+
+
+def _check_monotone(duals: Sequence[Vector], primals: Sequence[Vector], name: str) -> None:
+    """Check <z - y, w - v> >= 0 for all pairs, as holds for the gradient of a convex function."""
+    for i, (z, w) in enumerate(zip(duals, primals, strict=True)):
+        for y, v in zip(duals[:i], primals[:i], strict=True):
+            size = max(float(np.abs(z - y).max()), 1e-300)
+            products = ((z - y) / size) * (w - v)
+            assert products.sum() >= -1e-12 * np.abs(products).sum(), (
+                f"{name}: conjugate_gradient is not monotone: <z - y, w - v> = {size * products.sum():.2e} < 0 at\n  "
+                f"z = {z[:8]}\n  y = {y[:8]}"
+            )
+
+
+def _check_minimum(
+    mirror_map: MirrorMap, regularizer: Proximable, z: Vector, t: float, w: Vector, points: list[Vector], where: str
+) -> None:
+    """Check that no other point is better, by first-order conditions where h has a gradient."""
+    psi = t * regularizer.value(w)
+    try:
+        dual = mirror_map.gradient(w)
+    except ConfigurationError:
+        dual = None
+    if dual is not None:
+        # What rounding of w does to its dual: around a center, and with a large p, a lot.
+        nudge = 8.0 * np.finfo(np.float64).eps
+        blur = np.abs(mirror_map.gradient(w * (1.0 + nudge)) - mirror_map.gradient(w * (1.0 - nudge)))
+        signs = np.where(np.arange(w.size) % 2, nudge, -nudge)
+        blur += np.abs(mirror_map.gradient(w * (1.0 + signs)) - mirror_map.gradient(w * (1.0 - signs)))
+    for other in points:
+        for fraction in FRACTIONS:
+            x = w + fraction * (other - w)
+            change = x - w
+            there = t * regularizer.value(x)
+            if not math.isfinite(there):
+                continue
+            if dual is not None:
+                deficit = psi - there - float((dual - z) @ change)
+                limit = 1e-11 * (float((np.abs(dual) + np.abs(z)) @ np.abs(change)) + abs(psi - there))
+                limit += float(blur @ np.abs(change)) + 1e-13 * (abs(psi) + abs(there)) + 1e-15
+            else:
+                here = -float(z @ w) + psi + mirror_map.value(w)
+                deficit = here + float(z @ x) - there - mirror_map.value(x)
+                limit = 1e-13 * (abs(here) + float(np.abs(z) @ np.abs(w)) + 1.0)
+            assert deficit <= limit, (
+                f"{where}: retrieve is not the minimiser of -<z, w> + t psi(w) + h(w): the first-order inequality "
+                f"fails by {deficit:.2e} (rounding would explain {limit:.0e}) at\n  z = {z[:8]}\n  retrieve(z, t) = "
+                f"{w[:8]}\n  x = {x[:8]}"
+            )
+
+
+def _check_refusal(mirror_map: MirrorMap, regularizer: Proximable, z: Vector, psi: object, name: str) -> None:
+    """Check that a refused pair is refused everywhere, by name."""
+    title = type(mirror_map).__name__.removeprefix("Bound")
+    for what, call in (
+        ("require", lambda: mirror_map.require(regularizer)),
+        ("retrieve", lambda: mirror_map.retrieve(z, 1.0, regularizer)),
+    ):
+        message = ""
+        try:
+            call()
+        except UnsupportedPairError as error:
+            message = str(error)
+        assert message, f"{name}: supports() is False, but {what} raises no UnsupportedPairError"
+        for part in (title, type(psi).__name__):
+            assert part in message, f"{name}: the error of {what} does not name {part}: {message}"

@@ -1,0 +1,234 @@
+"""A check of the contract of strategies, for ours and for yours."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context
+
+from flwr_fco import _flower
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.metrics import lasso_duality_gap
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.parameters import Vector
+from flwr_fco.reference import centralized_solution
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies.base import CompositeStrategy
+
+__all__ = ["check_strategy"]
+
+_STRENGTH = 0.3
+_CLIENTS = 4
+_FEATURES = 6
+
+MakeStrategy = Callable[..., CompositeStrategy]
+
+
+def check_strategy(make: MakeStrategy) -> None:
+    """Check that a strategy keeps the contract of :class:`flwr_fco.strategies.CompositeStrategy`.
+
+    On a small LASSO with four heterogeneous clients: it converges to what its ``limit`` says; it answers with the
+    user's names, shapes and dtypes; its state keeps its dtypes and shapes, and after saving and loading the next round
+    is the same to the bit; the same seed gives the same bits; a round without good replies changes nothing.
+
+    Parameters
+    ----------
+    make : callable
+        The class, or a function that takes the same keyword arguments and returns a strategy. ``limit`` may be
+
+        - ``"exact"``: a certified gap <= 1e-8, whatever the number of local steps;
+        - ``"biased"``: the same for one local step on all data; for more, an error that shrinks at least 5 times when
+          the rate shrinks 10 times;
+        - ``"doubled strength"``: with equal clients, the solution for twice the strength;
+        - ``"subgradient"``: an error that shrinks at least 3 times when the rate shrinks 10 times;
+        - ``"zero"``: exactly 0 in the end.
+
+    Raises
+    ------
+    AssertionError
+        With what is broken and by how much.
+
+    Examples
+    --------
+    >>> from flwr_fco.strategies import FedDualAvg
+    >>> check_strategy(FedDualAvg)
+    """
+    _check_answers(make)
+    _check_state(make)
+    _check_repeatable(make)
+    _check_skipped(make)
+    _check_limit(make)
+
+
+def _problem(equal: bool = False) -> list[LeastSquares]:
+    """Return well-conditioned clients whose data follow different models, or all the same one."""
+    objectives = []
+    for m in range(_CLIENTS):
+        rng = np.random.default_rng(0 if equal else m)
+        features, _ = np.linalg.qr(rng.standard_normal((30, _FEATURES)))
+        truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(_FEATURES)
+        features *= np.sqrt(30)
+        objectives.append(LeastSquares(features, features @ truth, scale=0.5))
+    return objectives
+
+
+def _run(
+    make: MakeStrategy, objectives: list[LeastSquares], rounds: int, **options: Any
+) -> tuple[Vector, CompositeStrategy]:
+    def load(context: Context) -> LeastSquares:
+        return objectives[int(context.node_config["partition-id"])]
+
+    settings: dict[str, Any] = {"regularizer": L1(_STRENGTH), "batch_size": None, "min_evaluate_nodes": 1}
+    settings.update(options)
+    strategy = make(**settings)
+    strategy.fraction_evaluate = 0.0
+    layout = objectives[0].layout
+    start = layout.unflatten(np.zeros(layout.size))
+    result = simulate(
+        strategy,
+        client_app(load),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=start,
+        progress=False,
+    )
+    return layout.flatten({name: array.numpy() for name, array in result.arrays.items()}), strategy
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+def _check_limit(make: MakeStrategy) -> None:
+    objectives = _problem()
+    limit = make().limit
+    optimum = centralized_solution(objectives, L1(_STRENGTH), tol=1e-12)
+
+    def error(rate: float, steps: int, rounds: int) -> float:
+        w, _ = _run(make, objectives, rounds, client_lr=rate, local_steps=steps)
+        return float(np.abs(w - optimum).max())
+
+    if limit in ("exact", "biased"):
+        for steps in (1, 3) if limit == "exact" else (1,):
+            w, _ = _run(make, objectives, 600, client_lr=0.3 / steps, local_steps=steps)
+            gap = lasso_duality_gap(objectives, None, _STRENGTH, w)
+            _require(gap <= 1e-8, f"with {steps} local steps the certified gap is {gap:.2e}, expected at most 1e-8")
+    if limit == "biased":
+        coarse, fine = error(0.05, 5, 400), error(0.005, 5, 4000)
+        _require(
+            coarse >= 5 * fine,
+            f"with 5 local steps the error is {coarse:.2e} at rate 0.05 and {fine:.2e} at 0.005; expected it to shrink "
+            "at least 5 times",
+        )
+    elif limit == "subgradient":
+        coarse, fine = error(0.1, 1, 400), error(0.01, 1, 4000)
+        _require(coarse >= 3 * fine, f"the error is {coarse:.2e} at rate 0.1 and {fine:.2e} at 0.01")
+    elif limit == "doubled strength":
+        equal = _problem(equal=True)
+        w, _ = _run(make, equal, 600, client_lr=0.3, local_steps=1)
+        gap = lasso_duality_gap(equal, None, 2 * _STRENGTH, w)
+        _require(gap <= 1e-8, f"the certified gap of the problem with twice the strength is {gap:.2e}")
+    elif limit == "zero":
+        w, _ = _run(make, objectives, 600, client_lr=0.3, local_steps=1)
+        regularized = objectives[0].layout.regularized_mask()
+        _require(not w[regularized].any(), f"the last model has {np.count_nonzero(w[regularized])} non-zero weights")
+    elif limit != "exact":
+        raise AssertionError(f"limit={limit!r} is not one that this check knows")
+
+
+def _check_answers(make: MakeStrategy) -> None:
+    arrays = ArrayRecord({"coefficients": Array(np.zeros(_FEATURES, np.float32)), "intercept": Array(np.zeros(1))})
+    objectives = _problem()
+    strategy = make(regularizer=L1(_STRENGTH), client_lr=0.1)
+    strategy.fraction_evaluate = 0.0
+    result = simulate(
+        strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=_CLIENTS,
+        num_rounds=2,
+        initial_arrays=arrays,
+        progress=False,
+    )
+    for name, array in arrays.items():
+        got = result.arrays[name]
+        _require(
+            (got.dtype, tuple(got.shape)) == (array.dtype, tuple(array.shape)),
+            f"array {name!r} came back as {got.dtype}{list(got.shape)}, the user gave {array.dtype}{list(array.shape)}",
+        )
+    metrics = result.train_metrics_clientapp[2]
+    for name in ("num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"):
+        _require(name in metrics, f"the round's metrics lack {name!r}; they have {sorted(metrics)}")
+
+
+def _check_state(make: MakeStrategy) -> None:
+    objectives = _problem()
+    _, strategy = _run(make, objectives, 2, client_lr=0.1, batch_size=7)
+    before = strategy.state
+    _require(before.round == 2, f"after two rounds the state says round {before.round}")
+    for name, value in before._asdict().items():
+        if isinstance(value, np.ndarray):
+            _require(value.dtype == np.float64, f"state.{name} is {value.dtype}, expected float64")
+            later = getattr(_run(make, objectives, 4, client_lr=0.1, batch_size=7)[1].state, name)
+            _require(later.shape == value.shape, f"state.{name} changed its shape from {value.shape} to {later.shape}")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state.npz"
+        strategy.save_state(path)
+        restored = make(regularizer=L1(_STRENGTH), client_lr=0.1, batch_size=7, min_evaluate_nodes=1)
+        restored.fraction_evaluate = 0.0
+        layout = objectives[0].layout
+        arrays = {name: Array(array) for name, array in layout.unflatten(np.zeros(layout.size)).items()}
+        restored.prepare(ArrayRecord(arrays))
+        restored.load_state(path)
+        for number in (3, 4):
+            following = [_next_round(each, objectives, number) for each in (strategy, restored)]
+            _require(
+                all(np.array_equal(a, b) for a, b in zip(*following, strict=True)),
+                f"round {number} after saving and loading the state differs from round {number} without",
+            )
+        other = make(regularizer=L1(_STRENGTH), client_lr=0.1, batch_size=8)
+        other.prepare(ArrayRecord(arrays))
+        try:
+            other.load_state(path)
+        except ConfigurationError:
+            pass
+        else:
+            raise AssertionError("load_state accepted a state that other settings wrote")
+
+
+def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], number: int) -> tuple[Any, ...]:
+    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+    grid = InProcessGrid(app, len(objectives))
+    with _flower.identity(grid.run_id), _flower.quiet():
+        messages = strategy.configure_train(number, strategy.primal_arrays(), ConfigRecord(), grid)
+        strategy.aggregate_train(number, grid.send_and_receive(messages))
+    return tuple(strategy.state)
+
+
+def _check_repeatable(make: MakeStrategy) -> None:
+    options: dict[str, Any] = {"client_lr": 0.1, "batch_size": 7, "min_train_nodes": 1, "seed": 3}
+    objectives = _problem()
+    first, second = (_run(make, objectives, 5, **options)[0] for _ in range(2))
+    _require(np.array_equal(first, second), "two runs with the same seed differ")
+    options["seed"] = 4
+    other, _ = _run(make, objectives, 5, **options)
+    _require(not np.array_equal(first, other), "runs with different seeds are equal: the seed has no effect")
+
+
+def _check_skipped(make: MakeStrategy) -> None:
+    objectives = _problem()
+    _, strategy = _run(make, objectives, 2, client_lr=0.1)
+    before = strategy.state
+    grid = InProcessGrid(client_app(lambda context: objectives[0]), _CLIENTS)
+    with _flower.identity(grid.run_id), _flower.quiet(50):
+        strategy.configure_train(3, ArrayRecord(), ConfigRecord(), grid)
+        arrays, metrics = strategy.aggregate_train(3, [])
+    _require(strategy.state is before, "a round without replies changed the state")
+    _require(arrays is not None and len(arrays) > 0, "a skipped round returned no arrays")
+    _require(metrics is not None and metrics["skipped"] == 1, f"a skipped round reports {metrics}")

@@ -1,0 +1,146 @@
+"""The contract of a mirror map, for every class that `flwr_fco.mirror_maps.__all__` exports."""
+
+import inspect
+import pickle
+
+import numpy as np
+import pytest
+
+import flwr_fco.mirror_maps as package
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import (
+    DiagonalMetric,
+    Euclidean,
+    MirrorMap,
+    OrthantEntropy,
+    PNorm,
+    Product,
+    SimplexEntropy,
+)
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers import L1, Box, L1Ball, PerParameter, Simplex, Zero
+from flwr_fco.testing import check_mirror_map, check_pair
+from flwr_fco.testing.mirror_maps import REGULARIZERS
+
+DIMENSION = 8
+LAYOUT = Layout.from_arrays({"x": np.zeros(3), "y": np.zeros((2, 2)), "intercept": np.zeros(1)}, apply_to=["x", "y"])
+CENTER = np.linspace(-1.0, 2.0, DIMENSION)
+CENTER[2] = 0.0
+EVERY_SIZE = (1e-300, 1e-150, 1e150, 1e300)
+
+#: (map, sizes of duals that it claims): at least one of each class.
+EXAMPLES = [
+    (Euclidean(), EVERY_SIZE),
+    (PNorm(2.0), EVERY_SIZE),
+    (PNorm(2.5), EVERY_SIZE),
+    (PNorm(3.0), EVERY_SIZE),
+    (PNorm(12.0), EVERY_SIZE),
+    (PNorm.for_dimension(1024), EVERY_SIZE),
+    (PNorm(4.0, radius=0.8), EVERY_SIZE),
+    (PNorm(4.0, center=CENTER), EVERY_SIZE),
+    (PNorm(12.0, center=CENTER, radius=1.5), EVERY_SIZE),
+    (DiagonalMetric(np.geomspace(0.1, 10.0, DIMENSION)), EVERY_SIZE),
+    (OrthantEntropy(), (1e-300, 1e-150, 20.0)),
+    (SimplexEntropy(), EVERY_SIZE),
+    (SimplexEntropy(3.0), EVERY_SIZE),
+    (Product({"x": SimplexEntropy(), "y": PNorm(4.0), "*": Euclidean()}).bind(LAYOUT), EVERY_SIZE),
+]
+CLASSES = [
+    value
+    for name in package.__all__
+    if inspect.isclass(value := getattr(package, name))
+    and issubclass(value, MirrorMap)
+    and not inspect.isabstract(value)
+]
+
+
+def title(example):
+    return repr(example)[:60] if isinstance(example, MirrorMap) else None
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
+def test_every_exported_class_has_an_example_and_a_name(cls):
+    known = {type(example) for example, _ in EXAMPLES} | {Product}
+    assert cls in known, f"add {cls.__name__} to EXAMPLES"
+    assert cls.kind
+    assert cls.kind == cls.kind.lower()
+    assert "_" not in cls.kind
+
+
+@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_contract(mirror_map, scales, seed):
+    if isinstance(mirror_map, package.product.BoundProduct):
+        regularizers = [psi.bind(LAYOUT) for psi in REGULARIZERS]
+    else:
+        regularizers = None
+    check_mirror_map(mirror_map, dimension=DIMENSION, seed=seed, scales=scales, regularizers=regularizers)
+
+
+@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+def test_bound_regularizers_leave_the_other_arrays_to_the_map_alone(mirror_map, scales):
+    """On a model with an intercept: pairs stay minimisers, and psi says nothing about the intercept."""
+    weights = np.array([0.0, 2.0, 0.5])
+    per_parameter = PerParameter({"x": L1(0.2, weights=weights), "y": Box(-0.5, 0.6)})
+    for psi in (L1(0.3), L1Ball(1.2), per_parameter, PerParameter({"x": Simplex(0.5)}), Zero()):
+        check_pair(mirror_map, psi.bind(LAYOUT), DIMENSION)
+
+
+@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+def test_single_element(mirror_map, scales):
+    if getattr(mirror_map, "center", None) is not None:
+        mirror_map = PNorm(mirror_map.p, center=np.ones(1), radius=mirror_map.radius)
+    if isinstance(mirror_map, DiagonalMetric):
+        mirror_map = DiagonalMetric(np.full(1, 3.0))
+    if isinstance(mirror_map, package.product.BoundProduct):
+        pytest.skip("has as many elements as its arrays")
+    check_mirror_map(mirror_map, dimension=1, scales=scales)
+
+
+@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+@pytest.mark.filterwarnings("error")
+def test_adversarial_duals_stay_finite_and_feasible(mirror_map, scales):
+    ramp = np.arange(1.0, DIMENSION + 1.0)
+    largest = scales[-1]
+    duals = {
+        "zeros": np.zeros(DIMENSION),
+        "minus zeros": -np.zeros(DIMENSION),
+        "ties": np.resize([1.0, -1.0, 1.0, 0.5], DIMENSION),
+        "huge ties": np.full(DIMENSION, -largest),
+        "huge": largest / 100 * ramp,
+        "tiny": 1e-300 * ramp,
+        "denormal": 5e-324 * ramp,
+        "mixed": np.resize([largest, 1e-150, 0.0, -largest, 5e-324, 1.0], DIMENSION),
+    }
+    product = isinstance(mirror_map, package.product.BoundProduct)
+    for psi in REGULARIZERS:
+        regularizer = psi.bind(LAYOUT) if product else psi
+        if not mirror_map.supports(regularizer):
+            continue
+        for name, z in duals.items():
+            for t in (0.0, 1e-3, 1e6):
+                try:
+                    w = mirror_map.retrieve(z, t, regularizer)
+                except ConfigurationError as error:
+                    if "do not meet" in str(error):
+                        continue
+                    raise
+                assert np.isfinite(w).all(), (psi, name, t, w)
+                assert not np.isnan(regularizer.value(w)), (psi, name, t, w)
+                if psi.constraint:
+                    assert regularizer.value(w) == 0.0, (psi, name, t, w)
+
+
+@pytest.mark.parametrize(("mirror_map", "scales"), EXAMPLES, ids=title)
+def test_pickle_and_strided_and_read_only_duals(mirror_map, scales):
+    z = np.random.default_rng(0).normal(size=DIMENSION)
+    expected = mirror_map.conjugate_gradient(z)
+    twin = pickle.loads(pickle.dumps(mirror_map)) if mirror_map.kind else mirror_map
+    assert twin == mirror_map
+    assert hash(twin) == hash(mirror_map)
+    assert twin != PNorm(5.0)
+    assert np.array_equal(twin.conjugate_gradient(np.repeat(z, 2)[::2]), expected)
+    z.setflags(write=False)
+    assert np.array_equal(twin.conjugate_gradient(z), expected)
+    if not isinstance(mirror_map, package.product.BoundProduct):
+        assert np.array_equal(twin.retrieve(np.repeat(z, 2)[::2], 1.0, L1(0.1)), twin.retrieve(z, 1.0, L1(0.1)))

@@ -1,0 +1,50 @@
+"""Every exported strategy keeps the contract and converges to what it says."""
+
+import inspect
+
+import pytest
+
+from flwr_fco import strategies
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
+from flwr_fco.testing import check_strategy
+
+CONCRETE = [
+    cls
+    for cls in (getattr(strategies, name) for name in strategies.__all__)
+    if inspect.isclass(cls) and issubclass(cls, CompositeStrategy) and not inspect.isabstract(cls)
+]
+
+
+def test_the_exports_are_found():
+    assert {"FedAvgSubgradient", "FedMid", "FedMidOSP", "FedDualAvg", "FedDualAvgOSP"} <= {c.__name__ for c in CONCRETE}
+
+
+@pytest.mark.parametrize("strategy", CONCRETE, ids=lambda cls: cls.__name__)
+def test_contract(strategy):
+    check_strategy(strategy)
+
+
+def test_fed_mid_without_the_double_count():
+    class Once(FedMid):
+        limit = "biased"
+
+        def __init__(self, **options):
+            super().__init__(client_prox=False, **options)
+
+    check_strategy(Once)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"aggregate": lambda self, state, uplinks: state._replace(round=state.round + 1)}, "seed"),
+        ({"retrieve": lambda self, state: state.dual}, "gap"),
+        ({"local_solver": "subgradient", "vectors": lambda self, s: {"primal": s.dual}}, "gap"),
+    ],
+    ids=["never moves", "returns the dual", "clients without psi's proximal map"],
+)
+def test_the_check_finds_a_broken_strategy(broken, message):
+    wrong = type("Wrong", (FedDualAvg,), broken)
+    with pytest.raises(AssertionError, match=message):
+        check_strategy(lambda **options: wrong(**{"regularizer": L1(0.3), **options}))

@@ -1,0 +1,124 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from flwr_fco.datasets import breast_cancer, digits, dirichlet_partition, iid_partition
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Logistic, MultinomialLogistic
+
+
+def _covers(parts, n):
+    return np.array_equal(np.sort(np.concatenate(parts)), np.arange(n))
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.3, 1.0, 100.0])
+def test_dirichlet_partition_is_a_partition(alpha):
+    labels = np.random.default_rng(0).integers(0, 10, 1000)
+    parts = dirichlet_partition(labels, 10, alpha, np.random.default_rng(1), min_size=7)
+    assert len(parts) == 10
+    assert _covers(parts, 1000)
+    assert min(part.size for part in parts) >= 7
+    assert all(part.dtype == np.int64 and (np.diff(part) > 0).all() for part in parts)
+
+
+def _skew(alpha):
+    """Return the mean share of a client's most frequent class."""
+    labels = np.repeat(np.arange(10), 200)
+    parts = dirichlet_partition(labels, 10, alpha, np.random.default_rng(0), min_size=5)
+    return np.mean([np.bincount(labels[part]).max() / part.size for part in parts])
+
+
+def test_small_alpha_is_skewed_and_large_alpha_is_even():
+    assert _skew(0.1) > 0.45
+    assert _skew(0.1) > _skew(1.0) > _skew(1000.0)
+    assert _skew(1000.0) < 0.13
+
+
+def test_every_client_is_as_likely_to_be_large():
+    labels = np.repeat(np.arange(3), 100)
+    sizes = np.zeros(4)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        sizes += [part.size for part in dirichlet_partition(labels, 4, 0.5, rng, min_size=1)]
+    assert_allclose(sizes / sizes.sum(), 0.25, atol=0.02)
+
+
+def test_rows_of_a_class_are_shuffled():
+    parts = dirichlet_partition(np.zeros(100, dtype=int), 2, 100.0, np.random.default_rng(0))
+    assert parts[0].max() > parts[1].min()
+
+
+def test_iid_partition():
+    parts = iid_partition(103, 10, np.random.default_rng(0))
+    assert _covers(parts, 103)
+    assert {part.size for part in parts} == {10, 11}
+    assert parts[0].max() > 50
+
+
+def test_partitions_that_are_refused():
+    labels, rng = np.zeros(100), np.random.default_rng(0)
+    with pytest.raises(ConfigurationError, match="at most 10"):
+        dirichlet_partition(labels, 11, 0.3, rng)
+    with pytest.raises(ConfigurationError, match="alpha"):
+        dirichlet_partition(labels, 2, 0.0, rng)
+    with pytest.raises(ConfigurationError, match="Raise alpha"):
+        dirichlet_partition(labels, 10, 0.01, rng)
+    with pytest.raises(ConfigurationError, match="num_clients=0"):
+        iid_partition(10, 0, rng)
+
+
+@pytest.mark.parametrize(("make", "source"), [(digits, load_digits), (breast_cancer, load_breast_cancer)])
+@pytest.mark.parametrize("alpha", [0.3, None])
+def test_every_example_is_in_one_place(make, source, alpha):
+    data = make(num_clients=8, alpha=alpha)
+    _, labels = source(return_X_y=True)
+    assert _covers(data.partition, data.train.targets.size)
+    assert data.train.targets.size == int(0.75 * labels.size)
+    assert data.train.targets.size + data.test.targets.size == labels.size
+    # Stratified: classes are as frequent in the test split as in all.
+    assert_allclose(
+        np.bincount(data.test.targets) / data.test.targets.size, np.bincount(labels) / labels.size, atol=5e-3
+    )
+    assert min(data.client(index).targets.size for index in range(8)) >= 10
+    features, targets = data.client(3)
+    assert np.array_equal(features, data.train.features[data.partition[3]])
+    assert np.array_equal(targets, data.train.targets[data.partition[3]])
+
+
+@pytest.mark.parametrize("make", [digits, breast_cancer])
+def test_seeds_change_the_split_over_clients_only(make):
+    a, b, again = make(seed=0), make(seed=1), make(seed=0)
+    assert np.array_equal(a.test.features, b.test.features)
+    assert not all(np.array_equal(p, q) for p, q in zip(a.partition, b.partition, strict=True))
+    assert all(np.array_equal(p, q) for p, q in zip(a.partition, again.partition, strict=True))
+
+
+def test_digits_are_pixels_between_0_and_1():
+    data = digits()
+    assert data.num_clients == 10
+    assert data.train.features.min() == 0.0
+    assert data.train.features.max() == 1.0
+    objective = data.objective(0)
+    assert isinstance(objective, MultinomialLogistic)
+    # Whatever classes a client has, all have models of one shape.
+    assert {obj.layout for obj in data.objectives()} == {data.test_objective().layout}
+    assert any(np.unique(data.client(index).targets).size < 10 for index in range(10))
+
+
+def test_breast_cancer_is_standardised_by_the_training_part():
+    data = breast_cancer(num_clients=4)
+    assert_allclose(data.train.features.mean(axis=0), 0.0, atol=1e-12)
+    assert_allclose(data.train.features.std(axis=0), 1.0, rtol=1e-12)
+    assert np.abs(data.test.features.mean(axis=0)).max() > 1e-3
+    assert isinstance(data.objective(0, intercept=False), Logistic)
+    assert data.test_objective(l2=0.1).l2 == 0.1
+
+
+def test_what_is_refused():
+    with pytest.raises(ConfigurationError, match="train_fraction"):
+        digits(train_fraction=1.0)
+    with pytest.raises(ConfigurationError, match="no client 10"):
+        digits().objective(10)
+    with pytest.raises(ConfigurationError, match="num_clients"):
+        breast_cancer(num_clients=200)

@@ -1,0 +1,120 @@
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from flwr_fco.datasets import SyntheticRegression, lasso, low_rank
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, TraceRegression
+
+
+@pytest.mark.parametrize(
+    ("variant", "ones", "clients", "examples"),
+    [("I", 512, 64, 128), ("II", 64, 64, 128), ("III", 8, 64, 128), ("IV", 512, 256, 32)],
+)
+def test_lasso_is_as_in_the_paper(variant, ones, clients, examples):
+    data = lasso(variant)
+    assert data.num_clients == clients
+    assert np.array_equal(data.coefficients, np.append(np.ones(ones), np.zeros(1024 - ones)))
+    features, targets = data.client(clients - 1)
+    assert features.shape == (examples, 1024)
+    assert targets.shape == (examples,)
+    assert features.dtype == np.float64
+
+
+@pytest.mark.parametrize(
+    ("variant", "rank", "clients", "examples"),
+    [("I", 16, 64, 128), ("II", 4, 64, 128), ("III", 1, 64, 128), ("IV", 16, 256, 32)],
+)
+def test_low_rank_is_as_in_the_paper(variant, rank, clients, examples):
+    data = low_rank(variant)
+    assert data.num_clients == clients
+    expected = np.zeros((32, 32))
+    expected[:rank, :rank] = np.eye(rank)
+    assert np.array_equal(data.coefficients, expected)
+    features, targets = data.client(0)
+    assert features.shape == (examples, 32, 32)
+    assert targets.shape == (examples,)
+
+
+def test_a_client_is_the_same_whatever_was_asked_for_before():
+    first = lasso("III", seed=3).client(40)
+    data = lasso("III", seed=3)
+    others = [data.client(index) for index in (5, 39, 41)]
+    again = data.client(40)
+    assert np.array_equal(first.features, again.features)
+    assert np.array_equal(first.targets, again.targets)
+    assert not any(np.array_equal(other.features, again.features) for other in others)
+
+
+def test_seeds_change_clients_and_truth():
+    a, b = lasso("III", seed=0), lasso("III", seed=1)
+    assert a.intercept != b.intercept
+    assert not np.array_equal(a.client(0).features, b.client(0).features)
+
+
+def test_noise_and_spread_are_standard_normal():
+    data = SyntheticRegression(np.ones(50), num_clients=200, examples_per_client=40, seed=0)
+    means, spreads, noise = [], [], []
+    for index in range(200):
+        features, targets = data.client(index)
+        means.append(features.mean(axis=0))
+        spreads.append(features.var(axis=0, ddof=1))
+        noise.append(targets - features @ data.coefficients - data.intercept)
+    # 10,000 coordinates of means: N(0, 1 + 1/40). Standard errors are about 0.01 and 0.014.
+    assert abs(np.mean(means)) < 0.04
+    assert_allclose(np.var(means), 1.0 + 1 / 40, atol=0.06)
+    assert_allclose(np.mean(spreads), 1.0, atol=0.01)
+    assert abs(np.mean(noise)) < 0.05
+    assert_allclose(np.std(noise), 1.0, atol=0.04)
+
+
+def test_intercepts_are_standard_normal_over_seeds():
+    drawn = [SyntheticRegression(np.ones(1), 1, 1, seed=seed).intercept for seed in range(500)]
+    assert abs(np.mean(drawn)) < 0.15
+    assert_allclose(np.std(drawn), 1.0, atol=0.12)
+
+
+def test_float32_is_the_same_data_rounded():
+    wide, narrow = lasso("III").client(1), lasso("III", dtype="float32").client(1)
+    assert narrow.features.dtype == np.float32
+    assert np.array_equal(narrow.features, wide.features.astype(np.float32))
+    assert np.array_equal(narrow.targets, wide.targets)
+
+
+def test_held_out_examples_are_new_but_of_the_same_client():
+    data = SyntheticRegression(np.ones(400), num_clients=2, examples_per_client=300)
+    train, validation, other = data.client(0), data.held_out(0), data.held_out(1)
+    assert validation.features.shape == train.features.shape
+    assert not np.isin(validation.features, train.features).any()
+    between = np.abs(train.features.mean(axis=0) - validation.features.mean(axis=0)).mean()
+    assert between < 0.1
+    assert np.abs(other.features.mean(axis=0) - train.features.mean(axis=0)).mean() > 0.5
+    assert data.held_out(0, 7).features.shape == (7, 400)
+
+
+def test_objectives_and_the_truth():
+    data = lasso("III")
+    objective = data.objective(0, scale=0.5)
+    assert isinstance(objective, LeastSquares)
+    assert objective.scale == 0.5
+    # At the truth the residuals are the noise: mean square 1, standard error 0.125.
+    assert 0.6 < data.objective(0).value(data.truth) < 1.4
+    matrices = low_rank("III")
+    assert isinstance(matrices.objective(3), TraceRegression)
+    assert 0.6 < matrices.objective(3).value(matrices.truth) < 1.4
+    assert len(SyntheticRegression(np.ones(2), 3, 4).objectives()) == 3
+
+
+def test_what_is_refused():
+    with pytest.raises(ConfigurationError, match="variant='V'"):
+        lasso("V")
+    with pytest.raises(ConfigurationError, match=r"no client 64; expected 0 \.\. 63"):
+        lasso().client(64)
+    with pytest.raises(ConfigurationError, match="no client -1"):
+        low_rank().held_out(-1)
+    with pytest.raises(ConfigurationError, match="num_clients=0"):
+        SyntheticRegression(np.ones(2), 0, 1)
+    with pytest.raises(ConfigurationError, match="dtype"):
+        lasso(dtype="float16")
+    with pytest.raises(ConfigurationError, match="vector or a matrix"):
+        SyntheticRegression(np.ones((1, 1, 1)), 1, 1)

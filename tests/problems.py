@@ -1,0 +1,50 @@
+"""Small federated problems, and runs of them, that several tests share."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.simulation import simulate
+
+SIZES = (12, 25, 7, 16)
+FEATURES = 6
+
+
+def clients(sizes=SIZES, seed=0):
+    """Heterogeneous least squares: every client has its own truth."""
+    objectives = []
+    for m, size in enumerate(sizes):
+        rng = np.random.default_rng((seed, m, 1))
+        features = rng.standard_normal((size, FEATURES))
+        truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(FEATURES)
+        objectives.append(LeastSquares(features, features @ truth + 0.5 + 0.1 * rng.standard_normal(size)))
+    return objectives
+
+
+def app_of(objectives):
+    return client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+
+
+def start_arrays(dtype=np.float64, start=None):
+    start = np.zeros(FEATURES + 1) if start is None else start
+    return ArrayRecord(
+        {"coefficients": Array(start[:FEATURES].astype(dtype)), "intercept": Array(start[FEATURES:].astype(dtype))}
+    )
+
+
+def flat(arrays):
+    return np.concatenate([arrays["coefficients"].numpy().ravel(), arrays["intercept"].numpy().ravel()])
+
+
+def run(strategy, objectives, rounds, *, start=None, **options):
+    strategy.fraction_evaluate = options.pop("fraction_evaluate", 0.0)
+    return simulate(
+        strategy,
+        app_of(objectives),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=start_arrays(start=start),
+        progress=False,
+        **options,
+    )

@@ -1,0 +1,326 @@
+"""Every proximal map against conditions that prove it (duality, rational arithmetic) and against CVXPY."""
+
+from fractions import Fraction
+
+import cvxpy as cp
+import numpy as np
+import pytest
+
+from flwr_fco.regularizers import (
+    L1,
+    L2,
+    AffineSubspace,
+    Box,
+    ElasticNet,
+    FusedLasso,
+    GroupLasso,
+    L1Ball,
+    L2Ball,
+    L2Squared,
+    LInfinity,
+    LInfinityBall,
+    NonNegative,
+    Nuclear,
+    NuclearBall,
+    Regularizer,
+    Simplex,
+    SparseGroupLasso,
+    SpectralBall,
+    TotalVariation,
+    Zero,
+)
+
+N = 12
+EPS = np.finfo(np.float64).eps
+WEIGHTS = np.array([0.0, 1.0, 2.0, 0.5, 1.0, 3.0, 1.0, 1.0, 0.25, 1.0, 4.0, 1.0])
+POSITIVE = WEIGHTS + 0.5
+GROUPS = np.array([0, 1, 0, 3, 1, 1, 4, 4, 4, 5, 3, 0])
+ROOTS = np.sqrt(np.bincount(GROUPS))
+MATRIX = np.random.default_rng(0).normal(size=(3, N))
+
+
+def label(x):
+    """Name a case by its regularizer only: functions have addresses for names."""
+    return repr(x)[:50] if isinstance(x, Regularizer) else ""
+
+
+def soft(v, threshold):
+    return np.sign(v) * np.maximum(np.abs(v) - threshold, 0)
+
+
+def group_norms(w):
+    return np.array([np.linalg.norm(w[g == GROUPS]) for g in range(6)])
+
+
+def spectral(w):
+    return np.linalg.norm(w, 2)
+
+
+def nuclear(w):
+    return np.linalg.norm(w, "nuc")
+
+
+# psi(w) = norm(w); r = v - p is step times a subgradient at p exactly if dual(r) <= step and <r, p> = step norm(p).
+NORMS = [
+    (L1(0.7), (N,), lambda w: 0.7 * np.abs(w).sum(), lambda r: np.abs(r).max() / 0.7),
+    (
+        L1(0.7, weights=POSITIVE),
+        (N,),
+        lambda w: 0.7 * (POSITIVE * np.abs(w)).sum(),
+        lambda r: (np.abs(r) / POSITIVE).max() / 0.7,
+    ),
+    (L2(0.7), (N,), lambda w: 0.7 * np.linalg.norm(w), lambda r: np.linalg.norm(r) / 0.7),
+    (LInfinity(0.7), (N,), lambda w: 0.7 * np.abs(w).max(), lambda r: np.abs(r).sum() / 0.7),
+    (
+        GroupLasso(0.7, groups=GROUPS),
+        (N,),
+        lambda w: 0.7 * (ROOTS * group_norms(w)).sum(),
+        lambda r: (group_norms(r)[ROOTS > 0] / ROOTS[ROOTS > 0]).max() / 0.7,
+    ),
+    (Nuclear(0.7), (4, 3), lambda w: 0.7 * nuclear(w), lambda r: spectral(r) / 0.7),
+    (Nuclear(0.7), (3, 6), lambda w: 0.7 * nuclear(w), lambda r: spectral(r) / 0.7),
+]
+
+# A set C; p is the projection exactly if it is in C and <r, p> is the largest <r, x> over C, the support function.
+SETS = [
+    (L1Ball(0.7), (N,), lambda r: 0.7 * np.abs(r).max()),
+    (L1Ball(0.7, weights=POSITIVE), (N,), lambda r: 0.7 * (np.abs(r) / POSITIVE).max()),
+    (L2Ball(0.7), (N,), lambda r: 0.7 * np.linalg.norm(r)),
+    (LInfinityBall(0.7), (N,), lambda r: 0.7 * np.abs(r).sum()),
+    (Simplex(0.7), (N,), lambda r: 0.7 * r.max()),
+    (Box(-0.3, 0.7), (N,), lambda r: np.where(r > 0, 0.7 * r, -0.3 * r).sum()),
+    (NuclearBall(0.7), (4, 3), lambda r: 0.7 * spectral(r)),
+    (SpectralBall(0.7), (3, 6), lambda r: 0.7 * nuclear(r)),
+]
+
+
+def points(shape):
+    rng = np.random.default_rng(1)
+    for size in (1e-3, 0.3, 1.0, 10.0, 1e4):
+        yield size * rng.normal(size=shape)
+    yield np.ones(shape)
+    yield np.resize([1.0, -1.0, 1.0, 0.0], shape)
+    yield np.zeros(shape)
+
+
+@pytest.mark.parametrize(("psi", "shape", "norm", "dual"), NORMS, ids=label)
+@pytest.mark.parametrize("step", [1e-6, 1e-2, 0.4, 1.0, 30.0, 1e6])
+def test_norms_satisfy_their_optimality_conditions(psi, shape, norm, dual, step):
+    for v in points(shape):
+        p = psi.prox(v, step)
+        r = v - p
+        size = step + np.abs(v).max()
+        assert psi.value(p) == pytest.approx(norm(p), rel=1e-13, abs=1e-300)
+        assert dual(r) - step <= 1e-13 * size
+        assert abs(np.sum(r * p) - step * norm(p)) <= 1e-13 * size * (np.abs(v).sum() + norm(p))
+
+
+@pytest.mark.parametrize(("psi", "shape", "support"), SETS, ids=label)
+def test_projections_satisfy_their_optimality_conditions(psi, shape, support):
+    for v in points(shape):
+        p = psi.prox(v, 1.0)
+        assert psi.value(p) == 0.0
+        # The residual against the size of v: rounding v alone moves it by this much.
+        assert support(v - p) - np.sum((v - p) * p) <= 2e-14 * (1 + np.abs(v).sum())
+
+
+@pytest.mark.parametrize("step", [1e-3, 0.4, 5.0])
+def test_moreau(step):
+    """prox_{step psi}(v) + the projection of v onto the step-fold dual ball is v."""
+    for v in points((N,)):
+        for psi, dual_ball in (
+            (L1(0.7), LInfinityBall(0.7 * step)),
+            (L1(0.7, weights=WEIGHTS), Box(-0.7 * step * WEIGHTS, 0.7 * step * WEIGHTS)),
+            (L2(0.7), L2Ball(0.7 * step)),
+            (LInfinity(0.7), L1Ball(0.7 * step)),
+        ):
+            parts = psi.prox(v, step) + dual_ball.prox(v, 1.0)
+            np.testing.assert_allclose(parts, v, rtol=0, atol=4 * EPS * np.abs(v).max())
+    for v in points((4, 3)):
+        parts = Nuclear(0.7).prox(v, step) + SpectralBall(0.7 * step).prox(v, 1.0)
+        np.testing.assert_allclose(parts, v, rtol=0, atol=1e-13 * np.abs(v).max())
+
+
+@pytest.mark.parametrize("step", [1e-2, 0.4, 3.0])
+def test_other_optimality_conditions(step):
+    for v in points((N,)):
+        size = 1e-13 * (step + np.abs(v).max())
+        p = ElasticNet(0.7, 0.3).prox(v, step)
+        r = v - p - step * 0.7 * 0.7 * p
+        assert np.abs(r).max() <= step * 0.21 + size
+        assert np.abs(r[p != 0] - step * 0.21 * np.sign(p[p != 0])).max(initial=0) <= size
+
+        p = SparseGroupLasso(0.7, groups=GROUPS, l1_ratio=0.3).prox(v, step)
+        r = v - p
+        assert (group_norms(soft(r, step * 0.21)) <= step * 0.49 * ROOTS + size).all()
+        norm = 0.21 * np.abs(p).sum() + 0.49 * (ROOTS * group_norms(p)).sum()
+        assert abs(r @ p - step * norm) <= size * (1 + np.abs(v).sum())
+
+        p = TotalVariation(0.7).prox(v, step)
+        assert variation_residual(v, p, step * 0.7) <= size
+
+        p = AffineSubspace(MATRIX, np.ones(3)).prox(v, step)
+        assert np.abs(MATRIX @ p - 1).max() <= 64 * EPS * (1 + np.abs(p).max())
+        rest = (v - p) - np.linalg.pinv(MATRIX) @ (MATRIX @ (v - p))
+        assert np.abs(rest).max() <= size
+
+        p = L2Squared(0.7, weights=WEIGHTS).prox(v, step)
+        assert np.abs(p * (1 + step * 0.7 * WEIGHTS) - v).max() <= size
+
+
+def variation_residual(v, p, strength):
+    """Violation of: u_k = sum_{i <= k} (p - v)_i has |u| <= strength, and = strength * sign at every jump; u_n = 0."""
+    u = np.cumsum(p - v)
+    jumps = np.diff(p)
+    violations = [np.abs(u[-1:]), np.abs(u) - strength, np.abs(u[:-1] - strength * np.sign(jumps))[jumps != 0]]
+    return max(x.max(initial=0.0) for x in violations)
+
+
+@pytest.mark.parametrize("n", [2, 3, 10, 1000, 100_000])
+@pytest.mark.parametrize("strength", [1e-6, 0.3, 5.0, 1e3])
+def test_total_variation_of_long_sequences(n, strength):
+    rng = np.random.default_rng(n)
+    for v in (rng.normal(size=n), rng.normal(size=n).cumsum(), rng.integers(-2, 3, size=n).astype(float), np.ones(n)):
+        p = TotalVariation(strength).prox(v, 1.0)
+        assert variation_residual(v, p, strength) <= 64 * EPS * (strength + np.abs(v).max()) * np.sqrt(n)
+
+
+CONES = [
+    (Zero(), lambda x: 0, lambda x: []),
+    (L1(0.7, weights=WEIGHTS), lambda x: 0.7 * WEIGHTS @ cp.abs(x), lambda x: []),
+    (L1(0.7, bound=0.2), lambda x: 0.7 * cp.norm1(x), lambda x: [cp.abs(x) <= 0.2]),
+    (L2Squared(0.7), lambda x: 0.35 * cp.sum_squares(x), lambda x: []),
+    (ElasticNet(0.7, 0.3), lambda x: 0.21 * cp.norm1(x) + 0.245 * cp.sum_squares(x), lambda x: []),
+    (L2(0.7), lambda x: 0.7 * cp.norm2(x), lambda x: []),
+    (LInfinity(0.7), lambda x: 0.7 * cp.norm_inf(x), lambda x: []),
+    (
+        GroupLasso(0.3, groups=GROUPS),
+        lambda x: 0.3 * sum(ROOTS[g] * cp.norm2(x[g == GROUPS]) for g in range(6) if ROOTS[g] > 0),
+        lambda x: [],
+    ),
+    (
+        SparseGroupLasso(0.3, groups=GROUPS),
+        lambda x: (
+            0.15 * cp.norm1(x) + 0.15 * sum(ROOTS[g] * cp.norm2(x[g == GROUPS]) for g in range(6) if ROOTS[g] > 0)
+        ),
+        lambda x: [],
+    ),
+    (TotalVariation(0.7), lambda x: 0.7 * cp.norm1(cp.diff(x)), lambda x: []),
+    (FusedLasso(0.2, 0.3), lambda x: 0.2 * cp.norm1(x) + 0.3 * cp.norm1(cp.diff(x)), lambda x: []),
+    (L1Ball(1.5, weights=WEIGHTS), lambda x: 0, lambda x: [WEIGHTS @ cp.abs(x) <= 1.5]),
+    (L1Ball(1.5), lambda x: 0, lambda x: [cp.norm1(x) <= 1.5]),
+    (Simplex(1.5), lambda x: 0, lambda x: [x >= 0, cp.sum(x) == 1.5]),
+    (NonNegative(), lambda x: 0, lambda x: [x >= 0]),
+    (AffineSubspace(MATRIX, np.ones(3)), lambda x: 0, lambda x: [MATRIX @ x == 1]),
+]
+MATRICES = [
+    (Nuclear(0.7), lambda x: 0.7 * cp.normNuc(x), lambda x: []),
+    (Nuclear(0.3, bound=0.4), lambda x: 0.3 * cp.normNuc(x), lambda x: [cp.sigma_max(x) <= 0.4]),
+    (NuclearBall(1.5), lambda x: 0, lambda x: [cp.normNuc(x) <= 1.5]),
+    (SpectralBall(0.8), lambda x: 0, lambda x: [cp.sigma_max(x) <= 0.8]),
+]
+
+
+@pytest.mark.parametrize(
+    ("psi", "shape", "term", "constraints"),
+    [(psi, (N,), term, constraints) for psi, term, constraints in CONES]
+    + [(psi, (4, 3), term, constraints) for psi, term, constraints in MATRICES],
+    ids=label,
+)
+@pytest.mark.parametrize("step", [0.05, 1.0, 4.0])
+def test_no_worse_than_cvxpy(psi, shape, term, constraints, step):
+    v = np.random.default_rng(2).normal(size=shape)
+    x = cp.Variable(shape)
+    problem = cp.Problem(cp.Minimize(step * term(x) + 0.5 * cp.sum_squares(x - v)), constraints(x))
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    p = psi.prox(v, step)
+    objective = (0.0 if psi.constraint else step * psi.value(p)) + 0.5 * np.sum((p - v) ** 2)
+    # Their point is infeasible by their tolerance, which can make its objective smaller by about as much.
+    assert objective <= problem.value + 1e-9 * max(1.0, abs(problem.value))
+    np.testing.assert_allclose(p, x.value, atol=2e-5)
+
+
+def rational_projection(v, radius, absolute):
+    """Project onto the l1 ball or the simplex in rational arithmetic: no rounding at all."""
+    exact = [Fraction(float(x)) for x in v]
+    size = [abs(x) if absolute else x for x in exact]
+    radius = Fraction(radius)
+    if absolute and sum(size) <= radius:
+        return exact
+    theta = None
+    total = Fraction(0)
+    for k, x in enumerate(sorted(size, reverse=True), start=1):
+        total += x
+        if x > (total - radius) / k:
+            theta = (total - radius) / k
+    return [max(s - theta, 0) * (1 if x > 0 or not absolute else -1) for s, x in zip(size, exact, strict=True)]
+
+
+@pytest.mark.parametrize("radius", [1e-10, 0.5, 1.0, 37.0, 1e10])
+@pytest.mark.parametrize("magnitude", [1e-300, 1e-5, 1.0, 1e8, 1e17, 1e200])
+def test_projections_against_rational_arithmetic(radius, magnitude):
+    """Relative accuracy of eps in the radius, also where v is 1e200 times as large as the radius."""
+    rng = np.random.default_rng(3)
+    for n in (1, 2, 5, 40):
+        for v in (
+            rng.normal(size=n),
+            np.ones(n),
+            rng.integers(-2, 3, size=n).astype(float),
+            1 + 1e-9 * rng.normal(size=n),
+        ):
+            v = magnitude * v
+            for psi, absolute in ((L1Ball(radius), True), (Simplex(radius), False)):
+                exact = rational_projection(v, radius, absolute)
+                got = psi.prox(v, 1.0)
+                error = max(abs(float(Fraction(float(x)) - y)) for x, y in zip(got, exact, strict=True))
+                assert error <= 4 * EPS * radius
+                assert (
+                    abs(float(sum(abs(Fraction(float(x))) for x in got) - sum(abs(x) for x in exact)))
+                    <= 8 * EPS * radius
+                )
+
+
+@pytest.mark.parametrize("n", [65_536, 300_001])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_long_projections(n, dtype):
+    """From 65,536 on a sample guesses the threshold: also where the sample misleads."""
+    rng = np.random.default_rng(4)
+    spike = np.zeros(n)
+    spike[1] = 5.0
+    for v in (rng.normal(size=n), np.sort(rng.normal(size=n)), rng.standard_cauchy(size=n), spike, np.ones(n)):
+        v = v.astype(dtype)
+        for radius in (1e-3, 1.0, 100.0, 0.4 * float(np.abs(v).sum(dtype=np.float64))):
+            p = L1Ball(radius).prox(v, 1.0).astype(np.float64)
+            if np.abs(v).sum(dtype=np.float64) <= radius:
+                assert np.array_equal(p, v)
+                continue
+            eps = np.finfo(dtype).eps
+            assert abs(np.abs(p).sum() - radius) <= 8 * eps * radius
+            theta = (np.abs(v) - np.abs(p))[p != 0]
+            assert np.ptp(theta) <= 8 * eps * np.abs(v).max()
+            assert (np.abs(v)[p == 0] <= theta.min() + 8 * eps * np.abs(v).max()).all()
+
+
+@pytest.mark.parametrize("radius", [0.5, 4.0])
+@pytest.mark.parametrize("magnitude", [1.0, 1e8, 1e200])
+def test_weighted_ball_is_feasible_and_proportional(radius, magnitude):
+    rng = np.random.default_rng(5)
+    for _ in range(20):
+        v = magnitude * rng.normal(size=N)
+        p = L1Ball(radius, weights=WEIGHTS).prox(v, 1.0)
+        inside = (WEIGHTS * np.abs(v)).sum() <= radius
+        assert inside or abs((WEIGHTS * np.abs(p)).sum() - radius) <= 16 * EPS * radius
+        assert np.array_equal(p[WEIGHTS == 0], v[WEIGHTS == 0])
+        shrunk = (WEIGHTS > 0) & (p != 0)
+        theta = (np.abs(v) - np.abs(p))[shrunk] / WEIGHTS[shrunk]
+        assert np.ptp(theta) <= 16 * EPS * np.abs(v).max() / WEIGHTS[WEIGHTS > 0].min()
+
+
+def test_values_are_not_lost_to_overflow():
+    assert L2(1.0).value(np.full(4, 1e200)) == pytest.approx(2e200)
+    assert L2(1.0).value(np.full(4, 1e-200)) == pytest.approx(2e-200)
+    np.testing.assert_allclose(L2Ball(1.0).prox(np.full(4, 1e300), 1.0), 0.5)
+    np.testing.assert_allclose(L2Ball(1e-310).prox(np.full(4, 1e-200), 1.0), 0.5e-310, rtol=1e-6)
+    np.testing.assert_allclose(L2(1.0).prox(np.full(4, 1e-200), 1e-200), 0.5e-200)
+    psi = GroupLasso(1.0, groups=[0, 0, 1, 1], weights=[1.0, 1.0])
+    np.testing.assert_allclose(psi.prox(np.array([3e200, 4e200, 3e-200, 4e-200]), 2.5e-200)[2:], [1.5e-200, 2e-200])

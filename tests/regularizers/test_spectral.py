@@ -1,0 +1,161 @@
+"""Singular values: the method is chosen by cost, and no choice costs accuracy; the rank is what it says."""
+
+import numpy as np
+import pytest
+
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall, numerical_rank, spectral
+
+
+def with_singular_values(m, n, values, seed=0):
+    rng = np.random.default_rng(seed)
+    left = np.linalg.qr(rng.normal(size=(m, len(values))))[0]
+    right = np.linalg.qr(rng.normal(size=(n, len(values))))[0]
+    return left, np.asarray(values, dtype=float), right.T
+
+
+@pytest.fixture
+def used(monkeypatch):
+    """Record which factorisations ran."""
+    names = []
+
+    def spy_on(owner, name):
+        original = getattr(owner, name)
+
+        def spy(*args, **kwargs):
+            result = original(*args, **kwargs)
+            # The subspace iteration's own small problems do not count.
+            if result is not None and not (name == "eigh" and args[0].shape[0] in (16, 32)):
+                names.append(name)
+            return result
+
+        monkeypatch.setattr(owner, name, spy)
+
+    spy_on(np.linalg, "svd")
+    spy_on(np.linalg, "eigh")
+    spy_on(spectral, "_leading_eigenvectors")
+    return names
+
+
+@pytest.mark.parametrize(("m", "n"), [(20, 20), (60, 12), (12, 60), (200, 180)])
+@pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6, 1e8])
+def test_the_smallest_kept_singular_value_is_accurate(m, n, condition):
+    left, values, right = with_singular_values(m, n, np.geomspace(1.0, 1.0 / condition, 8))
+    threshold = 0.25 / condition
+    exact = (left * (values - threshold)) @ right
+    got, rank = Nuclear(1.0).prox_and_rank((left * values) @ right, threshold)
+    assert rank == 8
+    # A matrix product in float64 knows the matrix to eps sigma_1, so its singular values to eps * condition.
+    limit = max(1e-9, 1e-14 * condition)
+    smallest = np.linalg.svd(got, compute_uv=False)[7]
+    assert abs(smallest / (values[-1] - threshold) - 1) <= limit
+    assert np.linalg.norm(got - exact) <= 1e-12 * np.linalg.norm(exact) + 1e-15
+
+
+def test_an_ill_conditioned_kept_part_falls_back(used):
+    left, values, right = with_singular_values(30, 30, np.geomspace(1.0, 1e-5, 8))
+    Nuclear(1.0).prox((left * values) @ right, 5e-6)
+    assert used == ["eigh", "svd"]
+
+
+def test_a_tiny_threshold_goes_straight_to_the_decomposition(used):
+    Nuclear(1.0).prox(np.random.default_rng(0).normal(size=(30, 30)), 1e-8)
+    assert used == ["svd"]
+
+
+def low_rank_and_noise(m, n, rank, noise):
+    rng = np.random.default_rng(1)
+    return rng.normal(size=(m, rank)) @ rng.normal(size=(rank, n)) / np.sqrt(m) + noise * rng.normal(size=(m, n))
+
+
+@pytest.mark.parametrize(("m", "n"), [(300, 200), (200, 300), (160, 160)])
+@pytest.mark.parametrize("rank", [0, 1, 5, 15, 16, 18])
+def test_few_large_singular_values_are_found_and_verified(m, n, rank, used):
+    v = low_rank_and_noise(m, n, max(rank, 1), 1e-3) if rank else 1e-3 * np.random.default_rng(1).normal(size=(m, n))
+    threshold = 0.2 if rank else 0.05
+    reference = np.linalg.svd(v, full_matrices=False)
+    used.clear()
+    got, found = Nuclear(1.0).prox_and_rank(v, threshold)
+    assert found == rank
+    assert used[0] == "_leading_eigenvectors" or rank > 16 or rank == 0
+    exact = (reference[0] * np.maximum(reference[1] - threshold, 0)) @ reference[2]
+    assert np.abs(got - exact).max() <= 1e-11 * reference[1][0]
+
+
+def test_a_threshold_inside_the_bulk_is_still_exact():
+    """Where no gap separates kept and dropped, subspace iteration gives up and a full method decides."""
+    v = np.random.default_rng(2).normal(size=(200, 200))
+    left, values, right = np.linalg.svd(v)
+    for k in (1, 3, 10, 100):
+        threshold = 0.5 * (values[k - 1] + values[k])
+        got, rank = Nuclear(1.0).prox_and_rank(v, threshold)
+        assert rank == k
+        exact = (left * np.maximum(values - threshold, 0)) @ right
+        assert np.abs(got - exact).max() <= 1e-10
+
+
+def test_the_verification_sees_a_missed_eigenvalue():
+    gram = np.diag([9.0, 4.0, 1.0])
+    one = np.eye(3)
+    assert spectral._verified(gram, 2.0, np.array([4.0, 9.0]), one[:, [1, 0]]) is not None
+    assert spectral._verified(gram, 2.0, np.array([9.0]), one[:, [0]]) is None
+
+
+@pytest.mark.parametrize(("m", "n"), [(1, 1), (1, 7), (32, 32), (60, 20), (20, 60), (200, 160)])
+@pytest.mark.parametrize("quantile", [0.0, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("size", [1e-200, 1.0, 1e200])
+def test_the_rank_is_the_numerical_rank_after_the_wire_too(m, n, quantile, size):
+    v = size * low_rank_and_noise(m, n, 4, 0.05)
+    threshold = np.quantile(np.linalg.svd(v, compute_uv=False), quantile) * (1 + 1e-9)
+    layout = Layout.from_arrays({"w": v})
+    for psi in (Nuclear(1.0), Nuclear(1.0, bound=1.5 * threshold), NuclearBall(3 * threshold), SpectralBall(threshold)):
+        p, rank = psi.prox_and_rank(v, threshold)
+        wire = np.frombuffer(layout.flatten({"w": p}).tobytes())
+        assert numerical_rank(layout.views(wire)["w"]) == rank
+
+
+def test_nearly_equal_to_the_threshold():
+    """Singular values that exceed the threshold by rounding do not count."""
+    left, values, right = with_singular_values(40, 40, [3.0, 1.0 + 1e-15, 1.0, 1.0 - 1e-15, 0.5])
+    p, rank = Nuclear(1.0).prox_and_rank((left * values) @ right, 1.0)
+    assert rank == 1 == numerical_rank(p)
+    p, rank = Nuclear(1.0).prox_and_rank(np.eye(5), 1.0)
+    assert rank == 0
+    assert not p.any()
+
+
+def test_float32_is_computed_in_float64():
+    left, values, right = with_singular_values(50, 30, np.geomspace(1.0, 1e-4, 6))
+    v = ((left * values) @ right).astype(np.float32)
+    exact, rank = Nuclear(1.0).prox_and_rank(v.astype(np.float64), 5e-5)
+    got, rank32 = Nuclear(1.0).prox_and_rank(v, 5e-5)
+    assert got.dtype == np.float32
+    assert rank32 == rank
+    np.testing.assert_array_equal(got, exact.astype(np.float32))
+
+
+def test_equal_inputs_give_equal_bits_whatever_was_computed_before():
+    v = low_rank_and_noise(200, 200, 5, 0.01)
+    psi = Nuclear(1.0)
+    first = psi.prox(v, 0.4)
+    psi.prox(low_rank_and_noise(200, 200, 20, 0.01), 0.4)
+    assert np.array_equal(psi.prox(v, 0.4), first)
+
+
+def test_nan_and_infinity_are_not_hidden():
+    for bad in (np.nan, np.inf):
+        v = np.eye(3)
+        v[0, 1] = bad
+        for psi in (Nuclear(1.0), NuclearBall(1.0), SpectralBall(0.5)):
+            assert np.isnan(psi.prox(v, 1.0)).all()
+            assert not psi.value(v) < np.inf
+
+
+def test_subgradient_is_u_times_v():
+    w = np.diag([3.0, 2.0, 0.0])
+    np.testing.assert_allclose(Nuclear(0.5).subgradient(w), np.diag([0.5, 0.5, 0.0]), atol=1e-15)
+
+
+def test_bound_is_the_saddle_point_papers_map():
+    v = np.diag([3.0, 1.5, 0.5])
+    np.testing.assert_allclose(Nuclear(1.0, bound=0.75).prox(v, 1.0), np.diag([0.75, 0.5, 0.0]), atol=1e-15)

@@ -1,0 +1,257 @@
+"""The in-process grid and `simulate`."""
+
+import logging
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from problems import app_of, clients, flat, run, start_arrays
+
+from flwr_fco import _flower
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import FedDualAvg
+
+
+def strategy(**options):
+    return FedDualAvg(
+        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options}
+    )
+
+
+def test_same_seed_same_bits():
+    first, second = (flat(run(strategy(seed=3), clients(), 10).arrays) for _ in range(2))
+    assert first.tobytes() == second.tobytes()
+
+
+def test_a_second_start_begins_anew():
+    chosen = strategy(seed=3)
+    first = flat(run(chosen, clients(), 5).arrays)
+    second = flat(run(chosen, clients(), 5).arrays)
+    assert first.tobytes() == second.tobytes()
+
+
+def test_no_client_can_touch_what_another_is_sent():
+    """Flower's FedAvg puts one RecordDict into all messages; the grid must still isolate them."""
+    app = ClientApp()
+    seen = []
+
+    @app.train()
+    def vandal(message, context):
+        arrays, config = message.content["arrays"], message.content["config"]
+        seen.append((arrays["w"].numpy().tolist(), {**config, "list": list(config["list"])}))
+        reply = ArrayRecord({"w": Array(np.ones(2))})
+        arrays["w"].data = b""
+        arrays["extra"] = Array(np.zeros(1))
+        config["server-round"] = -1
+        config["list"].append(9)
+        message.content["more"] = MetricRecord()
+        return Message(RecordDict({"arrays": reply, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    simulate(
+        FedAvg(fraction_evaluate=0.0),
+        app,
+        num_nodes=3,
+        num_rounds=1,
+        initial_arrays={"w": np.zeros(2)},
+        train_config=ConfigRecord({"list": [1, 2]}),
+        progress=False,
+    )
+    assert seen == [([0.0, 0.0], {"list": [1, 2], "server-round": 1})] * 3
+
+
+def test_a_reply_cannot_be_changed_after_it_was_sent():
+    app = ClientApp()
+    kept = []
+
+    @app.train()
+    def train(message, context):
+        reply = RecordDict(
+            {"arrays": ArrayRecord({"w": Array(np.ones(2))}), "metrics": MetricRecord({"num-examples": 1})}
+        )
+        for old in kept:
+            old["arrays"]["w"] = Array(np.full(2, 1e9))
+        kept.append(reply)
+        return Message(reply, reply_to=message)
+
+    result = simulate(
+        FedAvg(fraction_evaluate=0.0), app, num_nodes=3, num_rounds=1, initial_arrays={"w": np.zeros(2)}, progress=False
+    )
+    np.testing.assert_array_equal(result.arrays["w"].numpy(), np.ones(2))
+
+
+def test_the_users_train_config_is_sent_and_not_changed():
+    seen = []
+    objectives = clients()
+
+    def load(context):
+        return objectives[context.node_config["partition-id"]]
+
+    from flwr_fco.client_apps import client_app
+
+    def spy(message, context, call_next):
+        seen.append(dict(message.content["config"]))
+        return call_next(message, context)
+
+    given = ConfigRecord({"temperature": 0.5})
+    simulate(
+        strategy(),
+        client_app(load, mods=[spy]),
+        num_nodes=4,
+        num_rounds=2,
+        initial_arrays=start_arrays(),
+        train_config=given,
+        progress=False,
+    )
+    assert dict(given) == {"temperature": 0.5}
+    assert {(c["temperature"], c["server-round"]) for c in seen} == {(0.5, 1), (0.5, 2)}
+
+
+def test_central_evaluation_at_intervals_first_and_last():
+    rounds = []
+
+    def evaluate(number, arrays):
+        rounds.append(number)
+        return MetricRecord({"n": number})
+
+    result = run(strategy(), clients(), 7, evaluate_fn=evaluate, evaluate_every=3)
+    assert rounds == [0, 3, 6, 7]
+    assert list(result.evaluate_metrics_serverapp) == rounds
+
+
+def test_federated_evaluation_is_of_the_primal_model():
+    objectives = clients()
+    result = run(strategy(), objectives, 3, fraction_evaluate=1.0)
+    sizes = np.array([o.num_examples for o in objectives])
+    expected = np.average([o.value(flat(result.arrays)) for o in objectives], weights=sizes)
+    assert result.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(expected, rel=1e-14)
+
+
+def test_round_zero_evaluates_the_start_as_given_feasible_or_not():
+    seen = {}
+    start = np.full(7, 9.0)
+    run(strategy(), clients(), 1, start=start, evaluate_fn=lambda n, arrays: seen.update({n: flat(arrays)}))
+    np.testing.assert_array_equal(seen[0], start)
+
+
+def test_the_logger_is_restored():
+    logger = logging.getLogger("flwr")
+    before = logger.level
+    run(strategy(), clients(), 1)
+    assert logger.level == before
+
+
+def test_the_state_of_nodes_is_kept_over_rounds_and_runs_are_apart():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        count = context.state.get("count", MetricRecord({"n": 0}))["n"] + 1
+        context.state["count"] = MetricRecord({"n": count})
+        arrays = ArrayRecord({"w": Array(np.full(1, float(count)))})
+        return Message(RecordDict({"arrays": arrays, "metrics": MetricRecord({"num-examples": 1})}), reply_to=message)
+
+    for _ in range(2):
+        result = simulate(
+            FedAvg(fraction_evaluate=0.0),
+            app,
+            num_nodes=2,
+            num_rounds=4,
+            initial_arrays={"w": np.zeros(1)},
+            progress=False,
+        )
+        assert result.arrays["w"].numpy()[0] == 4.0
+
+
+def test_push_and_pull():
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        return Message(RecordDict({"m": MetricRecord({"p": context.node_config["partition-id"]})}), reply_to=message)
+
+    grid = InProcessGrid(app, 3, node_config=lambda p: {"path": f"/data/{p}"})
+    with _flower.identity(grid.run_id):
+        numbers = grid.push_messages(
+            [grid.create_message(RecordDict(), "query", node, "1") for node in grid.get_node_ids()]
+        )
+        replies = grid.pull_messages(numbers)
+        assert [r.content["m"]["p"] for r in replies] == [0, 1, 2]
+        assert grid.pull_messages(numbers) == []
+    assert grid.contexts[3].node_config == {"path": "/data/1", "partition-id": 1, "num-partitions": 3}
+
+
+def test_a_handler_that_forgets_to_answer_is_silent():
+    app = ClientApp()
+
+    @app.query()
+    def query(message, context):
+        return None
+
+    grid = InProcessGrid(app, 1)
+    with _flower.identity(grid.run_id):
+        assert grid.send_and_receive([grid.create_message(RecordDict(), "query", 2, "1")]) == []
+
+
+@pytest.mark.parametrize(
+    "numbers", [{"num_nodes": 0}, {"num_rounds": -1}, {"evaluate_every": 0}], ids=lambda n: next(iter(n))
+)
+def test_bad_numbers_are_refused(numbers):
+    options = {"num_nodes": 4, "num_rounds": 1, "initial_arrays": start_arrays(), **numbers}
+    with pytest.raises(ConfigurationError, match=f"{next(iter(numbers))}={next(iter(numbers.values()))}"):
+        simulate(strategy(), app_of(clients()), **options)
+
+
+def test_float32_models_come_back_in_float32():
+    objectives = clients()
+    result = simulate(
+        strategy(),
+        app_of(objectives),
+        num_nodes=4,
+        num_rounds=3,
+        initial_arrays=start_arrays(dtype=np.float32),
+        progress=False,
+    )
+    assert result.arrays["coefficients"].dtype == "float32"
+
+
+def test_a_float32_wire_is_half_the_traffic_and_close():
+    exact = run(strategy(), clients(), 20)
+    rounded = run(strategy(wire_dtype="float32"), clients(), 20)
+    difference = np.abs(flat(exact.arrays) - flat(rounded.arrays)).max()
+    assert 0 < difference < 1e-5
+    header = 128
+    full, half = (r.train_metrics_clientapp[20]["bytes-up"] / 4 - header for r in (exact, rounded))
+    assert full == 2 * half
+
+
+def test_buffers_pass_through():
+    """A client that returns statistics and counters beside its increment: averaged, and the first reply's."""
+    from flwr_fco.client_apps import client_app
+
+    objectives = clients()
+    layout_arrays = dict(start_arrays().items())
+    layout_arrays["norm.running_mean"] = Array(np.zeros(2))
+    layout_arrays["norm.num_batches_tracked"] = Array(np.array(0))
+
+    def add_buffers(message, context, call_next):
+        assert "pass:norm.running_mean" in message.content["arrays"]
+        reply = call_next(message, context)
+        partition = context.node_config["partition-id"]
+        reply.content["arrays"]["pass:norm.running_mean"] = Array(np.full(2, float(partition)))
+        reply.content["arrays"]["pass:norm.num_batches_tracked"] = Array(np.array(10 + partition))
+        return reply
+
+    result = simulate(
+        strategy(weighting="uniform"),
+        client_app(lambda context: objectives[context.node_config["partition-id"]], mods=[add_buffers]),
+        num_nodes=4,
+        num_rounds=1,
+        initial_arrays=ArrayRecord(layout_arrays),
+        progress=False,
+    )
+    np.testing.assert_allclose(result.arrays["norm.running_mean"].numpy(), [1.5, 1.5])
+    assert result.arrays["norm.num_batches_tracked"].numpy() == 10

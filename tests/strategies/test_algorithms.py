@@ -1,0 +1,291 @@
+"""Every strategy against the paper's box, written again as a plain NumPy loop."""
+
+import numpy as np
+import pytest
+from problems import FEATURES, clients, flat, run
+
+from flwr_fco.protocol import random_generator
+from flwr_fco.regularizers import L1, L1Ball, Zero
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedDualAvgOSP, FedMid, FedMidOSP
+
+ROUNDS, ETA_C, ETA_S, LAMBDA, SEED = 7, 0.02, 0.7, 0.4, 5
+START = np.linspace(-1.0, 1.0, FEATURES + 1)
+
+
+def soft(v, a):
+    """prox of a * l1 on the coefficients, written differently from the package's kernel."""
+    w = v.copy()
+    w[:FEATURES] = np.sign(v[:FEATURES]) * np.maximum(np.abs(v[:FEATURES]) - a, 0.0)
+    return w
+
+
+def batches(objective, number, partition, epochs, size):
+    rng = random_generator(SEED, number, partition)
+    for _ in range(epochs):
+        order = rng.permutation(objective.num_examples)
+        yield from (order[i : i + size] for i in range(0, objective.num_examples, size))
+
+
+def gradient(objective, w, rows):
+    x, y = objective.features[rows], objective.targets[rows]
+    residual = x @ w[:FEATURES] + w[FEATURES] - y
+    return np.append(2 * x.T @ residual, 2 * residual.sum()) / len(rows)
+
+
+def mean(values, weights):
+    return sum(v * w for v, w in zip(values, weights, strict=True))
+
+
+def paper(name, objectives, weights, normalize):
+    w = z = START
+    t = 0.0
+    for number in range(1, ROUNDS + 1):
+        increments, works = [], []
+        for m, objective in enumerate(objectives):
+            point, dual, k = w.copy(), z.copy(), 0
+            for rows in batches(objective, number, m, epochs=2, size=5):
+                if name == "FedAvgSubgradient":
+                    s = LAMBDA * np.append(np.sign(point[:FEATURES]), 0.0)
+                    point = point - ETA_C * (gradient(objective, point, rows) + s)
+                elif name in ("FedMid", "FedMidOSP"):
+                    point = point - ETA_C * gradient(objective, point, rows)
+                    point = soft(point, ETA_C * LAMBDA) if name == "FedMid" else point
+                else:
+                    point = soft(dual, (t + ETA_C * k) * LAMBDA) if name == "FedDualAvg" else dual
+                    dual = dual - ETA_C * gradient(objective, point, rows)
+                k += 1
+            increments.append(dual - z if "Dual" in name else point - w)
+            works.append(ETA_C * k)
+        work = mean(works, weights)
+        if normalize:
+            increments = [i * work / own for i, own in zip(increments, works, strict=True)]
+        step = ETA_S * mean(increments, weights)
+        if name == "FedAvgSubgradient":
+            w = w + step
+        elif name in ("FedMid", "FedMidOSP"):
+            w = soft(w + step, ETA_S * work * LAMBDA)
+        else:
+            z, t = z + step, t + ETA_S * work
+            w = soft(z, t * LAMBDA)
+    return w
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("weighting", ["examples", "uniform"])
+@pytest.mark.parametrize("strategy", [FedAvgSubgradient, FedMid, FedMidOSP, FedDualAvg, FedDualAvgOSP])
+def test_strategy_is_the_papers_box(strategy, weighting, normalize):
+    objectives = clients()
+    result = run(
+        strategy(
+            regularizer=L1(LAMBDA),
+            client_lr=ETA_C,
+            server_lr=ETA_S,
+            local_epochs=2,
+            batch_size=5,
+            seed=SEED,
+            weighting=weighting,
+            normalize_local_work=normalize,
+        ),
+        objectives,
+        ROUNDS,
+        start=START,
+    )
+    sizes = np.array([objective.num_examples for objective in objectives])
+    weights = sizes / sizes.sum() if weighting == "examples" else np.full(len(sizes), 1 / len(sizes))
+    expected = paper(strategy.__name__, objectives, weights, normalize)
+    np.testing.assert_allclose(flat(result.arrays), expected, rtol=0, atol=1e-13)
+
+
+def test_worked_example_of_dual_averaging():
+    """Two clients with f(w) = (w - 1)^2 and (w - 3)^2, strength 1, one step of 0.25, by hand."""
+    from flwr.app import Array, ArrayRecord
+
+    from flwr_fco.client_apps import client_app
+    from flwr_fco.objectives import LeastSquares
+    from flwr_fco.simulation import simulate
+
+    objectives = [LeastSquares(np.ones((1, 1)), np.array([y]), intercept=False) for y in (1.0, 3.0)]
+    strategy = FedDualAvg(
+        regularizer=L1(1.0), client_lr=0.25, local_steps=1, batch_size=None, apply_to="*", fraction_evaluate=0.0
+    )
+    seen = []
+    simulate(
+        strategy,
+        client_app(lambda context: objectives[context.node_config["partition-id"]]),
+        num_nodes=2,
+        num_rounds=2,
+        initial_arrays=ArrayRecord({"coefficients": Array(np.zeros(1))}),
+        callbacks=[lambda number, arrays, metrics: seen.append((strategy.state.dual[0], strategy.state.elapsed))],
+    )
+    # Round 1: gradients -2 and -6 at 0, so z = 0.25 * 4 = 1, t = 0.25, w = 0.75.
+    # Round 2: gradients -0.5 and -4.5 at 0.75, so z = 1 + 0.25 * 2.5 = 1.625, t = 0.5.
+    assert seen == [(1.0, 0.25), (1.625, 0.5)]
+    assert strategy.retrieve(strategy.state)[0] == 1.125
+
+
+def test_elapsed_is_the_papers_product_for_equal_work():
+    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, server_lr=3.0, local_steps=4, batch_size=5)
+    run(strategy, clients(), 6)
+    assert strategy.state.elapsed == pytest.approx(3.0 * 0.01 * 6 * 4, rel=1e-14)
+
+
+def test_changing_rates_keep_psi_in_proportion():
+    """t is the sum of server_lr times the step sizes, whatever the schedules."""
+    strategy = FedDualAvg(
+        regularizer=L1(0.1), client_lr=lambda r: 0.1 / r, server_lr=lambda r: float(r), local_steps=2, batch_size=5
+    )
+    run(strategy, clients(), 4)
+    assert strategy.state.elapsed == pytest.approx(sum(r * 2 * 0.1 / r for r in range(1, 5)), rel=1e-14)
+
+
+def test_a_schedule_that_leaves_the_positive_numbers_is_an_error():
+    with pytest.raises(ValueError, match=r"client_lr\(2\)=0.0"):
+        run(FedDualAvg(client_lr=lambda r: 2.0 - r, batch_size=5), clients(), 3)
+
+
+def test_average_is_the_mean_of_the_rounds_primals():
+    seen = []
+    options = {"regularizer": L1(0.4), "client_lr": 0.02, "batch_size": 5, "seed": 1}
+    run(
+        FedDualAvg(**options),
+        clients(),
+        5,
+        callbacks=[lambda number, arrays, metrics: seen.append(flat(arrays))],
+    )
+    averaged = run(FedDualAvg(output="average", **options), clients(), 5)
+    np.testing.assert_allclose(flat(averaged.arrays), np.mean(seen, axis=0), rtol=0, atol=1e-15)
+
+
+def test_shadow_is_the_mean_of_the_retrieved_mean_duals():
+    objectives = clients()
+    result = run(
+        FedDualAvg(
+            output="shadow",
+            regularizer=L1(LAMBDA),
+            client_lr=ETA_C,
+            local_steps=3,
+            batch_size=5,
+            seed=SEED,
+            weighting="uniform",
+        ),
+        objectives,
+        4,
+    )
+    z, t, points = np.zeros(FEATURES + 1), 0.0, []
+    for number in range(1, 5):
+        duals = np.tile(z, (len(objectives), 1))
+        rows = []
+        for m, objective in enumerate(objectives):
+            rng, own = random_generator(SEED, number, m), []
+            while len(own) < 3:
+                order = rng.permutation(objective.num_examples)
+                own += [order[i : i + 5] for i in range(0, objective.num_examples, 5)]
+            rows.append(own)
+        for k in range(3):
+            for m, objective in enumerate(objectives):
+                primal = soft(duals[m], (t + ETA_C * k) * LAMBDA)
+                duals[m] = duals[m] - ETA_C * gradient(objective, primal, rows[m][k])
+            points.append(soft(duals.mean(axis=0), (t + ETA_C * (k + 1)) * LAMBDA))
+        z, t = duals.mean(axis=0), t + 3 * ETA_C
+    np.testing.assert_allclose(flat(result.arrays), np.mean(points, axis=0), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("strategy", [FedMid, FedMidOSP, FedDualAvg])
+def test_a_constraint_holds_from_the_first_round_on(strategy):
+    sums = []
+    run(
+        strategy(regularizer=L1Ball(1.5), client_lr=0.02, batch_size=5),
+        clients(),
+        8,
+        start=np.full(FEATURES + 1, 3.0),
+        callbacks=[lambda number, arrays, metrics: sums.append(np.abs(arrays["coefficients"].numpy()).sum())],
+    )
+    assert max(sums) <= 1.5 * (1 + 1e-15)
+
+
+def test_without_psi_and_with_server_rate_one_it_is_flowers_fedavg():
+    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.serverapp.strategy import FedAvg
+    from problems import start_arrays
+
+    from flwr_fco.simulation import simulate
+
+    objectives = clients()
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        partition = int(context.node_config["partition-id"])
+        w = flat(message.content["arrays"])
+        number = int(message.content["config"]["server-round"])
+        for rows in batches(objectives[partition], number, partition, epochs=1, size=5):
+            w = w - ETA_C * gradient(objectives[partition], w, rows)
+        arrays = ArrayRecord({"coefficients": Array(w[:FEATURES]), "intercept": Array(w[FEATURES:])})
+        metrics = MetricRecord({"num-examples": objectives[partition].num_examples})
+        return Message(RecordDict({"arrays": arrays, "metrics": metrics}), reply_to=message)
+
+    plain = simulate(
+        FedAvg(fraction_evaluate=0.0),
+        app,
+        num_nodes=len(objectives),
+        num_rounds=10,
+        initial_arrays=start_arrays(),
+        progress=False,
+    )
+    ours = run(
+        FedDualAvg(regularizer=Zero(), client_lr=ETA_C, batch_size=5, seed=SEED, normalize_local_work=False),
+        objectives,
+        10,
+    )
+    np.testing.assert_allclose(flat(ours.arrays), flat(plain.arrays), rtol=0, atol=1e-13)
+
+
+def test_unequal_sizes_reach_the_pooled_optimum_only_with_normalised_work():
+    from flwr_fco.reference import centralized_solution
+
+    objectives = clients(sizes=(10, 20, 40, 80, 160, 320))
+    optimum = centralized_solution(objectives, L1(0.1), tol=1e-12)
+    errors = {}
+    for normalize in (True, False):
+        result = run(
+            FedDualAvg(regularizer=L1(0.1), client_lr=0.0005, batch_size=10, normalize_local_work=normalize),
+            objectives,
+            2500,
+        )
+        errors[normalize] = np.abs(flat(result.arrays) - optimum).max()
+    assert errors[True] < 0.01
+    assert errors[False] > 5 * errors[True]
+
+
+def test_partial_participation_draws_from_seed_and_round():
+    samples = []
+    for _ in range(2):
+        seen = []
+        strategy = FedDualAvg(regularizer=L1(0.1), fraction_train=0.5, client_lr=0.01, batch_size=5, seed=9)
+        run(
+            strategy,
+            clients(),
+            12,
+            callbacks=[lambda n, a, m, s=strategy, seen=seen: seen.append(tuple(s.asked_partitions()))],
+        )
+        samples.append(seen)
+    assert samples[0] == samples[1]
+    assert len(set(samples[0])) > 1
+    assert all(len(sample) == 2 and list(sample) == sorted(sample) for sample in samples[0])
+
+
+def test_fused_epochs_are_the_same_steps():
+    """The compiled epoch is used with l1; the loop over minibatches must give the same."""
+    from flwr_fco.objectives import LeastSquares
+
+    class Stepwise(LeastSquares):
+        def minibatches(self, rng, batch_size, *, epochs=None, steps=None):
+            yield from super().minibatches(rng, batch_size, epochs=epochs, steps=steps)
+
+    results = []
+    for kind in (LeastSquares, Stepwise):
+        objectives = [kind(o.features, o.targets) for o in clients()]
+        strategy = FedDualAvg(regularizer=L1(0.4), client_lr=0.02, batch_size=5, local_steps=9)
+        results.append(flat(run(strategy, objectives, 10).arrays))
+    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=1e-14)

@@ -1,0 +1,413 @@
+"""What can go wrong with a reply (every row of Flower's failure table that a strategy can meet)."""
+
+import logging
+import re
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from problems import FEATURES, app_of, clients, flat, run, start_arrays
+
+from flwr_fco import _flower
+from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import FedDualAvg
+
+D = FEATURES + 1
+BAD_NODE = 3  # partition 1
+
+
+class Faulty(InProcessGrid):
+    """Replaces the training replies of one node in round 2."""
+
+    def __init__(self, app, num_nodes, fault, rounds=(2,), nodes=(BAD_NODE,), kind="train"):
+        super().__init__(app, num_nodes)
+        self.fault, self.rounds, self.nodes, self.kind = fault, rounds, nodes, kind
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        replies = super().send_and_receive(messages, timeout=timeout)
+        result = []
+        for message, reply in zip(messages, replies, strict=True):
+            number = message.metadata.group_id
+            hit = message.metadata.message_type == self.kind and message.metadata.dst_node_id in self.nodes
+            if hit and int(number) in self.rounds:
+                result.extend(self.fault(message, reply))
+            else:
+                result.append(reply)
+        return result
+
+
+def with_increment(change):
+    def fault(message, reply):
+        arrays = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
+        arrays = change(arrays)
+        content = reply.content.copy()
+        content["arrays"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+        return [Message(content=content, reply_to=message)]
+
+    return fault
+
+
+def with_metrics(change):
+    def fault(message, reply):
+        metrics = change(dict(reply.content["metrics"]))
+        content = reply.content.copy()
+        content["metrics"] = MetricRecord(metrics)
+        return [Message(content=content, reply_to=message)]
+
+    return fault
+
+
+def poison(value):
+    def change(arrays):
+        arrays["increment"][2] = value
+        return arrays
+
+    return with_increment(change)
+
+
+def error_of_the_superlink(message, reply):
+    """A dead SuperNode: the SuperLink answers under its own id; only the message id tells for whom."""
+    answer = Message(error=Error(5, "Node unavailable"), reply_to=message)
+    answer.metadata.__dict__["_src_node_id"] = 1
+    return [answer]
+
+
+def answer_of_another_round(message, reply):
+    reply.metadata.__dict__["_group_id"] = "1"
+    return [reply]
+
+
+def two_array_records(message, reply):
+    content = reply.content.copy()
+    content["more"] = ArrayRecord({"x": Array(np.zeros(2))})
+    return [Message(content=content, reply_to=message)]
+
+
+def two_metric_records(message, reply):
+    content = reply.content.copy()
+    content["more"] = MetricRecord({"x": 1})
+    return [Message(content=content, reply_to=message)]
+
+
+def pickled(message, reply):
+    content = reply.content.copy()
+    content["arrays"] = ArrayRecord({"increment": Array("float64", (D,), "pickle", b"cos\nsystem\n")})
+    return [Message(content=content, reply_to=message)]
+
+
+def garbled(message, reply):
+    content = reply.content.copy()
+    content["arrays"] = ArrayRecord({"increment": Array("float64", (D,), "numpy.ndarray", b"not an npy file")})
+    return [Message(content=content, reply_to=message)]
+
+
+FAULTS = {
+    "the client raised": (lambda m, r: [Message(error=Error(2, "boom"), reply_to=m)], "boom"),
+    "the process died, simulation": (lambda m, r: [Message(error=Error(0, "actor died"), reply_to=m)], "actor died"),
+    "the process died, deployment": (lambda m, r: [Message(error=Error(8, "unavailable"), reply_to=m)], "error 8"),
+    "the SuperNode was killed": (error_of_the_superlink, "partition 1.*Node unavailable"),
+    "timeout or no reply": (lambda m, r: [], None),
+    "NaN": (poison(np.nan), "1 NaN or infinite"),
+    "infinity": (poison(np.inf), "1 NaN or infinite"),
+    "another shape": (with_increment(lambda a: {"increment": a["increment"][:-1]}), r"float64\[6\], expected"),
+    "a broadcastable shape": (with_increment(lambda a: {"increment": a["increment"][:1]}), r"float64\[1\], expected"),
+    "another dtype": (with_increment(lambda a: {"increment": a["increment"].astype(np.float32)}), "float32"),
+    "another key": (with_increment(lambda a: {"weights": a["increment"]}), "weights"),
+    "a missing array": (with_increment(lambda a: {}), "expected"),
+    "one array too many": (with_increment(lambda a: {**a, "extra": a["increment"]}), "extra"),
+    "two ArrayRecords": (two_array_records, "exactly one ArrayRecord"),
+    "two MetricRecords": (two_metric_records, "exactly one MetricRecord"),
+    "no weight": (with_metrics(lambda m: {k: v for k, v in m.items() if k != "num-examples"}), "num-examples"),
+    "a negative weight": (with_metrics(lambda m: {**m, "num-examples": -3}), "num-examples"),
+    "a weight that is NaN": (with_metrics(lambda m: {**m, "num-examples": float("nan")}), "num-examples"),
+    "a list as weight": (with_metrics(lambda m: {**m, "num-examples": [1, 2]}), "num-examples"),
+    "no elapsed": (with_metrics(lambda m: {k: v for k, v in m.items() if k != "elapsed"}), "elapsed"),
+    "elapsed zero": (with_metrics(lambda m: {**m, "elapsed": 0.0}), "elapsed"),
+    "another round's stamp": (answer_of_another_round, "answers round 1"),
+    "not NumPy's format": (pickled, "pickle"),
+    "bytes that are no array": (garbled, "cannot be read"),
+}
+
+
+def strategy(**options):
+    return FedDualAvg(
+        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "seed": 1, "fraction_evaluate": 0.0, **options}
+    )
+
+
+def start_on(grid, chosen, rounds=3, **options):
+    with _flower.identity(grid.run_id):
+        return chosen.start(grid, start_arrays(), rounds, **options)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_bad_reply_is_left_out_logged_and_counted(name, caplog):
+    fault, reason = FAULTS[name]
+    result = start_on(Faulty(app_of(clients()), 4, fault), strategy())
+    metrics = result.train_metrics_clientapp
+    assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
+    assert [metrics[r]["num-replies"] for r in (1, 2, 3)] == [4, 3, 4]
+    assert np.isfinite(flat(result.arrays)).all()
+    warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING and "left out" in r.getMessage()]
+    if reason is not None:
+        assert len(warnings) == 1
+        assert "partition 1" in warnings[0]
+        assert re.search(reason, warnings[0])
+    # What is left is the round of the other three clients.
+    expected = start_on(Faulty(app_of(clients()), 4, lambda m, r: []), strategy())
+    np.testing.assert_array_equal(flat(result.arrays), flat(expected.arrays))
+
+
+def test_a_second_answer_of_the_same_node_is_left_out():
+    twice = start_on(Faulty(app_of(clients()), 4, lambda m, r: [r, r]), strategy())
+    once = start_on(Faulty(app_of(clients()), 4, lambda m, r: [r]), strategy())
+    np.testing.assert_array_equal(flat(twice.arrays), flat(once.arrays))
+
+
+def test_an_answer_from_a_node_that_was_not_asked_is_left_out():
+    def stranger(message, reply):
+        reply.metadata.__dict__["_src_node_id"] = 999
+        reply.metadata.__dict__["_reply_to_message_id"] = "no such message"
+        return [reply]
+
+    result = start_on(Faulty(app_of(clients()), 4, stranger), strategy())
+    assert result.train_metrics_clientapp[2]["num-left-out"] == 1
+
+
+def test_too_few_good_replies_leave_the_state_as_it_is():
+    seen = []
+    chosen = strategy(min_replies=4)
+    result = start_on(
+        Faulty(app_of(clients()), 4, poison(np.nan)),
+        chosen,
+        callbacks=[lambda n, a, m: seen.append((chosen.state, flat(a)))],
+    )
+    assert seen[0][0] is seen[1][0]
+    np.testing.assert_array_equal(seen[0][1], seen[1][1])
+    assert [result.train_metrics_clientapp[r]["skipped"] for r in (1, 2, 3)] == [0, 1, 0]
+    assert chosen.state.round == 2
+
+
+def test_no_good_reply_at_all_still_gives_the_initial_arrays():
+    everywhere = Faulty(app_of(clients()), 4, poison(np.nan), rounds=(1, 2, 3), nodes=range(10))
+    result = start_on(everywhere, strategy())
+    np.testing.assert_array_equal(flat(result.arrays), np.zeros(D))
+    assert all(result.train_metrics_clientapp[r]["skipped"] == 1 for r in (1, 2, 3))
+
+
+def test_weights_that_sum_to_zero_skip_the_round():
+    nobody = with_metrics(lambda m: {**m, "num-examples": 0})
+    result = start_on(Faulty(app_of(clients()), 4, nobody, nodes=range(10)), strategy())
+    assert [result.train_metrics_clientapp[r]["skipped"] for r in (1, 2, 3)] == [0, 1, 0]
+
+
+def test_an_update_that_overflows_is_skipped():
+    huge = with_increment(lambda a: {"increment": np.full(D, 1.5e308)})
+    chosen = strategy(server_lr=10.0)
+    result = start_on(Faulty(app_of(clients()), 4, huge, nodes=range(10)), chosen)
+    assert result.train_metrics_clientapp[2]["skipped"] == 1
+    assert np.isfinite(chosen.state.dual).all()
+
+
+def test_a_plan_that_a_node_has_lost_is_sent_again_in_the_same_round():
+    """A restarted SuperNode comes back with an empty state."""
+
+    class Restarting(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            if messages and messages[0].metadata.group_id == "2":
+                self.contexts[BAD_NODE].state.clear()
+            return super().send_and_receive(messages, timeout=timeout)
+
+    restarted = start_on(Restarting(app_of(clients()), 4), strategy())
+    whole = start_on(InProcessGrid(app_of(clients()), 4), strategy())
+    np.testing.assert_array_equal(flat(restarted.arrays), flat(whole.arrays))
+    assert restarted.train_metrics_clientapp[2]["num-left-out"] == 0
+    # The plan's arrays are none here, so only the dual is sent once more.
+    extra = restarted.train_metrics_clientapp[2]["bytes-down"] - whole.train_metrics_clientapp[2]["bytes-down"]
+    assert extra == whole.train_metrics_clientapp[2]["bytes-down"] // 4
+
+
+def test_the_plan_travels_once():
+    sizes = []
+
+    class Counting(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            sizes.append(sum("plan-header" in m.content["fco"] for m in messages))
+            return super().send_and_receive(messages, timeout=timeout)
+
+    start_on(Counting(app_of(clients()), 4), strategy(regularizer=L1(0.3, weights=np.arange(6.0))))
+    assert sizes == [4, 0, 0]
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        with_metrics(lambda m: {**m, "loss": float("nan")}),
+        with_metrics(lambda m: {k: v for k, v in m.items() if k != "num-examples"}),
+        lambda m, r: [Message(error=Error(2, "boom"), reply_to=m)],
+        lambda m, r: [],
+        two_metric_records,
+    ],
+    ids=["NaN", "no weight", "error", "absent", "two records"],
+)
+def test_bad_evaluations_are_left_out(fault):
+    grid = Faulty(app_of(clients()), 4, fault, kind="evaluate")
+    result = start_on(grid, strategy(fraction_evaluate=1.0))
+    metrics = result.evaluate_metrics_clientapp
+    assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
+    assert np.isfinite(metrics[2]["loss"])
+
+
+def test_odd_metrics_do_not_end_the_run():
+    odd = with_metrics(lambda m: {**m, "loss": [1.0, 2.0]})
+    result = start_on(Faulty(app_of(clients()), 4, odd, kind="evaluate"), strategy(fraction_evaluate=1.0))
+    assert "loss" not in result.evaluate_metrics_clientapp[2]
+
+
+# --- errors before anything happens ----------------------------------------------------------------------------------
+
+
+def test_a_clients_exception_is_raised_with_node_and_round():
+    def load(context):
+        if context.node_config["partition-id"] == 2:
+            raise OSError("disk on fire")
+        return clients()[0]
+
+    from flwr_fco.client_apps import client_app
+
+    with pytest.raises(ClientError, match=r"node 4 \(partition 2\) raised OSError in round 1 \(train\): disk on fire"):
+        simulate(strategy(), client_app(load), num_nodes=4, num_rounds=2, initial_arrays=start_arrays(), progress=False)
+
+
+def test_without_raise_errors_it_becomes_an_error_reply():
+    def load(context):
+        if context.node_config["partition-id"] == 2:
+            raise OSError("disk on fire")
+        return clients()[0]
+
+    from flwr_fco.client_apps import client_app
+
+    result = simulate(
+        strategy(),
+        client_app(load),
+        num_nodes=4,
+        num_rounds=2,
+        initial_arrays=start_arrays(),
+        raise_errors=False,
+        progress=False,
+    )
+    assert result.train_metrics_clientapp[1]["num-left-out"] == 1
+
+
+def test_a_sample_larger_than_the_number_of_nodes_is_refused_at_once():
+    with pytest.raises(ConfigurationError, match="min_train_nodes=9"):
+        run(strategy(min_train_nodes=9), clients(), 1)
+    with pytest.raises(ConfigurationError, match="min_available_nodes=5"):
+        run(strategy(min_available_nodes=5), clients(), 1)
+
+
+def test_waiting_for_nodes_has_a_limit():
+    grid = InProcessGrid(app_of(clients()), 4)
+    with pytest.raises(ConfigurationError, match="only 4 nodes connected within node_timeout=0"):
+        start_on(grid, strategy(min_available_nodes=5, node_timeout=0.0))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regularizer": 0.3}, "regularizer=0.3"),
+        ({"mirror_map": "euclidean"}, "mirror_map='euclidean'"),
+        ({"client_lr": 0.0}, "client_lr=0.0"),
+        ({"client_lr": float("nan")}, "client_lr=nan"),
+        ({"client_lr": True}, "client_lr=True"),
+        ({"server_lr": -1}, "server_lr=-1"),
+        ({"local_steps": 3, "local_epochs": 2}, "give one of them"),
+        ({"local_steps": 0}, "local_steps=0"),
+        ({"batch_size": 2.5}, "batch_size=2.5"),
+        ({"weighting": "size"}, "weighting='size'"),
+        ({"seed": -1}, "seed=-1"),
+        ({"seed": 2**32}, "seed=4294967296"),
+        ({"min_replies": 0}, "min_replies=0"),
+        ({"scope": "all"}, "scope='all'"),
+        ({"output": "mean"}, "output='mean'"),
+        ({"wire_dtype": "float16"}, "wire_dtype='float16'"),
+        ({"fraction_train": 1.5}, "fraction_train=1.5"),
+        ({"output": "shadow"}, "local_steps"),
+        ({"client": "changed"}, "client='changed'"),
+    ],
+)
+def test_bad_arguments_are_named_with_their_value(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        FedDualAvg(**options)
+
+
+def test_an_objective_of_another_shape_is_an_error_that_says_so():
+    from flwr_fco.objectives import LeastSquares
+
+    other = [LeastSquares(np.ones((4, 3)), np.ones(4))] * 4
+    with pytest.raises(ClientError, match="the server's model is"):
+        run(strategy(), other, 1)
+
+
+def test_flowers_differential_privacy_wrappers_are_refused():
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+    wrapped = DifferentialPrivacyServerSideFixedClipping(strategy(), 1.0, 1.0, 4)
+    with pytest.raises(ConfigurationError, match="differential-privacy"):
+        simulate(wrapped, app_of(clients()), num_nodes=4, num_rounds=1, initial_arrays=start_arrays(), progress=False)
+
+
+def test_mods_that_clip_are_refused():
+    from flwr.clientapp.mod import fixedclipping_mod
+
+    from flwr_fco.client_apps import client_app
+
+    with pytest.raises(ConfigurationError, match="fixedclipping_mod"):
+        client_app(lambda context: clients()[0], mods=[fixedclipping_mod])
+
+
+def test_a_foreign_strategy_gets_an_error_that_names_the_cause():
+    from flwr.serverapp.strategy import FedAvg
+
+    with pytest.raises(ClientError, match="comes from a strategy that is not of flwr_fco"):
+        simulate(
+            FedAvg(fraction_evaluate=0.0),
+            app_of(clients()),
+            num_nodes=4,
+            num_rounds=1,
+            initial_arrays=start_arrays(),
+            progress=False,
+        )
+
+
+def test_hooks_out_of_turn_are_refused():
+    chosen = strategy()
+    grid = InProcessGrid(app_of(clients()), 4)
+    start_on(grid, chosen, rounds=1)
+    with pytest.raises(ConfigurationError, match="round 7"):
+        chosen.aggregate_train(7, [])
+
+
+def test_a_client_never_returns_none():
+    """A handler that returns nothing hangs a SuperNode; ours answers even when it has nothing to say."""
+    app = app_of(clients())
+    grid = InProcessGrid(app, 1)
+    context = grid.contexts[2]
+    with _flower.identity(grid.run_id):
+        question = Message(content=RecordDict(), dst_node_id=2, message_type="query.partition", group_id="0")
+        _flower.set_message_id(question, "1")
+        assert app(question, context).content["metrics"]["partition-id"] == 0
+        chosen = strategy(min_train_nodes=1, min_available_nodes=1)
+        chosen.prepare(start_arrays())
+        (message,) = chosen.configure_train(1, start_arrays(), ConfigRecord(), grid)
+        del message.content["fco"]["plan-header"]
+        _flower.set_message_id(message, "2")
+        assert "plan-missing" in app(message, context).content["metrics"]

@@ -1,0 +1,155 @@
+"""Who is asked: partition ids, samples, nodes that come and go."""
+
+import logging
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from problems import app_of, clients, flat, run, start_arrays
+
+from flwr_fco import _flower
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDualAvg
+
+
+def strategy(**options):
+    return FedDualAvg(
+        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options}
+    )
+
+
+class Discreet(InProcessGrid):
+    """A grid that does not know partitions, as Flower's: the nodes must be asked. Node ids come in another order."""
+
+    def __init__(self, app, num_nodes):
+        super().__init__(app, num_nodes)
+        self.questions = 0
+        self.hidden = self.partition_ids
+        del self.partition_ids
+
+    def get_node_ids(self):
+        return sorted(self.contexts, reverse=True)
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        self.questions += sum(m.metadata.message_type == "query.partition" for m in messages)
+        return super().send_and_receive(messages, timeout=timeout)
+
+    def _deliver(self, message):
+        self.partition_ids = self.hidden
+        try:
+            return super()._deliver(message)
+        finally:
+            del self.partition_ids
+
+
+def start_on(grid, chosen, rounds=3):
+    with _flower.identity(grid.run_id):
+        return chosen.start(grid, start_arrays(), rounds)
+
+
+def test_the_handshake_makes_the_order_of_nodes_irrelevant():
+    grid = Discreet(app_of(clients()), 4)
+    asked = start_on(grid, strategy(fraction_train=0.5), rounds=6)
+    known = run(strategy(fraction_train=0.5), clients(), 6)
+    assert flat(asked.arrays).tobytes() == flat(known.arrays).tobytes()
+    assert grid.questions == 4
+
+
+def test_without_partition_ids_the_run_says_that_it_is_not_reproducible(caplog):
+    inner = app_of(clients())
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        return inner(message, context)
+
+    grid = Discreet(app, 4)
+    grid.raise_errors = False
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        result = start_on(grid, strategy(), rounds=1)
+    assert result.train_metrics_clientapp[1]["num-replies"] == 4
+    assert "4 of 4 nodes have no partition id of their own" in caplog.text
+
+
+def test_two_nodes_of_one_partition_are_noticed(caplog):
+    class Twins(InProcessGrid):
+        def __init__(self, app, num_nodes):
+            super().__init__(app, num_nodes)
+            self.partition_ids[5] = self.partition_ids[4]
+
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        start_on(Twins(app_of(clients()), 4), strategy(), rounds=1)
+    assert "1 of 4 nodes" in caplog.text
+
+
+def test_nodes_may_come_and_go():
+    grid = InProcessGrid(app_of(clients()), 4)
+    everybody = list(grid.contexts)
+    present = {1: everybody[:2], 2: everybody, 3: everybody[1:]}
+    chosen = strategy()
+    asked = []
+    with _flower.identity(grid.run_id):
+        chosen.prepare(start_arrays())
+        for number, nodes in present.items():
+            grid.get_node_ids = lambda nodes=nodes: nodes
+            messages = chosen.configure_train(number, start_arrays(), ConfigRecord(), grid)
+            asked.append(chosen.asked_partitions())
+            chosen.aggregate_train(number, grid.send_and_receive(messages))
+    assert asked == [[0, 1], [0, 1, 2, 3], [1, 2, 3]]
+    assert chosen.state.round == 3
+
+
+def test_fractions_are_not_rounded_down_by_binary_arithmetic():
+    """int(0.29 * 100) is 28."""
+    many = clients(sizes=(3,) * 100)
+    chosen = strategy(fraction_train=0.29)
+    run(chosen, many, 1)
+    assert len(chosen.asked_partitions()) == 29
+
+
+def test_the_sample_is_uniform():
+    """Each of 10 nodes is in 3 of 10 samples, up to five standard deviations of a binomial over 600 rounds."""
+    many = clients(sizes=(3,) * 10)
+    chosen = strategy(fraction_train=0.3)
+    counts = np.zeros(10)
+
+    def count(number, arrays, metrics):
+        counts[chosen.asked_partitions()] += 1
+
+    run(chosen, many, 600, callbacks=[count])
+    assert np.abs(counts - 180).max() < 5 * np.sqrt(600 * 0.3 * 0.7)
+
+
+def test_training_can_be_switched_off():
+    result = run(strategy(fraction_train=0.0), clients(), 2)
+    np.testing.assert_array_equal(flat(result.arrays), np.zeros(7))
+
+
+def test_a_callback_ends_the_run():
+    rounds = []
+    run(strategy(), clients(), 10, callbacks=[lambda n, a, m: rounds.append(n), lambda n, a, m: n == 4])
+    assert rounds == [1, 2, 3, 4]
+
+
+def test_the_summary_is_a_tree_that_says_where_psi_acts(caplog):
+    chosen = strategy(client_lr=lambda r: 0.1 / r)
+    chosen.prepare(start_arrays())
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        chosen.summary()
+    assert "├──> FedDualAvg settings:" in caplog.text
+    assert "L1(strength=0.3, weights=None, bound=None) on coefficients (scope: each)" in caplog.text
+    assert "1 epoch(s) in batches of 5" in caplog.text
+    assert "Sampling:" in caplog.text
+
+
+def test_messages_carry_the_round_as_their_stamp():
+    grid = InProcessGrid(app_of(clients()), 4)
+    chosen = strategy()
+    with _flower.identity(grid.run_id):
+        messages = chosen.configure_train(1, start_arrays(), ConfigRecord(), grid)
+        reply = Message(content=RecordDict(), reply_to=messages[0])
+    assert {m.metadata.group_id for m in messages} == {"1"}
+    assert reply.metadata.group_id == "1"
+    assert len({id(m.content) for m in messages}) == 4

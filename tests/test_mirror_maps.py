@@ -1,0 +1,497 @@
+"""Mirror maps against outside oracles, hand-worked numbers and degenerate cases."""
+
+import cvxpy as cp
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose
+
+from flwr_fco.errors import ConfigurationError, SpecError, UnsupportedPairError
+from flwr_fco.mirror_maps import (
+    DiagonalMetric,
+    Euclidean,
+    MirrorMap,
+    OrthantEntropy,
+    PNorm,
+    Product,
+    SimplexEntropy,
+)
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers import (
+    L1,
+    L2,
+    Box,
+    ElasticNet,
+    L1Ball,
+    L2Ball,
+    L2Squared,
+    LInfinityBall,
+    NonNegative,
+    Nuclear,
+    Simplex,
+    Zero,
+)
+
+CENTER = np.array([0.5, -1.0, 0.0, 2.0, 0.25])
+WEIGHTS = np.array([0.2, 1.0, 3.0, 0.5, 2.0])
+
+
+# ---- CVXPY ----------------------------------------------------------------------------------------------------------
+
+
+def oracle_h(mirror_map, w):
+    """Return h as a CVXPY expression and its constraints."""
+    if isinstance(mirror_map, DiagonalMetric):
+        return 0.5 * cp.sum(cp.multiply(mirror_map.weights, cp.square(w))), []
+    if isinstance(mirror_map, PNorm):
+        u = w if mirror_map.center is None else w - mirror_map.center
+        norm = cp.pnorm(u, mirror_map.q)
+        inside = [] if mirror_map.radius is None else [norm <= mirror_map.radius]
+        return 0.5 * (mirror_map.p - 1.0) * cp.square(norm), inside
+    on_simplex = [cp.sum(w) == mirror_map.radius] if isinstance(mirror_map, SimplexEntropy) else []
+    return -cp.sum(cp.entr(w)) - cp.sum(w), on_simplex
+
+
+def oracle_psi(psi, w):
+    """Return psi as a CVXPY expression and its constraints."""
+    match psi:
+        case Zero():
+            return 0.0, []
+        case L1():
+            return psi.strength * cp.norm1(w), [] if psi.bound is None else [cp.abs(w) <= psi.bound]
+        case L2Squared():
+            return 0.5 * psi.strength * cp.sum_squares(w), []
+        case ElasticNet():
+            ridge = 0.5 * (1.0 - psi.l1_ratio) * cp.sum_squares(w)
+            return psi.strength * (psi.l1_ratio * cp.norm1(w) + ridge), []
+        case Box():
+            return 0.0, [w >= psi.lower, w <= psi.upper]
+        case NonNegative():
+            return 0.0, [w >= 0]
+        case LInfinityBall():
+            return 0.0, [cp.abs(w) <= psi.radius]
+        case L1Ball():
+            weights = 1.0 if psi.weights is None else psi.weights
+            return 0.0, [cp.sum(cp.multiply(weights, cp.abs(w))) <= psi.radius]
+        case L2Ball():
+            return 0.0, [cp.norm2(w) <= psi.radius]
+        case Simplex():
+            return 0.0, [w >= 0, cp.sum(w) == psi.radius]
+
+
+@pytest.mark.parametrize(
+    "psi",
+    [
+        Zero(),
+        L1(0.3),
+        L1(0.3, bound=0.35),
+        L2Squared(0.7),
+        ElasticNet(0.6, 0.4),
+        Box(0.1, 0.4),
+        NonNegative(),
+        LInfinityBall(0.3),
+        L1Ball(1.2),
+        L1Ball(0.9, weights=WEIGHTS),
+        L2Ball(0.6),
+        Simplex(1.0),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize(
+    "mirror_map",
+    [
+        DiagonalMetric(WEIGHTS),
+        PNorm(3.0),
+        PNorm(4.0, radius=1.5),
+        PNorm(3.0, center=CENTER, radius=2.6),
+        OrthantEntropy(),
+        SimplexEntropy(),
+    ],
+    ids=lambda mirror_map: repr(mirror_map)[:40],
+)
+def test_retrieve_agrees_with_cvxpy(mirror_map, psi):
+    """The oracle is good to about 1e-8 in the objective: ours must not be worse, and near in the point."""
+    z = np.array([1.5, -0.8, 0.3, 2.5, 0.4])
+    t = 0.6
+    ours = mirror_map.retrieve(z, t, psi)
+    w = cp.Variable(5)
+    h, domain = oracle_h(mirror_map, w)
+    value, constraints = oracle_psi(psi, w)
+    problem = cp.Problem(cp.Minimize(-z @ w + t * value + h), domain + constraints)
+    problem.solve(solver=cp.CLARABEL, tol_gap_abs=1e-11, tol_gap_rel=1e-11, tol_feas=1e-11)
+    assert problem.status in (cp.OPTIMAL, cp.OPTIMAL_INACCURATE)
+    objective = -float(z @ ours) + t * psi.value(ours) + mirror_map.value(ours)
+    assert objective == pytest.approx(problem.value, rel=1e-6, abs=1e-6)
+    assert_allclose(ours, w.value, atol=2e-3)
+
+
+# ---- First-order conditions -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("p", [2.5, 4.0, 12.0])
+def test_elastic_net_in_the_p_norm_satisfies_its_first_order_conditions(p):
+    z = np.array([3.0, -0.5, 0.1, -2.0, 0.0])
+    t, psi = 0.7, ElasticNet(0.5, 0.4)
+    w = PNorm(p).retrieve(z, t, psi)
+    residual = z - PNorm(p).gradient(w) - t * psi.strength * (1 - psi.l1_ratio) * w
+    threshold = t * psi.strength * psi.l1_ratio
+    active = w != 0
+    assert active.tolist() == [True, True, False, True, False]
+    assert np.abs(residual - threshold * np.sign(w))[active].max() <= 1e-12
+    assert np.abs(residual[~active]).max() <= threshold
+
+
+def test_squared_l2_in_the_orthant_is_the_lambert_function():
+    """log w + t b w = z: at z = 1 and t b = 1 the answer is w = 1; and residuals vanish over twelve decades."""
+    assert OrthantEntropy().retrieve(np.array([1.0]), 1.0, L2Squared(1.0)) == pytest.approx(1.0, abs=1e-15)
+    z = np.linspace(-30.0, 600.0, 64)
+    for strength in (1e-6, 1.0, 1e6):
+        w = OrthantEntropy().retrieve(z, 1.0, L2Squared(strength))
+        residual = np.log(w) + strength * w - z
+        assert np.abs(residual).max() <= 1e-12 * 600
+
+
+def test_capped_simplex_satisfies_its_first_order_conditions():
+    z = np.array([4.0, 3.0, 0.0, -1.0, 3.5])
+    w = SimplexEntropy().retrieve(z, 2.0, Box(0.05, 0.4))
+    assert w.sum() == pytest.approx(1.0, abs=1e-15)
+    free = (w > 0.05) & (w < 0.4)
+    multiplier = (z - np.log(w))[free]
+    assert np.ptp(multiplier) <= 1e-12
+    assert (z - np.log(w))[w == 0.4].min() >= multiplier.mean() >= (z - np.log(w))[w == 0.05].max()
+
+
+def test_balls_under_a_metric_have_one_multiplier():
+    z = np.array([3.0, -1.0, 0.2, 4.0, -2.0])
+    metric = DiagonalMetric(WEIGHTS)
+    w = metric.retrieve(z, 1.0, L1Ball(1.5))
+    assert np.abs(w).sum() == pytest.approx(1.5, rel=1e-14)
+    theta = (np.abs(z) - WEIGHTS * np.abs(w))[w != 0]
+    assert np.ptp(theta) <= 1e-12
+    assert np.abs(z)[w == 0].max() <= theta.max()
+    w = metric.retrieve(z, 1.0, L2Ball(0.5))
+    assert np.linalg.norm(w) == pytest.approx(0.5, rel=1e-14)
+    assert np.ptp(z / w - WEIGHTS) <= 1e-11
+    w = metric.retrieve(z, 1.0, Simplex(2.0))
+    assert w.sum() == pytest.approx(2.0, rel=1e-14)
+    assert np.ptp((z - WEIGHTS * w)[w > 0]) <= 1e-12
+
+
+# ---- Hand-worked numbers --------------------------------------------------------------------------------------------
+
+
+def test_p_norm_by_hand():
+    """p = 4, z = (2, 0): n = 2, grad h* = 2/3 (1)^3 = 2/3; z = (1, 1): n = 2^(1/4), n/3 n^-3 = 2^(-1/2)/3."""
+    assert_allclose(PNorm(4.0).conjugate_gradient(np.array([2.0, 0.0])), [2 / 3, 0.0], rtol=1e-15)
+    assert_allclose(PNorm(4.0).conjugate_gradient(np.ones(2)), np.full(2, 2**-0.5 / 3), rtol=1e-15)
+    # h((1, 0)) = 3/2, its gradient is (3, 0).
+    assert PNorm(4.0).value(np.array([1.0, 0.0])) == pytest.approx(1.5, rel=1e-15)
+    assert_allclose(PNorm(4.0).gradient(np.array([1.0, 0.0])), [3.0, 0.0], rtol=1e-15)
+
+
+@pytest.mark.parametrize("p", [2.0, 3.0, 5.5, 12.0])
+def test_p_norm_is_the_formula_of_the_paper(p):
+    """n/(p-1) |z/n|^(p-1) sign(z), and P(z) with the ball, where the formula itself does not overflow."""
+    z = np.random.default_rng(0).normal(size=700)
+    n = np.linalg.norm(z, p)
+    expected = n / (p - 1) * np.abs(z / n) ** (p - 1) * np.sign(z)
+    assert_allclose(PNorm(p).conjugate_gradient(z), expected, rtol=1e-13)
+    for radius in (0.1, 1e6):
+        shrunk = expected / (1.0 + max(n / ((p - 1) * radius) - 1.0, 0.0))
+        center = np.linspace(-1, 1, 700)
+        assert_allclose(PNorm(p, center, radius).conjugate_gradient(z), center + shrunk, rtol=1e-13)
+        assert_allclose(PNorm(p, center, radius).retrieve(z, 3.0, Zero()), center + shrunk, rtol=1e-13)
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-160, 1e160, 1e300])
+@pytest.mark.parametrize("p", [2.0, 12.0, 13.86])
+def test_p_norm_is_homogeneous_at_every_size(p, size):
+    z = np.random.default_rng(1).uniform(-1, 1, size=50)
+    assert_allclose(
+        PNorm(p).conjugate_gradient(size * z) / size, PNorm(p).conjugate_gradient(z), rtol=1e-12, atol=1e-15
+    )
+    assert_allclose(PNorm(p).gradient(size * z) / size, PNorm(p).gradient(z), rtol=1e-12)
+    assert_allclose(
+        PNorm(p).retrieve(size * z, size, L1(0.1)) / size, PNorm(p).retrieve(z, 1.0, L1(0.1)), rtol=1e-12, atol=1e-15
+    )
+    assert_allclose(
+        PNorm(p).retrieve(size * z, 1.0, ElasticNet(0.5, 0.0)) / size,
+        PNorm(p).retrieve(z, 1.0, ElasticNet(0.5, 0.0)),
+        rtol=1e-11,
+        atol=1e-15,
+    )
+
+
+def test_float32_range_of_the_authors_code_is_left_far_behind():
+    """Their float32 powers give NaN for ||z|| above about 1,600 and below 1e-4."""
+    for size in (1e-5, 1e5):
+        w = PNorm(12.0).conjugate_gradient(np.full(1024, size))
+        assert_allclose(w, size * 1024 ** (-10 / 12) / 11, rtol=1e-13)
+
+
+@pytest.mark.parametrize(
+    "psi", [Zero(), L1(0.4), ElasticNet(0.4), Box(-0.3, 0.2), L1Ball(1.0), L2Ball(0.5), Simplex()], ids=repr
+)
+def test_p_of_two_and_unit_weights_are_euclidean(psi):
+    z = np.random.default_rng(2).normal(size=9)
+    expected = Euclidean().retrieve(z, 0.7, psi)
+    assert_allclose(PNorm(2.0).retrieve(z, 0.7, psi), expected, rtol=1e-13, atol=1e-15)
+    assert_allclose(DiagonalMetric(np.ones(9)).retrieve(z, 0.7, psi), expected, rtol=1e-13, atol=1e-15)
+    assert_allclose(PNorm(2.0).gradient(z), z, rtol=1e-15)
+    assert PNorm(2.0).value(z) == pytest.approx(Euclidean().value(z), rel=1e-14)
+
+
+def test_duals_of_the_interior_come_back():
+    z = np.random.default_rng(3).uniform(0.5, 2.0, size=20)
+    for mirror_map in (Euclidean(), PNorm(12.0), PNorm(12.0, radius=50.0), DiagonalMetric(z), OrthantEntropy()):
+        assert_allclose(mirror_map.gradient(mirror_map.conjugate_gradient(z)), z, rtol=1e-13)
+    # On the simplex, up to a constant.
+    back = SimplexEntropy(3.0).gradient(SimplexEntropy(3.0).conjugate_gradient(z))
+    assert np.ptp(back - z) <= 1e-13
+    # On the border of the q-ball, up to a positive multiple.
+    back = PNorm(12.0, radius=0.01).gradient(PNorm(12.0, radius=0.01).conjugate_gradient(z))
+    assert np.ptp(back / z) <= 1e-13
+    assert 0 < (back / z)[0] < 1
+
+
+def test_p_norm_around_a_center_starts_at_the_center():
+    reference = np.array([1.0, -2.0, 0.0])
+    stage = PNorm(12.0, center=reference, radius=0.5)
+    assert_allclose(stage.start(3), reference)
+    assert not stage.gradient(reference).any()
+    far = stage.conjugate_gradient(np.array([1e5, -1.0, 3.0]))
+    assert np.linalg.norm(far - reference, stage.q) == pytest.approx(0.5, rel=1e-14)
+
+
+def test_p_norm_with_l1_keeps_exact_zeros_and_composes_with_center_and_ball():
+    z = np.array([2.0, -0.3, 1.0])
+    assert (PNorm(12.0).retrieve(z, 1.0, L1(0.5)) != 0).tolist() == [True, False, True]
+    # A strong l1 pulls a centred map from its center to exactly 0, as far as the ball lets it.
+    centred = PNorm(3.0, center=np.array([0.1, -0.2, 0.3]))
+    assert not centred.retrieve(np.zeros(3), 1e3, L1(1.0)).any()
+    kept = PNorm(3.0, center=np.array([0.1, -0.2, 0.3]), radius=0.1).retrieve(np.zeros(3), 1e3, L1(1.0))
+    assert np.linalg.norm(kept - [0.1, -0.2, 0.3], 1.5) == pytest.approx(0.1, rel=1e-12)
+
+
+def test_theory_takes_two_log_d():
+    assert PNorm.for_dimension(1024).p == pytest.approx(2 * np.log(1024))
+    assert PNorm.for_dimension(1).p == 2.0
+
+
+# ---- Entropy --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("error")
+def test_simplex_with_duals_in_the_tens_of_thousands():
+    """Softmax of +-3e4 overflows without the shift; capped, three of five take the cap and one the rest."""
+    z = np.array([3e4, 2e4, 1e4, -1e4, -3e4])
+    w = SimplexEntropy().conjugate_gradient(z)
+    assert_allclose(w, [1, 0, 0, 0, 0], atol=1e-300)
+    assert (w > 0).all()
+    assert np.isfinite(SimplexEntropy().gradient(w)).all()
+    capped = SimplexEntropy().retrieve(z, 1.0, Box(0.0, 0.3))
+    assert_allclose(capped, [0.3, 0.3, 0.3, 0.1, 0.0], atol=1e-15)
+    assert capped.sum() == pytest.approx(1.0, abs=1e-15)
+    near = SimplexEntropy().conjugate_gradient(3e4 + np.log([1.0, 3.0]))
+    assert_allclose(near, [0.25, 0.75], rtol=1e-11)
+
+
+def test_equal_weights_of_l1_change_nothing_on_the_simplex_and_unequal_ones_shift():
+    z = np.array([0.3, -1.0, 2.0])
+    assert_allclose(SimplexEntropy().retrieve(z, 5.0, L1(2.0)), SimplexEntropy().conjugate_gradient(z), rtol=1e-14)
+    shift = np.array([1.0, 0.0, 2.0])
+    expected = SimplexEntropy().conjugate_gradient(z - 5.0 * 0.2 * shift)
+    assert_allclose(SimplexEntropy().retrieve(z, 5.0, L1(0.2, weights=shift)), expected, rtol=1e-14)
+
+
+def test_closed_forms_of_the_orthant():
+    z = np.array([0.0, 1.0, -2.0])
+    assert_allclose(OrthantEntropy().retrieve(z, 2.0, L1(0.5)), np.exp(z - 1.0), rtol=1e-15)
+    assert_allclose(OrthantEntropy().retrieve(z, 2.0, Box(0.5, 2.0)), np.clip(np.exp(z), 0.5, 2.0), rtol=1e-15)
+    assert_allclose(OrthantEntropy().retrieve(z, 2.0, Simplex(3.0)), 3 * np.exp(z) / np.exp(z).sum(), rtol=1e-15)
+    assert_allclose(OrthantEntropy().retrieve(z, 2.0, L1Ball(9.0)), np.exp(z), rtol=1e-15)
+    assert_allclose(OrthantEntropy().retrieve(z, 2.0, L1Ball(1.0)), np.exp(z) / np.exp(z).sum(), rtol=1e-15)
+    assert OrthantEntropy().conjugate_gradient(np.array([800.0]))[0] == np.inf
+
+
+@pytest.mark.parametrize("mirror_map", [OrthantEntropy(), SimplexEntropy()], ids=repr)
+@pytest.mark.parametrize("bad", [0.0, -0.1, np.nan])
+def test_entropy_has_no_gradient_at_the_border(mirror_map, bad):
+    with pytest.raises(ConfigurationError, match=r"coordinate 1 is .*interior.*start"):
+        mirror_map.gradient(np.array([0.5, bad, 0.5]))
+    assert_allclose(OrthantEntropy().start(3), np.ones(3))
+    assert_allclose(SimplexEntropy().start(4), np.full(4, 0.25))
+    assert_allclose(SimplexEntropy().start(4, Box(0.0, np.array([0.1, 1, 1, 1]))), [0.1, 0.3, 0.3, 0.3])
+
+
+def test_points_off_the_domain():
+    assert SimplexEntropy().value(np.array([0.5, 0.6])) == np.inf
+    assert OrthantEntropy().value(np.array([0.5, -0.6])) == np.inf
+    assert OrthantEntropy().value(np.array([0.0, 1.0])) == -1.0
+    assert PNorm(3.0, radius=1.0).value(np.array([2.0, 0.0])) == np.inf
+    with pytest.raises(ConfigurationError, match=r"sums to 2\.0"):
+        SimplexEntropy().gradient(np.ones(2))
+
+
+@pytest.mark.parametrize(
+    ("mirror_map", "psi"),
+    [
+        (OrthantEntropy(), Box(-2.0, -1.0)),
+        (SimplexEntropy(), Box(0.0, 0.2)),
+        (SimplexEntropy(), Box(0.5, 1.0)),
+        (SimplexEntropy(), L2Ball(0.3)),
+        (PNorm(3.0, center=np.zeros(3), radius=0.1), Box(1.0, 2.0)),
+        (PNorm(3.0, radius=0.1), Simplex()),
+    ],
+    ids=repr,
+)
+def test_sets_that_do_not_meet_are_an_error(mirror_map, psi):
+    with pytest.raises(ConfigurationError, match="do not meet") as error:
+        mirror_map.retrieve(np.array([0.1, -0.2, 0.3]), 1.0, psi)
+    assert type(psi).__name__ in str(error.value)
+    assert type(mirror_map).__name__ in str(error.value)
+
+
+# ---- Pairs, arguments, products -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "mirror_map", [PNorm(3.0), OrthantEntropy(), SimplexEntropy(), DiagonalMetric(np.ones(6))], ids=repr
+)
+@pytest.mark.parametrize("psi", [Nuclear(0.1), L2(0.1)], ids=repr)
+def test_unsupported_pairs_name_both_and_what_would_work(mirror_map, psi):
+    assert not mirror_map.supports(psi)
+    assert mirror_map.solver(psi) == "refused"
+    for call in (mirror_map.require, lambda psi: mirror_map.retrieve(np.zeros(6), 1.0, psi)):
+        with pytest.raises(
+            UnsupportedPairError, match=rf"{type(mirror_map).__name__} .*{type(psi).__name__}.*L1.*Euclidean"
+        ):
+            call(psi)
+
+
+def test_simplices_and_balls_that_miss_the_map_are_refused_at_once():
+    assert SimplexEntropy(2.0).solver(Simplex(2.0)) == "closed form"
+    for psi in (Simplex(1.0), L1Ball(1.0)):
+        with pytest.raises(UnsupportedPairError, match="own radius"):
+            SimplexEntropy(2.0).require(psi)
+
+
+def test_coupled_maps_take_one_ball_separable_ones_many():
+    layout = Layout.from_arrays({"a": np.zeros(2), "b": np.zeros(3)})
+    bound = L1Ball(0.5).bind(layout)
+    z = np.array([1.0, -2.0, 0.3, 0.1, 3.0])
+    with pytest.raises(UnsupportedPairError, match="L1Ball"):
+        PNorm(3.0).require(bound)
+    w = DiagonalMetric(WEIGHTS).retrieve(z, 1.0, bound)
+    for block in (slice(0, 2), slice(2, 5)):
+        alone = DiagonalMetric(WEIGHTS[block]).retrieve(z[block], 1.0, L1Ball(0.5))
+        assert_allclose(w[block], alone, rtol=1e-15)
+    joint = L1Ball(0.5).bind(layout, scope="joint")
+    assert_allclose(PNorm(3.0).retrieve(z, 1.0, joint), PNorm(3.0).retrieve(z, 1.0, L1Ball(0.5)), rtol=1e-14)
+
+
+def test_the_intercept_has_threshold_zero_but_is_part_of_the_norm():
+    layout = Layout.from_arrays({"coefficients": np.zeros(3), "intercept": np.zeros(1)})
+    z = np.array([2.0, -0.3, 1.0, 0.2])
+    expected = PNorm(4.0).conjugate_gradient(np.array([1.5, 0.0, 0.5, 0.2]))
+    assert_allclose(PNorm(4.0).retrieve(z, 1.0, L1(0.5).bind(layout)), expected, rtol=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: PNorm(1.5), r"PNorm\(p=1.5\).*>= 2"),
+        (lambda: PNorm("12"), "PNorm.*number"),
+        (lambda: PNorm(3.0, center=np.array([1.0, np.nan])), "center"),
+        (lambda: PNorm(3.0, center=np.zeros((2, 2))), "vector"),
+        (lambda: PNorm(3.0, radius=0.0), "radius=0.0"),
+        (lambda: PNorm.for_dimension(0), "positive"),
+        (lambda: SimplexEntropy(-1.0), "radius=-1.0"),
+        (lambda: DiagonalMetric(np.array([1.0, 0.0])), "> 0"),
+        (lambda: DiagonalMetric(np.ones((2, 2))), "vector"),
+        (lambda: Product({}), "non-empty"),
+        (lambda: Product({"x": 3.0}), "mirror map"),
+        (lambda: DiagonalMetric(np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 weights.*3"),
+        (lambda: PNorm(3.0, center=np.ones(2)).retrieve(np.zeros(3), 1.0, Zero()), "2 elements.*3"),
+        (lambda: PNorm(3.0, center=np.ones(2)).conjugate_gradient(np.zeros(3)), "2 elements.*3"),
+        (lambda: PNorm(3.0).retrieve(np.zeros(3), 1.0, L1(1.0, weights=np.ones(2))), "threshold has shape"),
+        (lambda: PNorm(3.0).retrieve(np.zeros(3), -1.0, Zero()), "t=-1.0"),
+        (lambda: SimplexEntropy().retrieve(np.zeros(3), np.nan, Zero()), "t=nan"),
+    ],
+)
+def test_bad_arguments_say_what_and_why(build, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build()
+
+
+def test_layouts_are_checked():
+    layout = Layout.from_arrays({"w": np.zeros(3)})
+    assert PNorm(3.0).bind(layout) == PNorm(3.0)
+    for mirror_map in (PNorm(3.0, center=np.zeros(2)), DiagonalMetric(np.ones(4))):
+        with pytest.raises(ConfigurationError, match="3"):
+            mirror_map.bind(layout)
+
+
+def test_a_nan_weight_in_the_dual_stays_visible_under_root_finds():
+    z = np.array([1.0, np.nan, 0.5])
+    for mirror_map in (PNorm(3.0), SimplexEntropy(), OrthantEntropy(), DiagonalMetric(np.ones(3))):
+        for psi in (L1(0.1), ElasticNet(0.1), L1Ball(1.5), L2Ball(0.9), Simplex()):
+            assert np.isnan(mirror_map.retrieve(z, 1.0, psi)).any(), (mirror_map, psi)
+
+
+class TestProduct:
+    layout = Layout.from_arrays({"x": np.zeros(3), "y": np.zeros(2), "y2": np.zeros(2)})
+
+    def test_matrix_game_is_entropy_times_entropy(self):
+        game = Product({"x": SimplexEntropy(), "y*": SimplexEntropy(2.0)}).bind(self.layout)
+        w = game.start(7)
+        assert_allclose(w, [1 / 3, 1 / 3, 1 / 3, 1, 1, 1, 1])
+        z = np.arange(7.0)
+        w = game.retrieve(z, 1.0, Zero().bind(self.layout))
+        assert_allclose([w[:3].sum(), w[3:5].sum(), w[5:].sum()], [1, 2, 2], rtol=1e-15)
+        assert_allclose(w[:3], SimplexEntropy().conjugate_gradient(z[:3]), rtol=1e-15)
+
+    def test_each_array_has_its_own_psi_and_its_own_reshape(self):
+        layout = Layout.from_arrays({"matrix": np.zeros((2, 3)), "vector": np.zeros(3)}, apply_to="matrix")
+        product = Product({"matrix": Euclidean(), "*": OrthantEntropy()}).bind(layout)
+        z = np.arange(9.0)
+        psi = Nuclear(0.5).bind(layout)
+        w = product.retrieve(z, 1.0, psi)
+        assert_allclose(w[:6].reshape(2, 3), Nuclear(0.5).prox(z[:6].reshape(2, 3), 1.0), rtol=1e-15)
+        assert_allclose(w[6:], np.exp(z[6:]), rtol=1e-15)
+        # The unbound map finds the layout in psi.
+        assert_allclose(Product({"matrix": Euclidean(), "*": OrthantEntropy()}).retrieve(z, 1.0, psi), w)
+
+    def test_every_array_needs_a_map_and_every_pattern_an_array(self):
+        with pytest.raises(ConfigurationError, match=r"no map for the array 'y'"):
+            Product({"x": Euclidean()}).bind(self.layout)
+        with pytest.raises(ConfigurationError, match=r"\['z'\] match no array"):
+            Product({"z": Euclidean(), "*": Euclidean()}).bind(self.layout)
+        with pytest.raises(ConfigurationError, match="2 weights"):
+            Product({"*": DiagonalMetric(np.ones(2))}).check_layout(self.layout)
+
+    def test_what_it_refuses(self):
+        product = Product({"*": PNorm(3.0)})
+        bound = product.bind(self.layout)
+        for call in (product.value, product.gradient, product.conjugate_gradient, product.supports):
+            with pytest.raises(ConfigurationError, match="bind"):
+                call(np.zeros(7))
+        with pytest.raises(UnsupportedPairError, match=r"L1.*bind\(layout\)"):
+            bound.retrieve(np.zeros(7), 1.0, L1(1.0))
+        with pytest.raises(UnsupportedPairError, match="joint"):
+            bound.require(L1(1.0).bind(self.layout, scope="joint"))
+        with pytest.raises(UnsupportedPairError, match="same layout"):
+            bound.require(L1(1.0).bind(Layout.from_arrays({"w": np.zeros(7)})))
+        with pytest.raises(UnsupportedPairError, match=r"Product.*L2.*array 'x'.*PNorm"):
+            bound.require(L2(1.0).bind(self.layout))
+        with pytest.raises(SpecError):
+            bound.to_spec()
+
+    def test_it_travels_with_the_arrays_of_its_maps(self):
+        product = Product({"x": PNorm(4.0, center=np.arange(3.0)), "*": DiagonalMetric(np.array([1.0, 2.0]))})
+        twin = MirrorMap.from_spec(product.to_spec())
+        assert twin == product
+        z = np.linspace(-1, 1, 7)
+        assert np.array_equal(
+            twin.bind(self.layout).conjugate_gradient(z), product.bind(self.layout).conjugate_gradient(z)
+        )
+        assert twin != Product({"*": Euclidean()})

@@ -1,0 +1,90 @@
+"""Specifications travel as JSON and arrays, and never run code."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from flwr_fco.errors import SpecError
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.parameters import Layout
+from flwr_fco.protocol import Plan
+from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
+from flwr_fco.spec import Spec
+
+
+def test_nested_arrays_come_back():
+    psi = PerParameter({"a*": L1(0.5, weights=np.array([1.0, 2.0])), "b": Nuclear(0.1)})
+    again = Regularizer.from_spec(Spec(psi.to_spec().header, dict(psi.to_spec().arrays)))
+    assert again == psi
+    assert again.to_spec().digest() == psi.to_spec().digest()
+
+
+def test_the_digest_sees_arrays_and_numbers():
+    digests = {
+        L1(0.5).to_spec().digest(),
+        L1(0.6).to_spec().digest(),
+        L1(0.5, weights=np.array([1.0, 2.0])).to_spec().digest(),
+        L1(0.5, weights=np.array([2.0, 1.0])).to_spec().digest(),
+        L1(0.5, weights=np.array([[1.0, 2.0]])).to_spec().digest(),
+    }
+    assert len(digests) == 5
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ({"family": "regularizer", "kind": "magic"}, "unknown regularizer 'magic'; known here:.*l1"),
+        ({"family": "regularizer", "kind": "l1", "strength": 1.0, "power": 2}, "no argument power"),
+        ({"family": "regularizer", "kind": "l1"}, "cannot be built"),
+        ({"family": "regularizer", "kind": "l1", "strength": {"$array": "strength"}}, "did not come with it"),
+        ({"family": "regularizer", "kind": "l1", "strength": {"__class__": "os.system"}}, "not part of a spec"),
+        ({"kind": "l1"}, "not a specification"),
+        ("l1", "not a specification"),
+        ({"family": "mirror map", "kind": "euclidean"}, "expected a Regularizer"),
+    ],
+)
+def test_bad_specs_are_refused(header, message):
+    with pytest.raises(SpecError, match=message):
+        Regularizer.from_spec(Spec(header, {}))
+
+
+def test_a_class_without_a_name_cannot_travel():
+    @dataclass(frozen=True)
+    class Nameless(L1):
+        kind: ClassVar[str] = ""
+
+    with pytest.raises(SpecError, match="has no registered name"):
+        Nameless(1.0).to_spec()
+
+
+def test_two_classes_cannot_share_a_name():
+    with pytest.raises(TypeError, match="two regularizer classes use kind='l1'"):
+        type("Other", (L1,), {"kind": "l1"})
+
+
+def test_plan_round_trip():
+    layout = Layout.from_arrays({"w": np.zeros((2, 3)), "b": np.zeros(3)})
+    plan = Plan(
+        "dual_averaging",
+        layout,
+        L1(0.1, weights=np.arange(6.0).reshape(2, 3)),
+        Euclidean(),
+        local_epochs=None,
+        local_steps=3,
+        batch_size=None,
+        seed=7,
+        options={"client-prox": True},
+    )
+    spec = plan.to_spec()
+    again = Plan.from_spec(spec)
+    assert again == plan
+    assert again.to_spec().digest() == spec.digest()
+
+
+def test_a_plan_of_another_version_says_what_it_lacks():
+    spec = Plan("x", Layout.from_arrays({"w": np.zeros(2)}), L1(0.1), Euclidean()).to_spec()
+    del spec.header["batch-size"]
+    with pytest.raises(SpecError, match=r"'batch-size'.*different versions"):
+        Plan.from_spec(spec)
