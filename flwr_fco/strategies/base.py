@@ -371,22 +371,31 @@ class CompositeStrategy(FedAvg):
             primal, self._pass_through = records.primal_vector(self.layout, initial_arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
-        self._set_plan()
+        self._set_plan(self.geometry(primal))
         self._settings_digest = self._digest
         self._initial = initial_arrays
         self.state = self.init_state(primal)
 
-    def _set_plan(self) -> None:
+    def geometry(self, primal: Vector) -> MirrorMap:
+        """Return the mirror map of a run that starts at this point: the user's, unless a method shifts or cuts it."""
+        return self.mirror_map
+
+    def local_work(self) -> tuple[int | None, int | None]:
+        """Return the local epochs and the local steps of a round; one of them is None."""
+        return self.local_epochs, self.local_steps
+
+    def _set_plan(self, mirror_map: MirrorMap) -> None:
         """Make the plan from the present settings; every node is told of it in its next message."""
+        local_epochs, local_steps = self.local_work()
         assert self.layout is not None
         self._plan = Plan(
             solver=self.local_solver,
             layout=self.layout,
             regularizer=self.regularizer,
-            mirror_map=self.mirror_map,
+            mirror_map=mirror_map,
             scope=self.scope,  # type: ignore[arg-type]
-            local_epochs=self.local_epochs,
-            local_steps=self.local_steps,
+            local_epochs=local_epochs,
+            local_steps=local_steps,
             batch_size=self.batch_size,
             seed=self.seed,
             wire_dtype=self.wire_dtype,
@@ -535,8 +544,7 @@ class CompositeStrategy(FedAvg):
             return []
         nodes = self._sample(grid, self.fraction_train, self.min_train_nodes, _TRAIN_SAMPLE)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(self._nodes))
-        self.before_round(grid, server_round, config)
-        return self._open_round(server_round, nodes, config)
+        return self._open_round(server_round, self.before_round(grid, server_round, config, nodes), config)
 
     def _open_round(self, server_round: int, nodes: Sequence[Node], config: ConfigRecord) -> list[Message]:
         """Return the training messages to these nodes, and remember whom was told what."""
@@ -549,8 +557,21 @@ class CompositeStrategy(FedAvg):
         current.bytes_down = records.count_bytes(message.content for message in current.messages)
         return current.messages
 
-    def before_round(self, grid: Grid, server_round: int, config: ConfigRecord) -> None:
-        """Do what a method must do once it knows which nodes there are and before the round's messages are made."""
+    def before_round(
+        self, grid: Grid, server_round: int, config: ConfigRecord, nodes: Sequence[Node]
+    ) -> Sequence[Node]:
+        """Do what a method must do once it knows the nodes and before the messages are made; return whom to ask.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        server_round : int
+        config : ConfigRecord
+            The user's train config.
+        nodes : sequence of Node
+            The round's sample.
+        """
+        return nodes
 
     def _ask_everybody(self, grid: Grid, config: ConfigRecord) -> tuple[list[Uplink], int, int]:
         """Run a training round 0 with all nodes; return the good uplinks and the bytes sent and received."""
@@ -560,7 +581,14 @@ class CompositeStrategy(FedAvg):
         bytes_down, bytes_up = self._round.bytes_down, records.count_bytes(content for _, content, _ in good)
         weights = self._weights([report.examples for _, _, report in good])
         uplinks = self._uplinks(good, weights) if weights else []
-        log(INFO, "Round 0: %s of %s nodes answered, %s bytes down, %s up", len(good), len(messages), bytes_down, bytes_up)
+        log(
+            INFO,
+            "Round 0: %s of %s nodes answered, %s bytes down, %s up",
+            len(good),
+            len(messages),
+            bytes_down,
+            bytes_up,
+        )
         return uplinks, bytes_down, bytes_up
 
     def content_for(self, node: Node, serialised: records.RoundCache) -> RecordDict:
@@ -892,6 +920,10 @@ class CompositeStrategy(FedAvg):
 
     # --- the look -------------------------------------------------------------------------------------------------
 
+    def output_text(self) -> str:
+        """Return what :meth:`summary` says about the output."""
+        return self.output
+
     def summary(self) -> None:
         """Log the settings as a tree."""
         work = f"{self.local_epochs} epoch(s)" if self.local_steps is None else f"{self.local_steps} step(s)"
@@ -904,7 +936,7 @@ class CompositeStrategy(FedAvg):
             ("Learning rates", f"client ({_rate_text(self.client_lr)}) | server ({_rate_text(self.server_lr)})"),
             ("Local work", f"{work} in {batches}"),
             ("Weights", f"{self.weighting}{normalized}"),
-            ("Output", self.output),
+            ("Output", self.output_text()),
             ("Seed", f"{self.seed}"),
             *self.settings(),
             ("Minimum replies", f"{self.min_replies}"),
