@@ -711,6 +711,8 @@ class CompositeStrategy(FedAvg):
 
     def _weights(self, examples: list[float]) -> list[float]:
         """Return the weights p_m of the replies, summing to 1; nothing if there is nothing to weigh."""
+        if not examples:
+            return []
         if self.weighting == "uniform":
             return [1.0 / len(examples)] * len(examples)
         total = math.fsum(examples)
