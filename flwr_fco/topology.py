@@ -48,7 +48,7 @@ Matrix = NDArray[np.float64]
 TOLERANCE = 1e-12
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Topology:
     """A connected graph with a gossip matrix.
 
@@ -108,6 +108,9 @@ class Topology:
     def __str__(self) -> str:
         gap, time = self.spectral_gap, self.mixing_time
         return f"{self.name} of {self.num_nodes} nodes (spectral gap {gap:.3g}, mixing time {time:.3g} rounds)"
+
+    def __repr__(self) -> str:
+        return f"Topology({self.name!r}, {self.num_nodes} nodes)"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Topology) and np.array_equal(self.mixing, other.mixing)
