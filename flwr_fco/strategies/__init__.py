@@ -2,6 +2,7 @@
 
 from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.decentralized import DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold
+from flwr_fco.strategies.fast_fed_da import CFedDA, FastFedDA, MCFedDA, ModelStage
 from flwr_fco.strategies.fed_avg_subgradient import FedAvgSubgradient
 from flwr_fco.strategies.fed_da_gt import FedDA, FedDAGT
 from flwr_fco.strategies.fed_dual_avg import FedDualAvg, FedDualAvgOSP
@@ -11,12 +12,14 @@ from flwr_fco.strategies.re_fed_da_gt import MultistepReFedDAGT, ReFedDAGT, Stag
 from flwr_fco.strategies.scaffold import Scaffold
 
 __all__ = [
+    "CFedDA",
     "CompositeStrategy",
     "DFedDA",
     "DFedDAGT",
     "DFedMid",
     "DReFedDAGT",
     "DScaffold",
+    "FastFedDA",
     "FedAvgSubgradient",
     "FedDA",
     "FedDAGT",
@@ -24,6 +27,8 @@ __all__ = [
     "FedDualAvgOSP",
     "FedMid",
     "FedMidOSP",
+    "MCFedDA",
+    "ModelStage",
     "MultistepReFedDAGT",
     "Plateau",
     "ReFedDAGT",

@@ -103,7 +103,7 @@ class GraphStrategy(PointOutputs):
     mixing : Topology, array of shape (M, M), or str, default "complete"
         The gossip matrix U, or the name of a topology (``"chain"``, ``"ring"``, ``"star"``, ``"exponential"``,
         ``"complete"``) for as many nodes as there are before round 1. Row m belongs to the m-th node in the order of
-        partition ids.
+        partition ids. Methods that have a centralised form take None for it: one row, the server's weighted mean.
     weighting : {"uniform"}
         Gossip with a symmetric matrix agrees on the plain mean.
     output : {"last", "average", "moving-average"}, default "last"
@@ -118,14 +118,16 @@ class GraphStrategy(PointOutputs):
     def __init__(
         self,
         *,
-        mixing: Topology | ArrayLike | str = "complete",
+        mixing: Topology | ArrayLike | str | None = "complete",
         window: int = 100,
         sparsity: int | None = None,
         **options: Unpack[CompositeOptions],
     ) -> None:
-        options.setdefault("weighting", "uniform")
+        self.central = mixing is None
+        if not self.central:
+            options.setdefault("weighting", "uniform")
         super().__init__(window=window, sparsity=sparsity, **options)
-        if self.weighting != "uniform":
+        if self.weighting != "uniform" and not self.central:
             raise ConfigurationError(
                 f"weighting={self.weighting!r}: gossip with a symmetric matrix agrees on the plain mean of the nodes; "
                 'leave weighting="uniform", or let a centralised strategy weigh by examples'
@@ -137,6 +139,8 @@ class GraphStrategy(PointOutputs):
                     "flwr_fco.topology, or a gossip matrix"
                 )
             self.mixing: Topology | str = mixing
+        elif mixing is None:
+            self.mixing = "complete"
         else:
             self.mixing = mixing if isinstance(mixing, Topology) else from_matrix(mixing)
 
@@ -260,6 +264,8 @@ class GraphStrategy(PointOutputs):
 
     def round_metrics(self) -> dict[str, float | int]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
+        if self.central:
+            return {}
         here = self.staying(self.state.points.shape[0])
         whole = len(here) == self.state.points.shape[0]
         metrics: dict[str, float | int] = {
@@ -285,6 +291,8 @@ class GraphStrategy(PointOutputs):
 
     def settings(self) -> list[tuple[str, str]]:
         """Return the line about the graph."""
+        if self.central:
+            return []
         return [("Graph", str(self.topology or f"{self.mixing}, of the nodes that are there before round 1"))]
 
 
