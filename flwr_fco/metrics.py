@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -25,12 +25,14 @@ __all__ = [
     "SupportScores",
     "client_weights",
     "composite_objective",
+    "consensus_error",
     "density",
     "lasso_duality_gap",
     "logistic_duality_gap",
     "numerical_rank",
     "pooled_gradient",
     "recovery_error",
+    "root_mean_square_norm",
     "stationarity",
     "support",
     "support_scores",
@@ -157,14 +159,18 @@ def numerical_rank(matrix: ArrayLike, threshold: float | None = None) -> int:
     return int((sigma > threshold).sum())
 
 
-def recovery_error(w: ArrayLike, reference: ArrayLike, *, relative: bool = False) -> float:
-    """Return ||w - reference||, Euclidean for vectors, Frobenius for matrices.
+def recovery_error(
+    w: ArrayLike, reference: ArrayLike, *, relative: bool = False, norm: Literal["l2", "l1"] = "l2"
+) -> float:
+    """Return ||w - reference||, Euclidean for vectors, Frobenius for matrices; or the sum of absolute values.
 
     Parameters
     ----------
     w, reference : array-like of the same shape
     relative : bool, default False
         Whether to divide by the norm of the reference.
+    norm : {"l2", "l1"}, default "l2"
+        Euclidean (Frobenius), or the sum of absolute values.
 
     Returns
     -------
@@ -173,22 +179,60 @@ def recovery_error(w: ArrayLike, reference: ArrayLike, *, relative: bool = False
     Raises
     ------
     ConfigurationError
-        If the shapes differ, or `relative` is asked for and the reference is 0.
+        If the shapes differ, the norm is another one, or `relative` is asked for and the reference is 0.
 
     Examples
     --------
     >>> recovery_error([1.0, 2.0], [1.0, 0.0])
     2.0
+    >>> recovery_error([1.0, 2.0], [0.0, 0.0], norm="l1")
+    3.0
     """
     _check_shapes(w, reference)
-    truth = np.asarray(reference, dtype=np.float64)
-    error = float(np.linalg.norm(np.asarray(w, dtype=np.float64) - truth))
+    if norm not in ("l2", "l1"):
+        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
+    order = 1 if norm == "l1" else 2
+    truth = np.asarray(reference, dtype=np.float64).reshape(-1)
+    error = float(np.linalg.norm(np.asarray(w, dtype=np.float64).reshape(-1) - truth, order))
     if not relative:
         return error
-    norm = float(np.linalg.norm(truth))
-    if norm == 0.0:
+    size = float(np.linalg.norm(truth, order))
+    if size == 0.0:
         raise ConfigurationError("the reference is 0, an error relative to it does not exist; use relative=False")
-    return error / norm
+    return error / size
+
+
+def root_mean_square_norm(rows: ArrayLike) -> float:
+    """Return sqrt(mean over rows of ||row||_2^2): the size of the trackers of M clients, say.
+
+    Parameters
+    ----------
+    rows : array-like of shape (M, d)
+
+    Examples
+    --------
+    >>> root_mean_square_norm([[3.0, 4.0], [0.0, 5.0]])
+    5.0
+    """
+    matrix = np.asarray(rows, dtype=np.float64)
+    return math.sqrt(float(np.vdot(matrix, matrix)) / matrix.shape[0])
+
+
+def consensus_error(rows: ArrayLike) -> float:
+    """Return sqrt(mean over rows of ||row - mean row||_2^2): how far M nodes are from agreeing.
+
+    Parameters
+    ----------
+    rows : array-like of shape (M, d)
+        The nodes' duals or primal points.
+
+    Examples
+    --------
+    >>> consensus_error([[1.0, 0.0], [3.0, 0.0]])
+    1.0
+    """
+    matrix = np.asarray(rows, dtype=np.float64)
+    return root_mean_square_norm(matrix - matrix.mean(axis=0))
 
 
 def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = None) -> Vector:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,9 +21,11 @@ from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.spec import Spec
 
-__all__ = ["Downlink", "Node", "Plan", "Uplink", "random_generator"]
+__all__ = ["ClientStamp", "ClientState", "Downlink", "Node", "Plan", "Uplink", "random_generator"]
 
 Option = bool | int | float | str
+#: What a client remembers between rounds: named vectors; None before its first round.
+ClientState = Mapping[str, Vector]
 
 
 class Node(NamedTuple):
@@ -45,6 +48,11 @@ class Node(NamedTuple):
         if self.partition_id is None:
             return (1, 0, self.node_id)
         return (0, self.partition_id, self.node_id)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What the client is known by when it comes back under another node id: its partition, where that is known."""
+        return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
 
     def __str__(self) -> str:
         return f"node {self.node_id}" + ("" if self.partition_id is None else f" (partition {self.partition_id})")
@@ -162,6 +170,25 @@ def _below(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
+class ClientStamp(NamedTuple):
+    """What a client with a memory is told about it.
+
+    Parameters
+    ----------
+    epoch : int
+        Memories of another epoch are void.
+    accepted : int
+        The last round of this client whose reply counted: the state that it stored in that round is the one to go on
+        from; -1 if there was none in this epoch.
+    restored : mapping of str to ndarray, optional
+        That state, for a client that has lost it.
+    """
+
+    epoch: int
+    accepted: int
+    restored: ClientState | None = None
+
+
 class Downlink(NamedTuple):
     """What a client is told in a round.
 
@@ -175,12 +202,18 @@ class Downlink(NamedTuple):
         Step size of the local solver in this round.
     elapsed : float
         Sum of the step sizes behind the dual: the weight of psi at the start of the round.
+    numbers : mapping of str to float
+        What else the local solver wants to know in this round.
+    stamp : ClientStamp or None
+        Which of its states the client goes on from; None for a method without client state.
     """
 
     plan: Plan
     vectors: Mapping[str, Vector]
     client_lr: float
     elapsed: float = 0.0
+    numbers: Mapping[str, float] = MappingProxyType({})
+    stamp: ClientStamp | None = None
 
 
 class Uplink(NamedTuple):
@@ -196,12 +229,18 @@ class Uplink(NamedTuple):
         Number of local steps.
     weight : float
         Weight p_m of the client in the round's means; set by the server, the weights of a round sum to 1.
+    node : Node or None
+        Who answers; set by the server.
+    examples : float
+        The client's weight before the weights of a round are made to sum to 1; set by the server.
     """
 
     vectors: Mapping[str, Vector]
     elapsed: float
     steps: int
     weight: float = float("nan")
+    node: Node | None = None
+    examples: float = float("nan")
 
 
 def random_generator(seed: int, server_round: int, partition_id: int, purpose: int = 1) -> np.random.Generator:

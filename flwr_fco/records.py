@@ -5,16 +5,24 @@ Server to client, one ``RecordDict``:
 =====================  ============  ==========================================================================
 ``"arrays"``           ArrayRecord   the round's flat vectors, e.g. ``dual``; pass-through arrays as ``pass:NAME``
 ``"config"``           ConfigRecord  the user's ``train_config`` and ``server-round``
-``"fco"``              ConfigRecord  ``plan`` (a hash), ``client-lr``, ``elapsed``; once ``plan-header`` (JSON)
+``"fco"``              ConfigRecord  ``plan`` (a hash), ``client-lr``, ``elapsed``; once ``plan-header`` (JSON);
+                                     numbers of the method as ``number:NAME``; for a client with a memory ``epoch``
+                                     and ``accepted``
 ``"fco-plan"``         ArrayRecord   once: the plan's arrays (weights, groups), if it has any
+``"fco-restored"``     ArrayRecord   the client's state, if it has lost it
 =====================  ============  ==========================================================================
 
 Client to server:
 
 =====================  ============  ==========================================================================
-``"arrays"``           ArrayRecord   ``increment`` (flat), or nothing when the plan is missing
-``"metrics"``          MetricRecord  ``num-examples``, ``elapsed``, ``local-steps``; or ``plan-missing``
+``"arrays"``           ArrayRecord   ``increment`` (flat), or nothing when the plan or the state is missing
+``"metrics"``          MetricRecord  ``num-examples``, ``elapsed``, ``local-steps``; or ``plan-missing``; or
+                                     ``state-missing``
 =====================  ============  ==========================================================================
+
+A client with a memory keeps it in ``context.state``, in two phases: what it knew after the last round that counted
+(``"fco-committed"``), and what it knows after the round that it answered last (``"fco-pending"``), which counts only
+if the server says so in the next downlink (``"fco-stamps"`` holds the rounds of both, and the epoch).
 
 The keys ``"arrays"`` and ``"config"`` are the strategy's ``arrayrecord_key`` and ``configrecord_key``. The round's
 stamp is the message's ``group_id``.
@@ -36,7 +44,7 @@ from numpy.typing import NDArray
 from flwr_fco import _flower
 from flwr_fco.errors import ProtocolError
 from flwr_fco.parameters import Entry, Layout, Vector
-from flwr_fco.protocol import Downlink, Plan, Uplink
+from flwr_fco.protocol import ClientStamp, ClientState, Downlink, Plan, Uplink
 from flwr_fco.spec import Spec
 
 __all__ = [
@@ -44,11 +52,13 @@ __all__ = [
     "ClientReport",
     "PlanMissingError",
     "RoundCache",
+    "StateMissingError",
     "average_metrics",
     "check_metrics",
     "count_bytes",
     "downlink_records",
     "has_plan_missing",
+    "has_state_missing",
     "layout_of",
     "partition_of",
     "partition_reply",
@@ -57,8 +67,11 @@ __all__ = [
     "primal_vector",
     "read_downlink",
     "read_primal",
+    "read_state",
     "read_unmodified",
     "read_uplink",
+    "state_missing_reply",
+    "store_pending",
     "uplink_records",
 ]
 
@@ -71,11 +84,21 @@ _FCO_PLAN = "fco-plan"
 _METRICS = "metrics"
 _PASS = "pass:"
 _PLAN_MISSING = "plan-missing"
+_STATE_MISSING = "state-missing"
+_NUMBER = "number:"
+_RESTORED = "fco-restored"
+_STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
+#: ArrayRecords of a message that are not its vectors.
+_OWN_ARRAYS = (_FCO_PLAN, _RESTORED)
 _PARTITION = "partition-id"
 
 
 class PlanMissingError(ProtocolError):
     """The client was told a plan's hash and does not have that plan (its state died with its SuperNode)."""
+
+
+class StateMissingError(ProtocolError):
+    """The client was told to go on from a state that it does not have (it died with its SuperNode)."""
 
 
 # --- arrays --------------------------------------------------------------------------------------------------------
@@ -267,11 +290,13 @@ def downlink_records(
     """
     arrays = {name: serialised.array(vector) for name, vector in downlink.vectors.items()}
     arrays.update({_PASS + name: serialised.array(array) for name, array in pass_through.items()})
-    fco: dict[str, str | float] = {
+    fco: dict[str, str | float | int] = {
         "plan": digest,
         "client-lr": float(downlink.client_lr),
         "elapsed": float(downlink.elapsed),
     }
+    for name, number in downlink.numbers.items():
+        fco[_NUMBER + name] = float(number)
     content: dict[str, ArrayRecord | ConfigRecord] = {
         arrayrecord_key: _flower.filled(ArrayRecord, arrays),
         configrecord_key: config.copy(),
@@ -281,6 +306,11 @@ def downlink_records(
         if plan.arrays:
             named = {name: serialised.array(array) for name, array in plan.arrays.items()}
             content[_FCO_PLAN] = _flower.filled(ArrayRecord, named)
+    if downlink.stamp is not None:
+        fco["epoch"], fco["accepted"] = downlink.stamp.epoch, downlink.stamp.accepted
+        if downlink.stamp.restored is not None:
+            named = {name: serialised.array(vector) for name, vector in downlink.stamp.restored.items()}
+            content[_RESTORED] = _flower.filled(ArrayRecord, named)
     content[_FCO] = _flower.filled(ConfigRecord, fco)
     return _flower.filled(RecordDict, content)
 
@@ -318,7 +348,7 @@ def _plan_of(content: RecordDict, context: Context) -> Plan:
 
 
 def _only_array_record(content: RecordDict) -> ArrayRecord:
-    found = [record for key, record in content.items() if isinstance(record, ArrayRecord) and key != _FCO_PLAN]
+    found = [record for key, record in content.items() if isinstance(record, ArrayRecord) and key not in _OWN_ARRAYS]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
     return found[0]
@@ -346,7 +376,84 @@ def read_downlink(message: Message, context: Context) -> Downlink:
     for name, array in _only_array_record(content).items():
         if not name.startswith(_PASS):
             vectors[name] = _from_array(name, array, ("float64",), (plan.layout.size,))
-    return Downlink(plan, vectors, float(fco["client-lr"]), float(fco["elapsed"]))  # type: ignore[arg-type]
+    numbers: dict[str, Any] = {}
+    stamp = None
+    if len(fco) > 3:
+        numbers = {key.removeprefix(_NUMBER): value for key, value in fco.items() if key.startswith(_NUMBER)}
+        if "accepted" in fco:
+            restored = None
+            if _RESTORED in content:
+                restored = _state_vectors(content[_RESTORED], plan.layout.size)  # type: ignore[arg-type]
+            stamp = ClientStamp(int(fco["epoch"]), int(fco["accepted"]), restored)  # type: ignore[arg-type]
+    return Downlink(plan, vectors, float(fco["client-lr"]), float(fco["elapsed"]), numbers, stamp)  # type: ignore[arg-type]
+
+
+# --- the client's memory ---------------------------------------------------------------------------------------------
+
+
+def _state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
+    return {name: _from_array(name, array, ("float64",), (size,)) for name, array in record.items()}
+
+
+def read_state(context: Context, stamp: ClientStamp, size: int) -> ClientState | None:
+    """Return the state that the server says the client goes on from: commit or discard what is pending.
+
+    Nothing is written: the next :func:`store_pending` does that, so a handler that fails in between changes nothing.
+
+    Parameters
+    ----------
+    context : Context
+        The node's.
+    stamp : ClientStamp
+        What the server says.
+    size : int
+        Length of the flat vector.
+
+    Returns
+    -------
+    mapping of str to ndarray, or None
+        None: the client begins (anew).
+
+    Raises
+    ------
+    StateMissingError
+        If the client is to go on from a round whose state it does not have.
+    """
+    if stamp.restored is not None:
+        return stamp.restored
+    if stamp.accepted < 0:
+        return None
+    stamps = context.state.get(_STAMPS)
+    if isinstance(stamps, ConfigRecord) and stamps["epoch"] == stamp.epoch:
+        for key in (_PENDING, _COMMITTED):
+            if stamps[key] == stamp.accepted:
+                return _state_vectors(context.state[key], size)  # type: ignore[arg-type]
+    raise StateMissingError(f"this node does not have its state of round {stamp.accepted} (epoch {stamp.epoch})")
+
+
+def store_pending(
+    context: Context, stamp: ClientStamp, server_round: int, before: ClientState | None, after: ClientState
+) -> None:
+    """Store the state after a round as pending, beside the state before it.
+
+    Parameters
+    ----------
+    context : Context
+        The node's; changed.
+    stamp : ClientStamp
+        What the server said.
+    server_round : int
+        The round that was answered.
+    before : mapping of str to ndarray, or None
+        What :func:`read_state` returned.
+    after : mapping of str to ndarray
+        What the local solver returned.
+    """
+    stamps: dict[str, Any] = {"epoch": stamp.epoch, _COMMITTED: stamp.accepted, _PENDING: server_round}
+    context.state[_STAMPS] = _flower.filled(ConfigRecord, stamps)
+    for key, state in ((_COMMITTED, before or {}), (_PENDING, after)):
+        arrays = {name: _to_array(vector) for name, vector in state.items()}
+        context.state[key] = _flower.filled(ArrayRecord, arrays)
 
 
 # --- client to server ------------------------------------------------------------------------------------------------
@@ -369,7 +476,7 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
         for name, vector in uplink.vectors.items()
     }
     metrics = {"num-examples": int(num_examples), "elapsed": float(uplink.elapsed), "local-steps": int(uplink.steps)}
-    key = next(key for key, record in request.items() if isinstance(record, ArrayRecord) and key != _FCO_PLAN)
+    key = next(key for key, record in request.items() if isinstance(record, ArrayRecord) and key not in _OWN_ARRAYS)
     content = {key: _flower.filled(ArrayRecord, arrays), _METRICS: _flower.filled(MetricRecord, metrics)}
     return _flower.filled(RecordDict, content)
 
@@ -383,6 +490,17 @@ def has_plan_missing(content: RecordDict) -> bool:
     """Whether a reply asks for the plan."""
     metrics = content.get(_METRICS)
     return isinstance(metrics, MetricRecord) and _PLAN_MISSING in metrics
+
+
+def state_missing_reply() -> RecordDict:
+    """Return the answer of a client that has lost its state."""
+    return RecordDict({_METRICS: MetricRecord({_STATE_MISSING: 1})})
+
+
+def has_state_missing(content: RecordDict) -> bool:
+    """Whether a reply says that the client has lost its state."""
+    metrics = content.get(_METRICS)
+    return isinstance(metrics, MetricRecord) and _STATE_MISSING in metrics
 
 
 class ClientReport(NamedTuple):

@@ -95,12 +95,21 @@ def client_app(
         plan = downlink.plan
         objective = training_objective(context)
         _check_layout(objective.layout, plan.layout)
-        rng = random_generator(plan.seed, int(message.metadata.group_id), _partition(context))
+        server_round, stamp = int(message.metadata.group_id), downlink.stamp
+        before = None
+        if stamp is not None:
+            try:
+                before = records.read_state(context, stamp, plan.layout.size)
+            except records.StateMissingError:
+                return Message(content=records.state_missing_reply(), reply_to=message)
+        rng = random_generator(plan.seed, server_round, _partition(context))
         with single_threaded_blas():
-            uplink, _ = find_solver(plan.solver)(downlink, objective, None, rng)
+            uplink, after = find_solver(plan.solver)(downlink, objective, before, rng)
         answer = records.uplink_records(
             uplink, num_examples=objective.num_examples, wire_dtype=plan.wire_dtype, request=message.content
         )
+        if stamp is not None:
+            records.store_pending(context, stamp, server_round, before, after)
         return Message(content=answer, reply_to=message)
 
     @app.evaluate()

@@ -81,6 +81,8 @@ class _Round:
     config: ConfigRecord = field(default_factory=ConfigRecord)
     bytes_down: int = 0
     downlink: tuple[Any, Downlink] | None = None
+    #: Nodes that have lost what they knew.
+    restoring: set[int] = field(default_factory=set)
 
 
 class CompositeStrategy(FedAvg):
@@ -237,7 +239,7 @@ class CompositeStrategy(FedAvg):
         self.layout: Layout | None = None
         self._plan: Plan | None = None
         self._spec: Spec | None = None
-        self._digest = ""
+        self._digest = self._settings_digest = ""
         self._initial = ArrayRecord()
         self._pass_through: dict[str, NDArray[Any]] = {}
         self._nodes: dict[int, Node] = {}
@@ -369,14 +371,31 @@ class CompositeStrategy(FedAvg):
             primal, self._pass_through = records.primal_vector(self.layout, initial_arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
+        self._set_plan(self.geometry(primal))
+        self._settings_digest = self._digest
+        self._initial = initial_arrays
+        self.state = self.init_state(primal)
+
+    def geometry(self, primal: Vector) -> MirrorMap:
+        """Return the mirror map of a run that starts at this point: the user's, unless a method shifts or cuts it."""
+        return self.mirror_map
+
+    def local_work(self) -> tuple[int | None, int | None]:
+        """Return the local epochs and the local steps of a round; one of them is None."""
+        return self.local_epochs, self.local_steps
+
+    def _set_plan(self, mirror_map: MirrorMap) -> None:
+        """Make the plan from the present settings; every node is told of it in its next message."""
+        local_epochs, local_steps = self.local_work()
+        assert self.layout is not None
         self._plan = Plan(
             solver=self.local_solver,
             layout=self.layout,
             regularizer=self.regularizer,
-            mirror_map=self.mirror_map,
+            mirror_map=mirror_map,
             scope=self.scope,  # type: ignore[arg-type]
-            local_epochs=self.local_epochs,
-            local_steps=self.local_steps,
+            local_epochs=local_epochs,
+            local_steps=local_steps,
             batch_size=self.batch_size,
             seed=self.seed,
             wire_dtype=self.wire_dtype,
@@ -385,8 +404,7 @@ class CompositeStrategy(FedAvg):
         self.h.require(self.psi)
         self._spec = self._plan.to_spec()
         self._digest = self._spec.digest()
-        self._initial = initial_arrays
-        self.state = self.init_state(primal)
+        self._informed = set()
 
     def start(
         self,
@@ -473,8 +491,9 @@ class CompositeStrategy(FedAvg):
         partial = target.with_name(f".{target.name}.partial")
         arrays = {f"state/{name}": np.asarray(value) for name, value in self.state._asdict().items()}
         arrays.update({f"pass/{name}": value for name, value in self._pass_through.items()})
+        arrays.update({f"extra/{name}": value for name, value in self.saved_arrays().items()})
         with partial.open("wb") as file:
-            np.savez(file, digest=np.array(self._digest), **arrays)  # type: ignore[arg-type]
+            np.savez(file, digest=np.array(self._settings_digest), **arrays)  # type: ignore[arg-type]
         partial.replace(target)
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
@@ -488,7 +507,7 @@ class CompositeStrategy(FedAvg):
         if self.state is None:
             raise ConfigurationError("call `prepare(initial_arrays)` before `load_state`: it sets the model's layout")
         with np.load(path, allow_pickle=False) as file:
-            if str(file["digest"]) != self._digest:
+            if str(file["digest"]) != self._settings_digest:
                 raise ConfigurationError(
                     f"{os.fspath(path)} was saved with other settings or for another model than this strategy's; "
                     "resume with the strategy that wrote it"
@@ -499,6 +518,15 @@ class CompositeStrategy(FedAvg):
                 values[name] = array if isinstance(value, np.ndarray) else array.item()
             self.state = type(self.state)(**values)
             self._pass_through = {name: file[f"pass/{name}"] for name in self._pass_through}
+            extra = {name.removeprefix("extra/"): file[name] for name in file.files if name.startswith("extra/")}
+        self.restore_arrays(extra)
+
+    def saved_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what :meth:`save_state` stores besides the state and the pass-through arrays."""
+        return {}
+
+    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`saved_arrays` gave, after the state has been restored."""
 
     # --- training rounds ------------------------------------------------------------------------------------------
 
@@ -511,11 +539,16 @@ class CompositeStrategy(FedAvg):
             if self.state is None or self._round.number > 0:
                 self.prepare(arrays)
         self._grid = grid
-        self._round = current = _Round(server_round)
+        self._round = _Round(server_round)
         if self.fraction_train == 0.0:
             return []
         nodes = self._sample(grid, self.fraction_train, self.min_train_nodes, _TRAIN_SAMPLE)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(self._nodes))
+        return self._open_round(server_round, self.before_round(grid, server_round, config, nodes), config)
+
+    def _open_round(self, server_round: int, nodes: Sequence[Node], config: ConfigRecord) -> list[Message]:
+        """Return the training messages to these nodes, and remember whom was told what."""
+        self._round = current = _Round(server_round)
         current.config = config.copy()
         current.config["server-round"] = server_round
         current.nodes = {node.node_id: node for node in nodes}
@@ -523,6 +556,40 @@ class CompositeStrategy(FedAvg):
         current.messages = [self._message(self.content_for(node, serialised), node, "train") for node in nodes]
         current.bytes_down = records.count_bytes(message.content for message in current.messages)
         return current.messages
+
+    def before_round(
+        self, grid: Grid, server_round: int, config: ConfigRecord, nodes: Sequence[Node]
+    ) -> Sequence[Node]:
+        """Do what a method must do once it knows the nodes and before the messages are made; return whom to ask.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        server_round : int
+        config : ConfigRecord
+            The user's train config.
+        nodes : sequence of Node
+            The round's sample.
+        """
+        return nodes
+
+    def _ask_everybody(self, grid: Grid, config: ConfigRecord) -> tuple[list[Uplink], int, int]:
+        """Run a training round 0 with all nodes; return the good uplinks and the bytes sent and received."""
+        messages = self._open_round(0, self._ordered, config)
+        replies = self._with_resent(grid.send_and_receive(messages, timeout=self._timeout))
+        good = self._good_replies("round 0", replies, self.read_reply)
+        bytes_down, bytes_up = self._round.bytes_down, records.count_bytes(content for _, content, _ in good)
+        weights = self._weights([report.examples for _, _, report in good])
+        uplinks = self._uplinks(good, weights) if weights else []
+        log(
+            INFO,
+            "Round 0: %s of %s nodes answered, %s bytes down, %s up",
+            len(good),
+            len(messages),
+            bytes_down,
+            bytes_up,
+        )
+        return uplinks, bytes_down, bytes_up
 
     def content_for(self, node: Node, serialised: records.RoundCache) -> RecordDict:
         """Return what a node is sent in the round under way, with the plan if it is the first time."""
@@ -575,17 +642,18 @@ class CompositeStrategy(FedAvg):
             )
         if not current.messages:
             return self.primal_arrays(), None
-        good = self._good_replies("aggregate_train", self._with_plans_resent(replies), self.read_reply)
+        good = self._good_replies("aggregate_train", self._with_resent(replies), self.read_reply)
         reports = [report for _, _, report in good]
         weights = self._weights([report.examples for report in reports])
         skipped = len(reports) < self.min_replies or not weights
         if not skipped:
-            uplinks = [r.uplink._replace(weight=w) for r, w in zip(reports, weights, strict=True)]
+            uplinks = self._uplinks(good, weights)
             with np.errstate(over="ignore", invalid="ignore"):
-                state = self.aggregate(self.state, uplinks)
+                before, state = self.state, self.aggregate(self.state, uplinks)
             if all(np.isfinite(value).all() for value in state):
                 self.state = state
                 self._average_pass_through(reports, weights)
+                self.after_round(before, uplinks)
             else:
                 skipped = True
                 log(WARNING, "aggregate_train: the update overflows; the state stays as it is. Lower the rates.")
@@ -604,7 +672,33 @@ class CompositeStrategy(FedAvg):
         metrics["skipped"] = int(skipped)
         metrics["bytes-down"] = current.bytes_down
         metrics["bytes-up"] = records.count_bytes(contents)
+        for name, value in self.round_metrics().items():
+            metrics[name] = value
         return self.primal_arrays(), metrics
+
+    def after_round(self, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Do what follows from a successful round besides its new state: these uplinks have counted.
+
+        Parameters
+        ----------
+        before : NamedTuple
+            The state before the round.
+        uplinks : sequence of Uplink
+            Those that were aggregated.
+        """
+
+    def round_metrics(self) -> dict[str, float | int]:
+        """Return the numbers that a method adds to the metrics of each training round."""
+        return {}
+
+    @staticmethod
+    def _uplinks(
+        good: Sequence[tuple[Node, RecordDict, records.ClientReport]], weights: Sequence[float]
+    ) -> list[Uplink]:
+        return [
+            report.uplink._replace(weight=weight, node=node, examples=report.examples)
+            for (node, _, report), weight in zip(good, weights, strict=True)
+        ]
 
     def primal_arrays(self) -> ArrayRecord:
         """Return the primal model of the present state in the user's names, shapes and dtypes.
@@ -617,6 +711,8 @@ class CompositeStrategy(FedAvg):
 
     def _weights(self, examples: list[float]) -> list[float]:
         """Return the weights p_m of the replies, summing to 1; nothing if there is nothing to weigh."""
+        if not examples:
+            return []
         if self.weighting == "uniform":
             return [1.0 / len(examples)] * len(examples)
         total = math.fsum(examples)
@@ -637,24 +733,34 @@ class CompositeStrategy(FedAvg):
             else:
                 self._pass_through[name] = values[0][0]
 
-    def _with_plans_resent(self, replies: Iterable[Message]) -> list[Message]:
-        """Send the message again, with the plan, to nodes that do not have it (their state died with them)."""
-        kept: list[Message] = []
-        asking: list[Message] = []
-        for reply in replies:
-            (asking if reply.has_content() and records.has_plan_missing(reply.content) else kept).append(reply)
-        if not asking or self._grid is None:
-            return kept
-        serialised = records.RoundCache()
-        again = []
-        for reply in asking:
-            node = self._round.nodes.get(reply.metadata.src_node_id)
-            if node is not None:
-                log(INFO, "aggregate_train: %s has lost the plan; it is sent again", node)
-                self._informed.discard(node.node_id)
-                again.append(self._message(self.content_for(node, serialised), node, "train"))
-        self._round.bytes_down += records.count_bytes(message.content for message in again)
-        return kept + list(self._grid.send_and_receive(again, timeout=self._timeout))
+    def _with_resent(self, replies: Iterable[Message]) -> list[Message]:
+        """Ask again the nodes that have lost the plan or their state (both die with a SuperNode), and send it."""
+        kept = list(replies)
+        # At most twice: a node may find out about its state only once it has the plan.
+        for _ in range(2):
+            asking: list[Node] = []
+            answers, kept = kept, []
+            for reply in answers:
+                node = self._round.nodes.get(reply.metadata.src_node_id) if reply.has_content() else None
+                if node is not None and records.has_plan_missing(reply.content):
+                    self._informed.discard(node.node_id)
+                elif node is None or not records.has_state_missing(reply.content) or not self.state_lost(node):
+                    kept.append(reply)
+                    continue
+                log(INFO, "aggregate_train: %s has lost what it knew; it is sent again", node)
+                asking.append(node)
+            if not asking or self._grid is None:
+                break
+            self._round.restoring.update(node.node_id for node in asking)
+            serialised = records.RoundCache()
+            again = [self._message(self.content_for(node, serialised), node, "train") for node in asking]
+            self._round.bytes_down += records.count_bytes(message.content for message in again)
+            kept.extend(self._grid.send_and_receive(again, timeout=self._timeout))
+        return kept
+
+    def state_lost(self, node: Node) -> bool:
+        """Whether a node that has lost its state can be sent it again."""
+        return False
 
     def _good_replies(
         self, caller: str, replies: Iterable[Message], read: Callable[[RecordDict], Any]
@@ -668,6 +774,8 @@ class CompositeStrategy(FedAvg):
             node = self._node_of(reply)
             who = str(node) if node is not None else f"node {reply.metadata.src_node_id}"
             try:
+                if reply.has_content() and records.has_state_missing(reply.content):
+                    raise ProtocolError("it has lost its state")
                 if reply.has_error():
                     raise ProtocolError(f"error {reply.error.code}: {reply.error.reason}")
                 if node is None:
@@ -759,7 +867,7 @@ class CompositeStrategy(FedAvg):
             available = list(grid.get_node_ids())
             # 1e-9: 0.29 of 100 nodes is 29, not 28.
             size = max(int(fraction * len(available) + 1e-9), minimum)
-            needed = max(size, self.min_available_nodes)
+            needed = max(size, self.nodes_needed())
             if len(available) >= needed:
                 break
             if time.monotonic() > deadline:
@@ -775,6 +883,10 @@ class CompositeStrategy(FedAvg):
             return nodes
         chosen = random_generator(self.seed, number, 0, purpose).choice(len(nodes), size, replace=False)
         return [nodes[i] for i in np.sort(chosen)]
+
+    def nodes_needed(self) -> int:
+        """Return how many nodes must be connected before a round begins."""
+        return int(self.min_available_nodes)
 
     def _meet(self, grid: Grid, available: Sequence[int]) -> None:
         """Learn the partition ids of new nodes: from the grid if it knows them, else by a question to the nodes."""
@@ -810,6 +922,10 @@ class CompositeStrategy(FedAvg):
 
     # --- the look -------------------------------------------------------------------------------------------------
 
+    def output_text(self) -> str:
+        """Return what :meth:`summary` says about the output."""
+        return self.output
+
     def summary(self) -> None:
         """Log the settings as a tree."""
         work = f"{self.local_epochs} epoch(s)" if self.local_steps is None else f"{self.local_steps} step(s)"
@@ -822,7 +938,7 @@ class CompositeStrategy(FedAvg):
             ("Learning rates", f"client ({_rate_text(self.client_lr)}) | server ({_rate_text(self.server_lr)})"),
             ("Local work", f"{work} in {batches}"),
             ("Weights", f"{self.weighting}{normalized}"),
-            ("Output", self.output),
+            ("Output", self.output_text()),
             ("Seed", f"{self.seed}"),
             *self.settings(),
             ("Minimum replies", f"{self.min_replies}"),

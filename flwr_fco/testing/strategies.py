@@ -45,6 +45,8 @@ def check_strategy(make: MakeStrategy) -> None:
         - ``"exact"``: a certified gap <= 1e-8, whatever the number of local steps;
         - ``"biased"``: the same for one local step on all data; for more, an error that shrinks at least 5 times when
           the rate shrinks 10 times;
+        - ``"vanishing"``: an error that shrinks at least 3 times in 10 times as many rounds, any number of local steps;
+        - ``"shifted"``: an error that shrinks at least 3 times when the option `convexity` shrinks 10 times;
         - ``"doubled strength"``: with equal clients, the solution for twice the strength;
         - ``"subgradient"``: an error that shrinks at least 3 times when the rate shrinks 10 times;
         - ``"zero"``: exactly 0 in the end.
@@ -127,6 +129,21 @@ def _check_limit(make: MakeStrategy) -> None:
             f"with 5 local steps the error is {coarse:.2e} at rate 0.05 and {fine:.2e} at 0.005; expected it to shrink "
             "at least 5 times",
         )
+    elif limit == "vanishing":
+        for steps in (1, 3):
+            early, late = error(0.1, steps, 100), error(0.1, steps, 1000)
+            _require(
+                early >= 3 * late,
+                f"with {steps} local steps the error is {early:.2e} after 100 rounds and {late:.2e} after 1,000; "
+                "expected it to shrink at least 3 times",
+            )
+    elif limit == "shifted":
+        for steps in (1, 3):
+            far, near = (
+                np.abs(_run(make, objectives, 300, convexity=mu, local_steps=steps)[0] - optimum).max()
+                for mu in (0.1, 0.01)
+            )
+            _require(far >= 3 * near, f"with {steps} local steps the error is {far:.2e}, {near:.2e} at mu / 10")
     elif limit == "subgradient":
         coarse, fine = error(0.1, 1, 400), error(0.01, 1, 4000)
         _require(coarse >= 3 * fine, f"the error is {coarse:.2e} at rate 0.1 and {fine:.2e} at 0.01")

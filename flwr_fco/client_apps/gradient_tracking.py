@@ -1,0 +1,142 @@
+"""Local dual averaging with a tracker: the client half of FedDA-GT, ReFedDA-GT, SCAFFOLD and their graph forms."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flwr_fco.client_apps.local import local_solver, plan_minibatches
+from flwr_fco.objectives.base import Objective
+from flwr_fco.parameters import Vector
+from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
+from flwr_fco.regularizers import Zero
+
+__all__ = ["gradient_tracking", "tracked_dual_averaging"]
+
+
+@local_solver("gradient_tracking")
+def gradient_tracking(
+    downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
+) -> tuple[Uplink, ClientState]:
+    """Take tracked steps, the tracker being control - own: z <- z - client_lr (g(retrieve(z, t)) + control - own).
+
+    `own` is the client's own control variate, what its gradients were like when it took part last; `control` the mean
+    of all clients' own ones. The latter comes with the message or, if everybody took part in the last round, is
+    derived from two successive broadcasts: control = (z_{r-1} - z_r) / advance. Afterwards, with D the mean of the
+    client's moves, own <- own - control - D (which is the mean of its gradients).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vectors ``dual`` (left out if the client has it from round 0) and ``control`` (left out if zero or
+        derived), and the number ``advance`` if `control` is to be derived. The number ``gradient`` asks for a single
+        gradient at the start point instead (round 0). Options of the plan: ``variate`` is ``"average"`` or
+        ``"gradient"`` (own <- the full gradient at the start of the round), ``remember`` keeps the dual.
+    objective : Objective
+    state : mapping or None
+        ``own`` and, where it may be needed, ``dual``.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = z_K - z_0; with ``variate="gradient"`` also ``variate-increment``, the change of `own`.
+    mapping
+        The next state.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 1 and 2; Karimireddy
+    and others: SCAFFOLD (ICML 2020), algorithm 1.
+    """
+    plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
+    start = vectors["dual"] if "dual" in vectors else (state or {})["dual"]
+    remembered = {"dual": start} if plan.options["remember"] else {}
+    if "gradient" in numbers:
+        uplink = _gradient(downlink, objective, start, rng)
+        return uplink, {"own": uplink.vectors["increment"], **remembered}
+    own = np.zeros_like(start) if state is None else state["own"]
+    if "control" in vectors:
+        control = vectors["control"]
+    elif "advance" in numbers and state is not None:
+        control = (state["dual"] - start) / numbers["advance"]
+    else:
+        control = np.zeros_like(start)
+    dual = start.copy()
+    steps = _descend(downlink, objective, dual, control - own, rng)
+    elapsed = downlink.client_lr * steps
+    increment = _as_sent(dual - start, plan)
+    if plan.options["variate"] == "gradient":
+        point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
+        change = _as_sent(objective.gradient(point) - own, plan)
+        sent = {"increment": increment, "variate-increment": change}
+        return Uplink(sent, elapsed, steps), {"own": own + change, **remembered}
+    return Uplink({"increment": increment}, elapsed, steps), {"own": own - control - increment / elapsed, **remembered}
+
+
+@local_solver("tracked_dual_averaging")
+def tracked_dual_averaging(
+    downlink: Downlink, objective: Objective, state: None, rng: np.random.Generator
+) -> tuple[Uplink, None]:
+    """Take tracked steps with a tracker that the relay of a graph keeps: z <- z - client_lr (g(retrieve(z, t)) + c).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vectors ``dual`` and ``tracker`` (left out if zero); the number ``gradient`` asks for a single gradient
+        at the start point instead (round 0).
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = z_K - z_0.
+    None
+        No client state.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+    """
+    start = downlink.vectors["dual"]
+    if "gradient" in downlink.numbers:
+        return _gradient(downlink, objective, start, rng), None
+    dual = start.copy()
+    steps = _descend(downlink, objective, dual, downlink.vectors.get("tracker"), rng)
+    return Uplink({"increment": dual - start}, downlink.client_lr * steps, steps), None
+
+
+def _descend(
+    downlink: Downlink, objective: Objective, dual: Vector, tracker: Vector | None, rng: np.random.Generator
+) -> int:
+    """Take the local steps, changing `dual` in place; return their number."""
+    plan, client_lr, elapsed = downlink.plan, downlink.client_lr, downlink.elapsed
+    psi, h = plan.psi, plan.h
+    plain = isinstance(plan.regularizer, Zero)
+    shift = None if tracker is None else client_lr * tracker
+    primal = np.empty_like(dual)
+    steps = 0
+    for batch in plan_minibatches(plan, objective, rng):
+        if plain:
+            h.conjugate_gradient(dual, primal)
+        else:
+            h.retrieve(dual, elapsed + client_lr * steps, psi, primal)
+        objective.add_gradient(primal, batch, -client_lr, dual)
+        if shift is not None:
+            dual -= shift
+        steps += 1
+    return steps
+
+
+def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:
+    """Return one stochastic gradient at the start point, in the place of the increment."""
+    plan = downlink.plan
+    point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
+    batch = next(iter(objective.minibatches(rng, plan.batch_size, steps=1)))
+    return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, downlink.client_lr, 1)
+
+
+def _as_sent(vector: Vector, plan: Plan) -> Vector:
+    """Round to the wire's precision: what the client remembers must be what the server sees."""
+    return vector if plan.wire_dtype == "float64" else vector.astype(plan.wire_dtype).astype(np.float64)

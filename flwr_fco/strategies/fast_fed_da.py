@@ -1,0 +1,469 @@
+"""Fast-FedDA, C-FedDA and MC-FedDA: dual averaging with quadratic lower models, for strongly convex losses.
+
+Bao, Crawshaw, Luo, Liu (ICML 2022), and what Liang, Peng and Zhang ran under these names; their symbols in brackets.
+
+``variant="bao"`` (from the authors' public code; the paper's pseudo-code was not at hand)::
+
+    server: gradients [g] = 0, points [x] = anchor [x0] = primal [w] = w_0, steps = 0
+    Fast-FedDA, each client: for k = 1 .. K:
+        gradients += g(primal);  eta = steps + k
+        primal = prox_{psi/b}(-a/b), a = (gradients - mu/2 points - gamma anchor)/eta, b = mu/2 + gamma/eta
+        points += primal
+    server: gradients, points = means over the clients; steps += K; primal as above with eta = steps; points += primal
+    C-FedDA: only server points enter points, and in all of round r: eta = r K, a = (gradients - gamma anchor)/eta -
+        mu/2 points/r; with a radius the point is then moved to the l1 ball around the anchor
+    MC-FedDA: stages; a stage begins with anchor = points = primal, gradients = 0, r = 1, and has its own radius and
+        strength of psi
+
+``variant="liang"``, rows of matrices are nodes, U the gossip matrix::
+
+    gradients [N] = 0, points [V] = 0 (C-FedDA: w_0), n = A = 0
+    each local step: a = n + 1, A1 = A + a
+        N <- A/A1 N - a/A1 G(W)
+        at the last local step of a round: N <- U N, V <- U V                              (here: on the server)
+        W <- A1/(mu/2 A + a mu) soft(N + mu/2 V, lambda)
+        C-FedDA: W <- r + P( A1/(mu/2 A + a L) soft(N + mu/2 V + L a/A1 r, lambda) - r ), P onto the l1 ball
+        V <- A/A1 V + (a+1)/A1 W;  n <- n + 1, A <- A1
+
+Without a graph (``mixing=None``) the server takes the mean, U = 11'/M.
+
+Other mirror maps are an extension: x and V sum grad h at the points and the minimisers go through `retrieve`, which in
+the Euclidean geometry is the above. Any psi composes by it.
+
+Differs from the sources in: 1. with unequal numbers of steps ``normalize_local_work`` scales the increments, as
+elsewhere (Liang's variant wants `local_steps`); 2. C-FedDA's radius is off by default, as in Bao's experiments.
+``client_lr`` and ``server_lr`` have no meaning here.
+
+Errata: Bao's Fast-FedDA sums K + 1 points a round for K gradients, which shifts its limit by an error of the order of
+mu/K (measured: .098 and .0094 at mu .1 and .01, K 1); kept by default, ``last_point=False`` has the optimum as limit.
+Bao's constrained map is soft threshold, then projection, which is not the exact proximal map of the sum; kept.
+Liang's Fast-FedDA passes L but uses mu; kept. Their C-FedDA forgets to add r back after the projection, which is wrong
+once r is not 0: it is added here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+
+import numpy as np
+from flwr.app import ConfigRecord
+from flwr.serverapp import Grid
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.parameters import Vector
+from flwr_fco.protocol import Downlink, Node, Option, Uplink
+from flwr_fco.quadratic import Geometry, accumulated, bao_point, liang_point
+from flwr_fco.strategies.base import CompositeOptions, mean_increment
+from flwr_fco.strategies.decentralized import GraphStrategy
+from flwr_fco.topology import Topology
+
+__all__ = ["CFedDA", "FastFedDA", "FastState", "MCFedDA", "ModelStage"]
+
+Matrix = NDArray[np.float64]
+
+
+class ModelStage(NamedTuple):
+    """A stage of MC-FedDA.
+
+    Parameters
+    ----------
+    rounds : int
+        After so many rounds the next stage begins; the last one has no end.
+    radius : float
+        rho_s, of the l1 ball around the stage's anchor.
+    strength : float, default 1.0
+        lambda_s as a multiple of the regularizer's strength.
+    """
+
+    rounds: int
+    radius: float
+    strength: float = 1.0
+
+
+class FastState(NamedTuple):
+    """State of the methods with quadratic models; rows are nodes, one row without a graph.
+
+    Parameters
+    ----------
+    gradients, points, primals, anchors : ndarray of float64, shape (M, d)
+        g, x, w, x0 in Bao's variant; N, V, W, r in Liang's.
+    steps : float
+        Local steps behind the gradients.
+    stage, stage_round : int
+        The stage, from 0, and the rounds that it has had.
+    round : int
+        Number of successful rounds.
+    total : ndarray of float64
+        What the output averages; see :class:`PointOutputs`.
+    averaged : int
+        Number of points in `total`.
+    """
+
+    gradients: Matrix
+    points: Matrix
+    primals: Matrix
+    anchors: Matrix
+    steps: float
+    stage: int
+    stage_round: int
+    round: int
+    total: Vector
+    averaged: int
+
+
+class FastFedDA(GraphStrategy):
+    """Fast-FedDA: every local point enters the model.
+
+    Parameters
+    ----------
+    variant : {"bao", "liang"}, default "bao"
+        Whose algorithm; see the module's description.
+    convexity : float, default 0.1
+        mu. Bao's LASSO experiments take 0.1, EMNIST 1e-3, Liang's linear regression 8.
+    anchor_weight : float, default 10.0
+        gamma, Bao only: at least the losses' curvature. Bao's experiments take 550 (LASSO) and 25 (EMNIST).
+    last_point : bool, default True
+        Bao only: whether a client's last local point enters the model, as in the authors' code. No gradient is taken
+        there, so a round adds K + 1 points for K gradients, and the limit is not the optimum but the minimiser of
+        F + psi - mu/(4K) ||w||^2. False leaves that point out: the limit is the optimum.
+    mixing : Topology, array of shape (M, M), str or None, default None
+        Liang only: a graph; None is the server's mean.
+    **options
+        See :class:`CompositeStrategy`, for `window` and `sparsity` :class:`PointOutputs`. There are no rates.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> FastFedDA(regularizer=L1(0.5), convexity=0.1, anchor_weight=550.0, local_steps=10).limit
+    'shifted'
+    """
+
+    local_solver: ClassVar[str] = "fast_dual_averaging"
+    limit: ClassVar[str] = "shifted"
+    constrained: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        variant: Literal["bao", "liang"] = "bao",
+        convexity: float = 0.1,
+        anchor_weight: float = 10.0,
+        last_point: bool = True,
+        mixing: Topology | ArrayLike | str | None = None,
+        window: int = 100,
+        sparsity: int | None = None,
+        **options: Unpack[CompositeOptions],
+    ) -> None:
+        self.last_point = last_point
+        super().__init__(mixing=mixing, window=window, sparsity=sparsity, **options)
+        if variant not in ("bao", "liang"):
+            raise ConfigurationError(f"variant={variant!r}; expected 'bao' or 'liang'")
+        if variant == "bao" and mixing is not None:
+            raise ConfigurationError('variant="bao" has no form on a graph; take variant="liang", or mixing=None')
+        if variant == "liang" and self.local_steps is None:
+            raise ConfigurationError(
+                'variant="liang" counts its steps, so all clients must take the same number: give local_steps'
+            )
+        for name, value in (("convexity", convexity), ("anchor_weight", anchor_weight)):
+            if not 0.0 < value < np.inf:
+                raise ConfigurationError(f"{name}={value!r}; expected a finite number > 0")
+        self.variant, self.convexity, self.anchor_weight = variant, convexity, anchor_weight
+        self.smoothness = 0.0
+
+    # --- stages (MC-FedDA) and the ball (C-FedDA) ---------------------------------------------------------------
+
+    def stage_at(self, stage: int) -> ModelStage:
+        """Return the settings of a stage; Fast-FedDA has one, without a ball and without an end."""
+        return ModelStage(0, 0.0)
+
+    def _geometry(self, state: FastState) -> Geometry:
+        stage = self.stage_at(state.stage)
+        return Geometry(self.h, self.psi, stage.strength, stage.radius)
+
+    def solver_options(self) -> dict[str, Option]:
+        """Return the constants of the models."""
+        return {
+            "variant": self.variant,
+            "constrained": self.constrained,
+            "convexity": self.convexity,
+            "anchor-weight": self.anchor_weight,
+            "smoothness": self.smoothness,
+            "last-point": self.last_point,
+        }
+
+    def settings(self) -> list[tuple[str, str]]:
+        """Return the lines about the graph and the models."""
+        text = f"{self.variant}, convexity {self.convexity:g}"
+        return [*super().settings(), ("Models", text)]
+
+    # --- the mathematics ----------------------------------------------------------------------------------------
+
+    def init_state(self, primal: Vector) -> FastState:
+        """Return the state before round 1."""
+        zeros, dual = np.zeros((1, primal.size)), self.h.gradient(primal)[None, :]
+        points = zeros if self.variant == "liang" and not self.constrained else dual
+        start = primal[None, :]
+        state = FastState(zeros, points, start, start, 0.0, 0, 0, 0, self.empty_sum(primal.size), 0)
+        return self.expanded(state, self.mixing.num_nodes) if isinstance(self.mixing, Topology) else state
+
+    def expanded(self, state: Any, num_nodes: int) -> Any:
+        """Return a state with a row for each node."""
+        if self.central or state.points.shape[0] == num_nodes:
+            return state
+        rows = {
+            name: np.repeat(getattr(state, name)[:1], num_nodes, axis=0)
+            for name in ("gradients", "points", "primals", "anchors")
+        }
+        return state._replace(**rows)
+
+    def vectors(self, state: Any) -> dict[str, Vector]:
+        """Return the first row's vectors; what a node is sent is up to :meth:`downlink`."""
+        return self._vectors_of(state, 0)
+
+    def _vectors_of(self, state: FastState, row: int) -> dict[str, Vector]:
+        vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primals[row]}
+        if (self.variant == "bao" or self.constrained) and state.anchors[row].any():
+            vectors["anchor"] = state.anchors[row]
+        return vectors
+
+    def downlink(self, state: Any, node: Node) -> Downlink:
+        """Return a node's sums and points, and where in the stage the run is."""
+        if self.central and self._round.downlink is not None and self._round.downlink[0] is state:
+            return self._round.downlink[1]
+        stage = self.stage_at(state.stage)
+        numbers = {
+            "steps": state.steps,
+            "rounds": float(state.stage_round),
+            "radius": stage.radius,
+            "strength": stage.strength,
+        }
+        row = 0 if self.central else self._rows[node.key]
+        downlink = Downlink(self.plan, self._vectors_of(state, row), self.rates()[0], 0.0, numbers)
+        self._round.downlink = (state, downlink)
+        return downlink
+
+    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the shapes of the sums' increments."""
+        shapes = super().uplink_shapes()
+        if self.variant == "liang" or not self.constrained:
+            shapes["point-increment"] = shapes["increment"]
+        return shapes
+
+    def aggregate(self, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
+        """Return the mixed sums, the points that follow from them, and the next stage where one ends."""
+        following = (self._bao if self.variant == "bao" else self._liang)(state, uplinks)
+        following = following._replace(round=state.round + 1, stage_round=state.stage_round + 1)
+        total, averaged = self.summed(following, self.retrieve(following))
+        following = following._replace(total=total, averaged=averaged)
+        stage = self.stage_at(state.stage)
+        if stage.rounds and following.stage_round >= stage.rounds:
+            duals = np.array([self.h.gradient(point) for point in following.primals])
+            following = following._replace(
+                gradients=np.zeros_like(duals),
+                points=duals,
+                anchors=following.primals,
+                steps=0.0,
+                stage=state.stage + 1,
+                stage_round=0,
+            )
+        return following
+
+    def _bao(self, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
+        gradients, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+        gradients += state.gradients[0]
+        points, steps = state.points[0].copy(), state.steps + elapsed
+        if not self.constrained:
+            points += mean_increment(uplinks, normalize=self.normalize_local_work, name="point-increment")[0]
+        anchor = state.anchors[0]
+        primal = bao_point(
+            self._geometry(state),
+            gradients,
+            points,
+            self.h.gradient(anchor),
+            anchor,
+            steps=steps,
+            count=state.stage_round + 1.0 if self.constrained else steps,
+            convexity=self.convexity,
+            anchor_weight=self.anchor_weight,
+        )
+        points += self.h.gradient(primal)
+        return state._replace(gradients=gradients[None], points=points[None], primals=primal[None], steps=steps)
+
+    def _liang(self, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
+        step = int(state.steps) + int(self.local_steps or 0)
+        if self.central:
+            rows, mixing = [0], np.ones((1, 1))
+            moved = [
+                mean_increment(uplinks, normalize=False, name=name)[0][None]
+                for name in ("increment", "point-increment")
+            ]
+        else:
+            rows, missing = self.missing_rows(uplinks)
+            mixing = self.effective(missing)
+            state = self.expanded(state, mixing.shape[0])
+            moved = [np.zeros_like(state.gradients) for _ in range(2)]
+            for uplink, row in zip(uplinks, rows, strict=True):
+                moved[0][row], moved[1][row] = uplink.vectors["increment"], uplink.vectors["point-increment"]
+        gradients, points = mixing @ (state.gradients + moved[0]), mixing @ (state.points + moved[1])
+        primals, geometry = state.primals.copy(), self._geometry(state)
+        for row in rows:
+            anchor = state.anchors[row]
+            primals[row] = liang_point(
+                geometry,
+                gradients[row],
+                points[row],
+                self.h.gradient(anchor) if self.constrained else None,
+                anchor,
+                step=step,
+                convexity=self.convexity,
+                smoothness=self.smoothness if self.constrained else None,
+            )
+            points[row] = accumulated(points[row], self.h.gradient(primals[row]), step)
+        return state._replace(gradients=gradients, points=points, primals=primals, steps=float(step))
+
+    def retrieve(self, state: FastState) -> Vector:
+        """Return the primal point; on a graph the mean of the nodes' points, taken in the dual."""
+        here = self.staying(state.primals.shape[0])
+        if len(here) == 1:
+            return np.asarray(state.primals[here[0]].copy())
+        duals = np.array([self.h.gradient(state.primals[row]) for row in here])
+        return self.h.conjugate_gradient(duals.mean(axis=0))
+
+    def node_primal(self, state: Any, row: int) -> Vector:
+        """Return the point of one node."""
+        return np.asarray(state.primals[row].copy())
+
+    def before_round(
+        self, grid: Grid, server_round: int, config: ConfigRecord, nodes: Sequence[Node]
+    ) -> Sequence[Node]:
+        """Give nodes their rows, if there is a graph."""
+        return nodes if self.central else super().before_round(grid, server_round, config, nodes)
+
+
+class CFedDA(FastFedDA):
+    """C-FedDA: only the server's points enter the model, and an l1 ball may bound them.
+
+    Parameters
+    ----------
+    variant, convexity, anchor_weight, mixing
+        See :class:`FastFedDA`. Bao's LASSO experiments take anchor_weight 600.
+    smoothness : float, default 10.0
+        L, Liang only.
+    radius : float, optional
+        Of the l1 ball around the start point; none by default, as in Bao's experiments.
+    **options
+        See :class:`FastFedDA`.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> CFedDA(radius=30.0, anchor_weight=600.0).stage_at(0).radius
+    30.0
+    """
+
+    limit: ClassVar[str] = "vanishing"
+    constrained: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        variant: Literal["bao", "liang"] = "bao",
+        convexity: float = 0.1,
+        anchor_weight: float = 10.0,
+        smoothness: float = 10.0,
+        radius: float | None = None,
+        mixing: Topology | ArrayLike | str | None = None,
+        window: int = 100,
+        sparsity: int | None = None,
+        **options: Unpack[CompositeOptions],
+    ) -> None:
+        super().__init__(
+            variant=variant,
+            convexity=convexity,
+            anchor_weight=anchor_weight,
+            mixing=mixing,
+            window=window,
+            sparsity=sparsity,
+            **options,
+        )
+        for name, value in (("smoothness", smoothness), ("radius", radius)):
+            if value is not None and not 0.0 < value < np.inf:
+                raise ConfigurationError(f"{name}={value!r}; expected a finite number > 0")
+        self.smoothness, self.radius = smoothness, radius
+
+    def stage_at(self, stage: int) -> ModelStage:
+        """Return the one stage: without an end, with the ball."""
+        return ModelStage(0, self.radius or 0.0)
+
+
+class MCFedDA(CFedDA):
+    """MC-FedDA: C-FedDA in stages, each around the last one's point, with a smaller ball and a weaker psi.
+
+    Parameters
+    ----------
+    stages : sequence of ModelStage, optional
+        The schedule; the last stage has no end. Bao's LASSO experiments: rounds 250, 250, 1500, radius 1e4 / 2^s,
+        strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage, which is C-FedDA.
+    variant, convexity, anchor_weight, smoothness, radius, mixing
+        See :class:`CFedDA`; `radius` is for the default stage.
+    **options
+        See :class:`FastFedDA`.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022).
+
+    Examples
+    --------
+    >>> MCFedDA(stages=[ModelStage(250, 5e3, 1 / 8), ModelStage(250, 2.5e3, 1 / 16)]).stage_at(7).radius
+    2500.0
+    """
+
+    def __init__(
+        self,
+        *,
+        stages: Sequence[ModelStage] | None = None,
+        variant: Literal["bao", "liang"] = "bao",
+        convexity: float = 0.1,
+        anchor_weight: float = 10.0,
+        smoothness: float = 10.0,
+        radius: float | None = None,
+        mixing: Topology | ArrayLike | str | None = None,
+        window: int = 100,
+        sparsity: int | None = None,
+        **options: Unpack[CompositeOptions],
+    ) -> None:
+        super().__init__(
+            variant=variant,
+            convexity=convexity,
+            anchor_weight=anchor_weight,
+            smoothness=smoothness,
+            radius=radius,
+            mixing=mixing,
+            window=window,
+            sparsity=sparsity,
+            **options,
+        )
+        self.stages = tuple(stages or ())
+        for n, stage in enumerate(self.stages):
+            if stage.rounds < 1 or stage.rounds != int(stage.rounds) or not (stage.radius > 0 and stage.strength > 0):
+                raise ConfigurationError(
+                    f"stage {n} is {stage}; expected a whole number of rounds and a radius and a strength > 0"
+                )
+
+    def stage_at(self, stage: int) -> ModelStage:
+        """Return the settings of a stage; those of the last one go on for ever."""
+        if not self.stages:
+            return super().stage_at(stage)
+        if stage >= len(self.stages) - 1:
+            return self.stages[-1]._replace(rounds=0)
+        return self.stages[stage]

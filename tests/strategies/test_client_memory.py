@@ -1,0 +1,385 @@
+"""Clients with a memory, and graphs, when things go wrong: the trackers' sum stays 0 and the optimum is still found."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from problems import FEATURES, app_of, clients, flat, start_arrays
+
+from flwr_fco import _flower, records
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.protocol import ClientStamp
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage
+
+D = FEATURES + 1
+SIZES = (30, 40, 20, 30, 25)
+VICTIM = 2  # a partition; on the chain it has two neighbours
+
+
+def problem(sizes=SIZES):
+    """Well-conditioned, heterogeneous, unequal sizes."""
+    objectives = []
+    for m, size in enumerate(sizes):
+        rng = np.random.default_rng((7, m))
+        q, _ = np.linalg.qr(rng.standard_normal((size, FEATURES)))
+        features = q * np.sqrt(size)
+        objectives.append(LeastSquares(features, features @ rng.standard_normal(FEATURES) + m, scale=0.5))
+    return objectives
+
+
+def optimum(objectives, weights):
+    """Of sum_m weights_m F_m, in closed form."""
+    full = [np.column_stack([f.features, np.ones(f.num_examples)]) for f in objectives]
+    hessian = sum(w * x.T @ x / len(x) for w, x in zip(weights, full, strict=True))
+    right = sum(w * x.T @ f.targets / len(x) for w, x, f in zip(weights, full, objectives, strict=True))
+    return np.linalg.solve(hessian, right)
+
+
+class Faulty(InProcessGrid):
+    """Injects one fault at the victim in some rounds."""
+
+    def __init__(self, app, num_nodes, fault, rounds):
+        super().__init__(app, num_nodes, raise_errors=False)
+        self.fault, self.rounds, self.hits = fault, rounds, 0
+        self.raising = False
+
+    def victim(self):
+        return next((i for i, partition in self.partition_ids.items() if partition == VICTIM), None)
+
+    def _deliver(self, message):
+        number = int(message.metadata.group_id)
+        hit = message.metadata.dst_node_id == self.victim() and number in self.rounds
+        if not hit or message.metadata.message_type != "train":
+            return super()._deliver(message)
+        self.hits += 1
+        return self.fault(self, message)
+
+    def deliver(self, message):
+        return super()._deliver(message)
+
+
+def lose_the_reply(grid, message):
+    grid.deliver(message)
+
+
+def lose_the_message(grid, message):
+    return None
+
+
+def raise_in_the_client(grid, message):
+    grid.raising = True
+    try:
+        return grid.deliver(message)
+    finally:
+        grid.raising = False
+
+
+def restart(grid, message):
+    """A new process under the same node id: no plan, no state."""
+    if not grid.contexts[message.metadata.dst_node_id].state.get("restarted"):
+        grid.contexts[message.metadata.dst_node_id].state = RecordDict({"restarted": ConfigRecord()})
+    return grid.deliver(message)
+
+
+def corrupt(grid, message):
+    reply = grid.deliver(message)
+    content = reply.content.copy()
+    content["arrays"] = ArrayRecord({"increment": Array(np.full(D, np.nan))})
+    reply.content = content
+    return reply
+
+
+FAULTS = {
+    "raises": raise_in_the_client,
+    "lost reply": lose_the_reply,
+    "lost message": lose_the_message,
+    "restart": restart,
+    "NaN": corrupt,
+}
+
+
+def faulty_run(strategy, fault, *, rounds=(3, 4, 9), num_rounds=15, objectives=None, check=None, before=None):
+    """Run, calling `check` after every round."""
+    objectives = problem() if objectives is None else objectives
+    grid = Faulty(None, len(objectives), fault, rounds)
+
+    def load(context: Context):
+        return objectives[int(context.node_config["partition-id"])]
+
+    app = client_app(load)
+
+    def guarded(message, context):
+        if grid.raising:
+            raise RuntimeError("the client's disk is full")
+        return app(message, context)
+
+    grid.client_app = guarded
+    strategy.fraction_evaluate = 0.0
+    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+        result = strategy.start(
+            grid,
+            start_arrays(),
+            num_rounds,
+            callbacks=[
+                lambda n, a, m: check(strategy, grid, n, m) if check else None,
+                lambda n, a, m: before(grid, n) if before else None,
+            ],
+        )
+    return flat(result.arrays), grid, result
+
+
+def weights_of(strategy, grid):
+    if strategy.weighting == "uniform":
+        return np.full(len(grid.partition_ids), 1.0 / len(grid.partition_ids))
+    sizes = np.array([SIZES[p] for p in sorted(grid.partition_ids.values())], dtype=float)
+    return sizes / sizes.sum()
+
+
+def check_sums(strategy, grid, number, metrics):
+    """The weighted sum of what the ledger knows, and of what the clients hold in their own contexts."""
+    weights = weights_of(strategy, grid)
+    held, scale = [], 1e-300
+    for (node_id, partition), _ in zip(sorted(grid.partition_ids.items(), key=lambda i: i[1]), weights, strict=True):
+        member = strategy._members.get((0, partition))
+        stamp = ClientStamp(strategy._epoch, -1 if member is None else member.accepted)
+        try:
+            state = records.read_state(grid.contexts[node_id], stamp, D)
+        except records.StateMissingError:
+            state = {"own": np.zeros(D) if member.memory is None else member.memory}
+        held.append(strategy.state.control - (0.0 if state is None else state["own"]))
+        scale = max(scale, np.abs(held[-1]).max())
+    assert np.abs(weights @ np.array(held)).max() <= 1e-10 * scale, f"round {number}"
+    if strategy.ledger:
+        for tracker, own in zip(strategy.trackers().values(), held, strict=True):
+            np.testing.assert_allclose(tracker, own, rtol=1e-9, atol=1e-9 * scale)
+
+
+CENTRAL = {"FedDAGT": FedDAGT, "ReFedDAGT": ReFedDAGT, "Scaffold": Scaffold}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+@pytest.mark.parametrize("weighting", ["uniform", "examples"])
+def test_the_trackers_sum_to_zero_after_every_round(fault, client_state, weighting):
+    strategy = FedDAGT(
+        client_state=client_state, weighting=weighting, client_lr=0.05, batch_size=8, local_epochs=1, seed=2
+    )
+    _, grid, result = faulty_run(strategy, FAULTS[fault], check=check_sums)
+    assert grid.hits >= 3
+    left_out = [result.train_metrics_clientapp[n]["num-left-out"] for n in (3, 4, 9)]
+    if fault == "restart" and client_state == "ledger":
+        assert left_out == [0, 0, 0]
+    else:
+        assert left_out[0] == 1
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+@pytest.mark.parametrize("cls", CENTRAL)
+def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
+    objectives = problem()
+    strategy = CENTRAL[cls](client_state=client_state, client_lr=0.1, batch_size=None, local_steps=4)
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=250, check=check_sums)
+    assert grid.hits >= 3
+    assert np.abs(w - optimum(objectives, weights_of(strategy, grid))).max() <= 1e-8
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+def test_sampled_clients_keep_the_sum_too(fault, client_state):
+    strategy = FedDAGT(
+        fraction_train=0.6, client_state=client_state, client_lr=0.1, batch_size=None, local_steps=4, seed=1
+    )
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=range(1, 40), num_rounds=900, check=check_sums)
+    assert grid.hits >= 10
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+
+
+def test_scaffold_option_1_keeps_the_sum_when_replies_are_lost():
+    strategy = Scaffold(variate="gradient", client_lr=0.1, batch_size=None, local_steps=4)
+    w, grid, _ = faulty_run(strategy, lose_the_reply, num_rounds=250, check=check_sums)
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+
+
+def test_a_lost_reply_does_not_change_what_the_client_goes_on_from():
+    """Losing the reply or losing the message is the same to the bit: what is pending is discarded."""
+    options = {"client_lr": 0.05, "batch_size": 8, "local_epochs": 1}
+    a, _, _ = faulty_run(FedDAGT(**options), lose_the_reply)
+    b, _, _ = faulty_run(FedDAGT(**options), lose_the_message)
+    assert np.array_equal(a, b)
+
+
+def test_a_ledger_hides_a_restart():
+    """Up to the rounding of the server's copy; without the ledger the run differs."""
+    options = {"client_lr": 0.05, "batch_size": 8, "local_epochs": 1}
+    a, _, _ = faulty_run(FedDAGT(**options), restart)
+    b, _, _ = faulty_run(FedDAGT(**options), restart, rounds=())
+    c, _, _ = faulty_run(FedDAGT(client_state="reset", **options), restart)
+    np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
+    assert np.abs(c - b).max() > 1e-4
+
+
+def leave(partition):
+    def before(grid, number):
+        if number == 5:
+            gone = next(i for i, p in grid.partition_ids.items() if p == partition)
+            del grid.contexts[gone], grid.partition_ids[gone]
+
+    return before
+
+
+@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+@pytest.mark.parametrize("fraction", [1.0, 0.6])
+def test_a_node_that_leaves_for_good(client_state, fraction):
+    objectives = problem()
+    strategy = FedDAGT(
+        client_state=client_state, fraction_train=fraction, client_lr=0.1, batch_size=None, local_steps=4
+    )
+
+    def check(strategy, grid, number, metrics):
+        if number != 5:  # in round 5 it is still there
+            check_sums(strategy, grid, number, metrics)
+
+    w, grid, _ = faulty_run(
+        strategy, None, rounds=(), num_rounds=900 if fraction < 1 else 300, check=check, before=leave(VICTIM)
+    )
+    assert len(grid.contexts) == 4
+    rest = [f for m, f in enumerate(objectives) if m != VICTIM]
+    assert np.abs(w - optimum(rest, [f.num_examples for f in rest])).max() <= 1e-8
+
+
+@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+def test_a_node_that_comes_later_and_one_that_comes_back_under_another_id(client_state):
+    objectives, kept = problem(), {}
+
+    def before(grid, number):
+        if number in (4, 8):
+            gone = next(i for i, p in grid.partition_ids.items() if p == VICTIM)
+            kept[number] = grid.contexts.pop(gone)
+            del grid.partition_ids[gone]
+        if number == 6:
+            grid.contexts[90] = _flower.new_context(grid.run_id, 90, dict(kept[4].node_config), {})
+            grid.partition_ids[90] = VICTIM
+        if number == 11:
+            grid.contexts[90], grid.partition_ids[90] = kept[8], VICTIM
+
+    def check(strategy, grid, number, metrics):
+        if {m.node_id for m in strategy._ordered} == set(grid.contexts):
+            check_sums(strategy, grid, number, metrics)
+
+    strategy = FedDAGT(client_state=client_state, client_lr=0.1, batch_size=None, local_steps=4)
+    w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=300, check=check, before=before)
+    assert np.abs(w - optimum(objectives, [f.num_examples for f in objectives])).max() <= 1e-8
+
+
+def test_stages_survive_faults():
+    strategy = MultistepReFedDAGT(stages=[Stage(4), Stage(5), Stage(10)], client_lr=0.1, batch_size=None, local_steps=4)
+    w, grid, _ = faulty_run(strategy, restart, num_rounds=250, rounds=range(2, 12), check=check_sums)
+    assert strategy.stage == 2
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+
+
+# --- graphs -------------------------------------------------------------------------------------------------------
+
+
+def check_graph_sums(strategy, grid, number, metrics):
+    trackers = strategy.state.trackers
+    here = [m for m in range(len(trackers)) if m not in strategy._gone]
+    assert np.abs(trackers[here].sum(axis=0)).max() <= 1e-10 * max(1e-300, np.abs(trackers).max()), f"round {number}"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("cls", [DFedDAGT, DScaffold, DReFedDAGT])
+def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, cls):
+    graph = {DFedDAGT: "chain", DScaffold: "ring", DReFedDAGT: "complete"}[cls]
+    strategy = cls(mixing=graph, client_lr=0.05, batch_size=None, local_steps=4)
+    w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=700, check=check_graph_sums)
+    assert grid.hits >= 3
+    assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
+    assert result.train_metrics_clientapp[700]["consensus-error"] <= 1e-8
+
+
+def test_on_a_graph_sampled_nodes_reach_the_optimum():
+    strategy = DFedDAGT(mixing="ring", fraction_train=0.6, client_lr=0.05, batch_size=None, local_steps=4)
+    w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=2500, check=check_graph_sums)
+    assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
+
+
+@pytest.mark.parametrize(("graph", "partition"), [("ring", 2), ("chain", 4), ("complete", 0)])
+def test_a_node_of_the_graph_that_leaves_for_good(graph, partition):
+    objectives = problem()
+    strategy = DFedDAGT(mixing=graph, client_lr=0.05, batch_size=None, local_steps=4)
+    w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=1200, check=check_graph_sums, before=leave(partition))
+    rest = [f for m, f in enumerate(objectives) if m != partition]
+    assert strategy._gone == {partition}
+    assert np.abs(w - optimum(rest, np.ones(4))).max() <= 1e-8
+
+
+# --- two phases, saving -------------------------------------------------------------------------------------------
+
+
+def vectors(value):
+    return {"own": np.full(3, float(value))}
+
+
+def test_pending_is_committed_or_discarded_by_the_next_stamp():
+    context = _flower.new_context(1, 2, {}, {})
+    assert records.read_state(context, ClientStamp(0, -1), 3) is None
+    records.store_pending(context, ClientStamp(0, -1), 1, None, vectors(1))
+    assert records.read_state(context, ClientStamp(0, -1), 3) is None  # round 1 did not count
+    state = records.read_state(context, ClientStamp(0, 1), 3)  # it did
+    assert state["own"].tolist() == [1.0, 1.0, 1.0]
+    records.store_pending(context, ClientStamp(0, 1), 4, state, vectors(4))
+    assert records.read_state(context, ClientStamp(0, 1), 3)["own"][0] == 1.0
+    assert records.read_state(context, ClientStamp(0, 4), 3)["own"][0] == 4.0
+    for stamp in (ClientStamp(0, 3), ClientStamp(1, 4), ClientStamp(1, 1)):
+        with pytest.raises(records.StateMissingError, match=f"round {stamp.accepted}"):
+            records.read_state(context, stamp, 3)
+    assert records.read_state(context, ClientStamp(1, -1), 3) is None
+    assert records.read_state(context, ClientStamp(0, 7, vectors(9)), 3)["own"][0] == 9.0
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, MultistepReFedDAGT, DFedDAGT])
+@pytest.mark.parametrize("fraction", [1.0, 0.6])
+def test_resume_is_the_same_to_the_bit(cls, fraction, tmp_path):
+    """Saved after round 6, loaded by a new server; the nodes have lost everything on both sides."""
+    options = {"client_lr": 0.05, "batch_size": 8, "fraction_train": fraction}
+    if cls is MultistepReFedDAGT:
+        options["stages"] = [Stage(4), Stage(4), Stage(4)]
+    objectives = problem()
+    first, second = cls(**options), cls(**options)
+
+    def one_round(strategy, number, grid):
+        with _flower.identity(grid.run_id), _flower.quiet(), single_threaded_blas():
+            messages = strategy.configure_train(number, start_arrays(), ConfigRecord(), grid)
+            return flat(strategy.aggregate_train(number, grid.send_and_receive(messages))[0])
+
+    grid = InProcessGrid(app_of(objectives), 5)
+    first.prepare(start_arrays())
+    for number in range(1, 7):
+        one_round(first, number, grid)
+    first.save_state(tmp_path / "state.npz")
+    second.prepare(start_arrays())
+    second.load_state(tmp_path / "state.npz")
+    grids = [InProcessGrid(app_of(objectives), 5) for _ in range(2)]
+    for number in range(7, 13):
+        a, b = (one_round(s, number, g) for s, g in zip((first, second), grids, strict=True))
+        assert np.array_equal(a, b), number
+
+
+def test_a_second_start_begins_anew():
+    strategy = FedDAGT(client_lr=0.05, batch_size=8)
+    a, _, _ = faulty_run(strategy, lose_the_reply)
+    b, _, _ = faulty_run(strategy, lose_the_reply)
+    assert np.array_equal(a, b)
+
+
+def test_the_same_nodes_serve_a_second_start():
+    """Their contexts still hold the first run's memories, under the same round numbers."""
+    grid = InProcessGrid(app_of(clients()), 4)
+    strategy = FedDAGT(client_lr=0.05, batch_size=8, fraction_train=0.5, fraction_evaluate=0.0)
+    with _flower.identity(grid.run_id), _flower.quiet(), single_threaded_blas():
+        a, b = (flat(strategy.start(grid, start_arrays(), 8).arrays) for _ in range(2))
+    assert np.array_equal(a, b)

@@ -1,0 +1,223 @@
+"""Fast-FedDA, C-FedDA and MC-FedDA against plain NumPy."""
+
+import numpy as np
+import pytest
+from problems import FEATURES, clients, flat, run
+
+from flwr_fco import topology
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.reference import centralized_solution
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import CFedDA, FastFedDA, MCFedDA, ModelStage
+from flwr_fco.testing import check_strategy
+
+D = FEATURES + 1
+SIZES = (20, 20, 20, 20)
+LAMBDA, MU, GAMMA, L, K = 0.3, 0.4, 12.0, 15.0, 3
+WHERE = np.r_[np.ones(FEATURES), 0.0]  # psi leaves the intercept alone
+
+
+def soft(x, a):
+    return np.sign(x) * np.maximum(np.abs(x) - a * WHERE, 0.0)
+
+
+def project(x, radius):
+    """Onto the l1 ball, by sorting."""
+    if np.abs(x).sum() <= radius:
+        return x
+    u = np.sort(np.abs(x))[::-1]
+    k = np.nonzero(u * np.arange(1, x.size + 1) > np.cumsum(u) - radius)[0][-1]
+    return np.sign(x) * np.maximum(np.abs(x) - (np.cumsum(u)[k] - radius) / (k + 1), 0.0)
+
+
+def ball(w, x0, radius):
+    return w if radius is None else x0 + project(w - x0, radius)
+
+
+def bao(objectives, w0, rounds, *, constrained, radius=None, stages=None):
+    """The server's points, round by round."""
+    points, total = [], 0
+    x0, w = w0.copy(), w0.copy()
+    for stage in stages or [(rounds, radius, 1.0)]:
+        length, radius, factor = stage
+        g, x, x0 = np.zeros(D), w.copy(), w.copy()
+        for r in range(1, length + 1):
+            gs, xs = [], []
+            for f in objectives:
+                g_m, x_m, w_m = g.copy(), x.copy(), w.copy()
+                for k in range(1, K + 1):
+                    g_m = g_m + f.gradient(w_m)
+                    eta = r * K if constrained else (r - 1) * K + k
+                    mean = x_m / r if constrained else x_m / eta
+                    a = g_m / eta - MU / 2 * mean - GAMMA * x0 / eta
+                    b = MU / 2 + GAMMA / eta
+                    w_m = ball(soft(-a / b, LAMBDA * factor / b), x0, radius)
+                    if not constrained:
+                        x_m = x_m + w_m
+                gs.append(g_m)
+                xs.append(x_m)
+            g, x, eta = np.mean(gs, axis=0), np.mean(xs, axis=0), r * K
+            a = g / eta - MU / 2 * (x / r if constrained else x / eta) - GAMMA * x0 / eta
+            b = MU / 2 + GAMMA / eta
+            w = ball(soft(-a / b, LAMBDA * factor / b), x0, radius)
+            x = x + w
+            points.append(w)
+            total += 1
+            if total == rounds:
+                return points
+    return points
+
+
+def liang(objectives, w0, rounds, u, *, constrained, radius=None):
+    """Rows of W, round by round."""
+    m = len(objectives)
+    n_, w = np.zeros((m, D)), np.repeat(w0[None], m, axis=0)
+    v = w.copy() if constrained else np.zeros((m, D))
+    r, n, big, points = w.copy(), 0, 0.0, []
+    for _ in range(rounds):
+        for k in range(K):
+            a = n + 1
+            big1 = big + a
+            g = np.array([f.gradient(row) for f, row in zip(objectives, w, strict=True)])
+            n_ = big / big1 * n_ - a / big1 * g
+            if k == K - 1:
+                n_, v = u @ n_, u @ v
+            if constrained:
+                w = big1 / (MU / 2 * big + a * L) * soft(n_ + MU / 2 * v + L * a / big1 * r, LAMBDA)
+                if radius is not None:
+                    w = np.array([ball(row, center, radius) for row, center in zip(w, r, strict=True)])
+            else:
+                w = big1 / (MU / 2 * big + a * MU) * soft(n_ + MU / 2 * v, LAMBDA)
+            v = big / big1 * v + (a + 1) / big1 * w
+            n, big = n + 1, big1
+        points.append(w)
+    return points
+
+
+def options(**more):
+    return {
+        "regularizer": L1(LAMBDA),
+        "convexity": MU,
+        "batch_size": None,
+        "local_steps": K,
+        "weighting": "uniform",
+        **more,
+    }
+
+
+def trace(strategy, rounds, w0):
+    seen = []
+    run(strategy, clients(SIZES), rounds, start=w0, callbacks=[lambda n, a, m: seen.append(flat(a))])
+    return np.array(seen)
+
+
+STARTS = [np.zeros(D), np.linspace(-1.0, 1.0, D)]
+
+
+@pytest.mark.parametrize("w0", STARTS, ids=["from zero", "from elsewhere"])
+def test_bao(w0):
+    objectives = clients(SIZES)
+    fast = trace(FastFedDA(anchor_weight=GAMMA, **options()), 8, w0)
+    np.testing.assert_allclose(fast, bao(objectives, w0, 8, constrained=False), rtol=1e-10, atol=1e-12)
+    free = trace(CFedDA(anchor_weight=GAMMA, **options()), 8, w0)
+    np.testing.assert_allclose(free, bao(objectives, w0, 8, constrained=True), rtol=1e-10, atol=1e-12)
+    expected = bao(objectives, w0, 8, constrained=True, radius=0.5)
+    bound = trace(CFedDA(anchor_weight=GAMMA, radius=0.5, **options()), 8, w0)
+    np.testing.assert_allclose(bound, expected, rtol=1e-10, atol=1e-12)
+    assert np.abs(bound[-1] - w0).sum() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("w0", STARTS, ids=["from zero", "from elsewhere"])
+def test_stages_of_mc_fed_da(w0):
+    stages = [(3, 2.0, 1.0), (4, 1.0, 0.5), (9, 0.5, 0.25)]
+    expected = bao(clients(SIZES), w0, 12, constrained=True, stages=stages)
+    strategy = MCFedDA(stages=[ModelStage(*stage) for stage in stages], anchor_weight=GAMMA, **options())
+    np.testing.assert_allclose(trace(strategy, 12, w0), expected, rtol=1e-10, atol=1e-12)
+    assert (strategy.state.stage, strategy.state.stage_round) == (2, 5)
+
+
+@pytest.mark.parametrize("w0", STARTS, ids=["from zero", "from elsewhere"])
+@pytest.mark.parametrize("mixing", [None, "complete", "chain"])
+@pytest.mark.parametrize("constrained", [False, True, 0.5])
+def test_liang(w0, mixing, constrained):
+    objectives = clients(SIZES)
+    u = topology.chain(4).mixing if mixing == "chain" else np.full((4, 4), 0.25)
+    radius = None if isinstance(constrained, bool) else constrained
+    expected = liang(objectives, w0, 7, u, constrained=bool(constrained), radius=radius)
+    more = options(variant="liang", mixing=mixing)
+    strategy = CFedDA(smoothness=L, radius=radius, **more) if constrained else FastFedDA(**more)
+    last = trace(strategy, 7, w0)[-1]
+    np.testing.assert_allclose(last, expected[-1].mean(axis=0), rtol=1e-10, atol=1e-12)
+    if mixing is not None:
+        np.testing.assert_allclose(strategy.node_primals(), expected[-1], rtol=1e-10, atol=1e-12)
+
+
+def test_one_client_and_one_step_without_psi_is_regularised_dual_averaging():
+    """w_r = argmin <g, w> + mu/4 sum ||w - w_s||^2 + gamma/2 ||w - w_0||^2, over one point for each gradient."""
+    objective, w0 = clients((20,))[0], np.linspace(-1.0, 1.0, D)
+    strategy = FastFedDA(
+        anchor_weight=GAMMA,
+        convexity=MU,
+        local_steps=1,
+        batch_size=None,
+        last_point=False,
+        min_train_nodes=1,
+        min_available_nodes=1,
+    )
+    seen = []
+    run(strategy, [objective], 20, start=w0, callbacks=[lambda n, a, m: seen.append(flat(a))])
+    points, gradients = [w0], [objective.gradient(w0)]
+    for w in seen:
+        count = len(points)
+        expected = (MU / 2 * sum(points) + GAMMA * w0 - sum(gradients)) / (MU / 2 * count + GAMMA)
+        np.testing.assert_allclose(w, expected, rtol=1e-10, atol=1e-12)
+        points.append(w)
+        gradients.append(objective.gradient(w))
+
+
+@pytest.mark.parametrize(("cls", "fixed"), [(FastFedDA, {"last_point": False}), (CFedDA, {"variant": "liang"})])
+def test_the_variants_without_a_shift_vanish(cls, fixed):
+    def make(**options):
+        options.setdefault("local_steps", 2)
+        strategy = cls(**fixed, **options)
+        strategy.limit = "vanishing"
+        return strategy
+
+    check_strategy(make)
+
+
+def test_the_last_point_shifts_the_limit_as_the_docstring_says():
+    """The minimiser of F + psi - mu/(4K) ||w||^2: its gradient condition at the limit."""
+    objectives = clients(SIZES)
+    strategy = FastFedDA(anchor_weight=GAMMA, **options(regularizer=L1(1e-3)))
+    w = trace(strategy, 3000, np.zeros(D))[-1]
+    gradient = np.mean([f.gradient(w) for f in objectives], axis=0) - MU / (2 * K) * w
+    assert np.abs(gradient + 1e-3 * np.sign(w) * WHERE).max() <= 5e-3
+    optimum = centralized_solution(objectives, L1(1e-3), tol=1e-10)
+    assert np.abs(w - optimum).max() > 0.01
+
+
+def test_another_geometry_has_the_same_fixed_point():
+    objectives = clients(SIZES)
+    optimum = centralized_solution(objectives, L1(LAMBDA), tol=1e-12)
+    strategy = CFedDA(anchor_weight=30.0, mirror_map=PNorm(3.0), **options(local_steps=1))
+    errors = np.abs(trace(strategy, 3000, np.zeros(D)) - optimum).max(axis=1)
+    assert errors[2999] <= errors[299] / 5
+    assert errors[2999] <= 1e-2
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: FastFedDA(variant="fast"), "variant='fast'"),
+        (lambda: FastFedDA(mixing="ring"), "no form on a graph"),
+        (lambda: FastFedDA(variant="liang"), "local_steps"),
+        (lambda: FastFedDA(convexity=0.0), "convexity=0.0"),
+        (lambda: CFedDA(radius=-1.0), "radius=-1.0"),
+        (lambda: MCFedDA(stages=[ModelStage(0, 1.0)]), "stage 0"),
+    ],
+)
+def test_refusals_name_the_value(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()

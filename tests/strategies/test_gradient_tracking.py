@@ -1,0 +1,612 @@
+"""Gradient tracking without a server in between: what the algorithms are, against plain NumPy."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from problems import FEATURES, app_of, clients, flat, run, start_arrays
+
+from flwr_fco import _flower, topology
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.reference import centralized_solution
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import (
+    DFedDA,
+    DFedDAGT,
+    DFedMid,
+    DReFedDAGT,
+    DScaffold,
+    FedDA,
+    FedDAGT,
+    FedDualAvg,
+    FedMid,
+    MultistepReFedDAGT,
+    Plateau,
+    ReFedDAGT,
+    Scaffold,
+    Stage,
+    theorem_stages,
+)
+
+D = FEATURES + 1
+EQUAL = (20, 20, 20, 20)
+
+
+def grad_conjugate(z, p, radius=np.inf):
+    """The paper's map, straight from its formula."""
+    n = np.sum(np.abs(z) ** p) ** (1 / p)
+    if n == 0:
+        return np.zeros_like(z)
+    w = n / (p - 1) * np.abs(z / n) ** (p - 1) * np.sign(z)
+    return w / (1 + max(n / ((p - 1) * radius) - 1, 0))
+
+
+def plain(
+    objectives, rounds, *, mixing, lr, server_lr, steps, p=2.0, tracking=True, start="gradient", v=None, radius=np.inf
+):
+    """Algorithm 1 (and 2, around v) with full batches, in matrices with a row for each node."""
+    count, v = len(objectives), np.zeros(D) if v is None else v
+    z, c = np.zeros((count, D)), np.zeros((count, D))
+    point = lambda dual: v + grad_conjugate(dual, p, radius)  # noqa: E731
+    if tracking and start == "gradient":
+        g = np.array([f.gradient(point(row)) for f, row in zip(objectives, z, strict=True)])
+        c = mixing @ g - g
+    for _ in range(rounds):
+        end = z.copy()
+        for m, f in enumerate(objectives):
+            for _ in range(steps):
+                end[m] -= lr * (f.gradient(point(end[m])) + c[m])
+        move = (end - z) / (steps * lr)
+        if tracking:
+            c = c + move - mixing @ move
+        z = mixing @ (z + server_lr * (end - z))
+    return z, c
+
+
+def options(**more):
+    return {"client_lr": 0.02, "batch_size": None, "weighting": "uniform", "local_steps": 4, **more}
+
+
+def relative(a, b):
+    return float(np.abs(a - b).max() / max(1e-300, np.abs(b).max()))
+
+
+# --- the printed algorithms ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("server_lr", [1.0, 0.7])
+@pytest.mark.parametrize("p", [2.0, 4.0])
+@pytest.mark.parametrize("start", ["gradient", "zero"])
+def test_derived_trackers_are_the_explicit_ones(server_lr, p, start):
+    objectives = clients(EQUAL)
+    z, c = plain(objectives, 100, mixing=np.full((4, 4), 0.25), lr=0.02, server_lr=server_lr, steps=4, p=p, start=start)
+    strategy = FedDAGT(tracker_start=start, mirror_map=PNorm(p), **options(server_lr=server_lr))
+    run(strategy, objectives, 100)
+    assert relative(strategy.state.dual, z[0]) <= 1e-10
+    for (_, partition), tracker in strategy.trackers().items():
+        assert relative(tracker, c[partition]) <= 1e-10
+
+
+@pytest.mark.parametrize("make", [topology.chain, topology.ring, topology.star])
+@pytest.mark.parametrize("tracking", [True, False])
+def test_the_graph_forms_are_the_matrices(make, tracking):
+    objectives, graph = clients(EQUAL), make(4)
+    z, c = plain(objectives, 30, mixing=graph.mixing, lr=0.02, server_lr=0.7, steps=4, p=3.0, tracking=tracking)
+    strategy = (DFedDAGT if tracking else DFedDA)(mixing=graph, mirror_map=PNorm(3.0), **options(server_lr=0.7))
+    run(strategy, objectives, 30)
+    assert relative(strategy.state.points, z) <= 1e-10
+    if tracking:
+        assert relative(strategy.state.trackers, c) <= 1e-10
+    primals = np.array([grad_conjugate(row, 3.0) for row in z])
+    assert relative(strategy.node_primals(), primals) <= 1e-9
+
+
+@pytest.mark.parametrize("psi", [Zero(), L1(0.3)])
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
+    """U = 11'/M, also with psi and minibatches; unequal work is normalised on both sides."""
+    more = options(regularizer=psi, batch_size=batch_size, mirror_map=PNorm(3.0), server_lr=0.7)
+    for graph, central in [(DFedDAGT, FedDAGT), (DFedDA, FedDA), (DScaffold, Scaffold), (DReFedDAGT, ReFedDAGT)]:
+        a, b = graph(mixing="complete", **more), central(**more)
+        run(a, clients(EQUAL), 20)
+        run(b, clients(EQUAL), 20)
+        assert relative(a.state.points, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
+
+
+def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
+    more = options(regularizer=L1(0.3), batch_size=7, server_lr=0.7)
+    more.update(local_steps=None, local_epochs=2)
+    a, b = DFedDAGT(**more), FedDAGT(**more)
+    run(a, clients(), 20)
+    run(b, clients(), 20)
+    assert relative(a.state.points[2], b.state.dual) <= 1e-10
+    assert relative(np.array(list(b.trackers().values())), a.state.trackers) <= 1e-10
+
+
+def test_fed_mid_on_the_complete_graph_is_fed_mid():
+    more = options(regularizer=L1(0.3), server_lr=0.7)
+    a, b = DFedMid(**more), FedMid(**more)
+    run(a, clients(EQUAL), 20)
+    run(b, clients(EQUAL), 20)
+    assert relative(a.state.points, np.repeat(b.state.primal[None], 4, axis=0)) <= 1e-12
+
+
+def test_fed_mid_on_a_chain_is_the_printed_one():
+    objectives, mixing = clients(EQUAL), topology.chain(4).mixing
+    soft = lambda x, a: np.concatenate([np.sign(x[:-1]) * np.maximum(np.abs(x[:-1]) - a, 0), x[-1:]])  # noqa: E731
+    w = np.zeros((4, D))
+    for _ in range(15):
+        end = w.copy()
+        for m, f in enumerate(objectives):
+            for _ in range(4):
+                end[m] = soft(end[m] - 0.02 * f.gradient(end[m]), 0.3 * 0.02)
+        w = np.array([soft(row, 0.3 * 0.02 * 4 * 0.7) for row in mixing @ (w + 0.7 * (end - w))])
+    strategy = DFedMid(mixing="chain", regularizer=L1(0.3), **options(server_lr=0.7))
+    run(strategy, objectives, 15)
+    assert relative(strategy.node_primals(), w) <= 1e-12
+
+
+def test_fed_da_is_fed_dual_avg():
+    more = options(regularizer=L1(0.2), mirror_map=PNorm(3.0))
+    a, b = FedDA(**more), FedDualAvg(**more)
+    assert np.array_equal(flat(run(a, clients(), 10).arrays), flat(run(b, clients(), 10).arrays))
+
+
+@pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DReFedDAGT, FedDAGT, ReFedDAGT, MultistepReFedDAGT])
+def test_p_2_is_euclidean(cls):
+    more = options(regularizer=L1(0.1), batch_size=6)
+    if issubclass(cls, DFedDA):
+        more["mixing"] = "ring"
+    a = run(cls(mirror_map=PNorm(2.0), **more), clients(), 20)
+    b = run(cls(mirror_map=Euclidean(), **more), clients(), 20)
+    np.testing.assert_allclose(flat(a.arrays), flat(b.arrays), rtol=1e-10, atol=1e-12)
+
+
+def test_a_ball_that_is_never_active_is_tracking_around_the_reference():
+    """Around v means: the problem with targets y - X v, from 0."""
+    objectives, v = clients(EQUAL), np.linspace(-1.0, 1.0, D)
+    shifted = [LeastSquares(f.features, f.targets - f.features @ v[:-1] - v[-1]) for f in objectives]
+    more = options(mixing="chain", mirror_map=PNorm(3.0))
+    around = DReFedDAGT(radius_squared=1e6, **more)
+    run(around, objectives, 25, start=v)
+    moved = DFedDAGT(tracker_start="zero", **more)
+    run(moved, shifted, 25)
+    assert relative(around.node_primals() - v, moved.node_primals()) <= 1e-9
+
+
+def test_an_active_ball_is_the_printed_one():
+    objectives, v = clients(EQUAL), np.linspace(-1.0, 1.0, D)
+    z, _ = plain(
+        objectives,
+        30,
+        mixing=np.full((4, 4), 0.25),
+        lr=0.02,
+        server_lr=1.0,
+        steps=4,
+        p=3.0,
+        start="zero",
+        v=v,
+        radius=np.sqrt(0.5),
+    )
+    strategy = ReFedDAGT(radius_squared=0.5, mirror_map=PNorm(3.0), **options())
+    result = run(strategy, objectives, 30, start=v)
+    w = v + grad_conjugate(z[0], 3.0, np.sqrt(0.5))
+    assert np.sum(np.abs(w - v) ** 1.5) ** (1 / 1.5) == pytest.approx(np.sqrt(0.5))
+    assert relative(flat(result.arrays), w) <= 1e-9
+
+
+def test_one_step_without_noise_is_distributed_dual_averaging():
+    """z <- U (z - lr G(w)), and the mean of the duals moves by the mean gradient."""
+    objectives, mixing = clients(EQUAL), topology.ring(4).mixing
+    z = np.zeros((4, D))
+    for _ in range(12):
+        w = np.array([grad_conjugate(row, 3.0) for row in z])
+        z = mixing @ (z - 0.02 * np.array([f.gradient(row) for f, row in zip(objectives, w, strict=True)]))
+    strategy = DFedDA(mixing="ring", mirror_map=PNorm(3.0), **options(local_steps=1))
+    run(strategy, objectives, 12)
+    assert relative(strategy.state.points, z) <= 1e-12
+    central, dual = FedDAGT(mirror_map=PNorm(3.0), **options(local_steps=1)), np.zeros(D)
+    run(central, objectives, 12)
+    for _ in range(12):
+        dual = dual - 0.02 * np.mean([f.gradient(grad_conjugate(dual, 3.0)) for f in objectives], axis=0)
+    assert relative(central.state.dual, dual) <= 1e-10
+
+
+def quadratics():
+    """Clients with other curvatures and other minima; the optimum of their sum in closed form."""
+    rng = np.random.default_rng(5)
+    objectives = []
+    for m in range(4):
+        q, _ = np.linalg.qr(rng.standard_normal((30, FEATURES)))
+        features = q * np.sqrt(30) * rng.uniform(0.5, 1.5, FEATURES)
+        objectives.append(LeastSquares(features, features @ rng.standard_normal(FEATURES) + m, scale=0.5))
+    hessian = sum(
+        np.column_stack([f.features, np.ones(30)]).T @ np.column_stack([f.features, np.ones(30)]) for f in objectives
+    )
+    right = sum(np.column_stack([f.features, np.ones(30)]).T @ f.targets for f in objectives)
+    return objectives, np.linalg.solve(hessian, right)
+
+
+@pytest.mark.parametrize("graph", [None, "ring", "chain"])
+def test_tracking_removes_the_bias_of_heterogeneous_clients(graph):
+    objectives, optimum = quadratics()
+    more = options(client_lr=0.08, local_steps=5)
+    if graph is not None:
+        more["mixing"] = graph
+    without, tracked = (FedDA, FedDAGT) if graph is None else (DFedDA, DFedDAGT)
+    biased = [np.abs(flat(run(without(**more), objectives, n).arrays) - optimum).max() for n in (300, 900)]
+    exact = np.abs(flat(run(tracked(**more), objectives, 900).arrays) - optimum).max()
+    assert min(biased) > 1e-2
+    assert biased[1] > 0.9 * biased[0]
+    assert exact <= 1e-8
+
+
+def test_examples_weigh_in_the_trackers_too():
+    """Unequal sizes and epochs: the pooled LASSO optimum, certified by the reference solver."""
+    objectives = clients()
+    optimum = centralized_solution(objectives, L1(0.3), tol=1e-12)
+    strategy = FedDAGT(regularizer=L1(0.3), client_lr=0.02, batch_size=None, local_epochs=3)
+    result = run(strategy, objectives, 3000)
+    assert np.abs(flat(result.arrays) - optimum).max() <= 1e-8
+
+
+# --- partial participation ----------------------------------------------------------------------------------------
+
+
+def test_partial_participation_is_equation_4_with_the_erratum():
+    objectives, sampled = clients(EQUAL), []
+    strategy = FedDAGT(
+        tracker_start="zero", fraction_train=0.5, min_train_nodes=1, mirror_map=PNorm(3.0), **options(server_lr=0.7)
+    )
+    run(strategy, objectives, 25, callbacks=[lambda *_: sampled.append(strategy.asked_partitions())])
+    z, c, own = np.zeros(D), np.zeros(D), np.zeros((4, D))
+    for sample in sampled:
+        increments, changes = [], []
+        for m in sample:
+            end = z.copy()
+            for _ in range(4):
+                end -= 0.02 * (objectives[m].gradient(grad_conjugate(end, 3.0)) + c - own[m])
+            increments.append(end - z)
+            changes.append(-c - (end - z) / 0.08)
+        for m, change in zip(sample, changes, strict=True):
+            own[m] += change
+        z = z + 0.7 * np.mean(increments, axis=0)
+        c = c + len(sample) / 4 * np.mean(changes, axis=0)
+    assert len({tuple(sample) for sample in sampled}) > 2
+    assert relative(strategy.state.dual, z) <= 1e-10
+    assert relative(strategy.state.control, own.mean(axis=0)) <= 1e-10
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, Scaffold, ReFedDAGT])
+@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+def test_half_of_the_clients_still_find_the_optimum(cls, client_state):
+    objectives, optimum = quadratics()
+    strategy = cls(fraction_train=0.5, client_state=client_state, **options(client_lr=0.05))
+    assert np.abs(flat(run(strategy, objectives, 2500).arrays) - optimum).max() <= 1e-8
+
+
+@pytest.mark.parametrize("variate", ["average", "gradient"])
+def test_scaffold_is_the_printed_one(variate):
+    objectives, sampled = clients(EQUAL), []
+    strategy = Scaffold(variate=variate, fraction_train=0.5, min_train_nodes=1, **options(server_lr=0.7))
+    result = run(strategy, objectives, 25, callbacks=[lambda *_: sampled.append(strategy.asked_partitions())])
+    theta, c, own = np.zeros(D), np.zeros(D), np.zeros((4, D))
+    for sample in sampled:
+        moves, changes = [], []
+        for m in sample:
+            end = theta.copy()
+            for _ in range(4):
+                end -= 0.02 * (objectives[m].gradient(end) - own[m] + c)
+            moves.append(end - theta)
+            new = objectives[m].gradient(theta) if variate == "gradient" else own[m] - c + (theta - end) / (4 * 0.02)
+            changes.append(new - own[m])
+            own[m] = new
+        theta = theta + 0.7 * np.mean(moves, axis=0)
+        c = c + len(sample) / 4 * np.mean(changes, axis=0)
+    assert relative(flat(result.arrays), theta) <= 1e-10
+    assert relative(strategy.state.control, own.mean(axis=0)) <= 1e-10
+
+
+# --- traffic ------------------------------------------------------------------------------------------------------
+
+
+class Counting(InProcessGrid):
+    """Counts the array values of each training round, down and up."""
+
+    def __init__(self, app, num_nodes):
+        super().__init__(app, num_nodes)
+        self.values = {}
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        replies = super().send_and_receive(messages, timeout=timeout)
+        if messages and messages[0].metadata.message_type == "train":
+            down, up = (
+                sum(
+                    int(np.prod(array.shape))
+                    for each in side
+                    for record in each.content.array_records.values()
+                    for array in record.values()
+                )
+                for side in (messages, replies)
+            )
+            self.values.setdefault(int(messages[0].metadata.group_id), []).append((down, up))
+        return replies
+
+
+def traffic(strategy, rounds=4):
+    strategy.fraction_evaluate = 0.0
+    grid = Counting(app_of(clients(EQUAL)), 4)
+    with _flower.identity(grid.run_id), _flower.quiet():
+        result = strategy.start(grid, start_arrays(), rounds)
+    metrics = result.train_metrics_clientapp
+    return grid.values, [(metrics[r]["bytes-down"], metrics[r]["bytes-up"]) for r in sorted(metrics)]
+
+
+@pytest.mark.parametrize("start", ["gradient", "zero"])
+@pytest.mark.parametrize("server_lr", [1.0, 0.7])
+def test_tracking_with_everybody_sends_what_fed_avg_sends(start, server_lr):
+    """Round 0 included: a gradient up for the start point down, then the control for the dual that is known."""
+    more = options(server_lr=server_lr)
+    values, volumes = traffic(FedDAGT(tracker_start=start, **more))
+    plain_values, plain_volumes = traffic(FedDualAvg(**more))
+    expected = (4 * D, 4 * D)
+    assert set(plain_values) == {1, 2, 3, 4}
+    assert set(values) == ({0, 1, 2, 3, 4} if start == "gradient" else {1, 2, 3, 4})
+    assert all(found == [expected] for found in (*values.values(), *plain_values.values()))
+    assert volumes == plain_volumes
+
+
+def test_tracking_with_a_sample_sends_one_more_vector_down():
+    values, _ = traffic(FedDAGT(tracker_start="zero", fraction_train=0.5, **options()))
+    assert values[1] == [(2 * D, 2 * D)]
+    assert all(values[r] == [(4 * D, 2 * D)] for r in (2, 3, 4))
+
+
+def test_the_graph_sends_a_mixture_and_a_tracker_down_and_an_increment_up():
+    assert all(found == [(4 * D, 4 * D)] for found in traffic(DFedDA(**options()))[0].values())
+    values, _ = traffic(DFedDAGT(mixing="ring", **options()))
+    assert values[0] == [(4 * D, 4 * D)]
+    assert all(values[r] == [(8 * D, 4 * D)] for r in (1, 2, 3, 4))
+
+
+def test_a_node_of_the_graph_is_sent_its_own_mixture_only():
+    strategy = DFedDAGT(mixing="chain", **options())
+    seen = []
+
+    class Spying(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            seen.append([{k: a.numpy() for k, a in m.content["arrays"].items()} for m in messages])
+            return super().send_and_receive(messages, timeout=timeout)
+
+    strategy.fraction_evaluate = 0.0
+    grid = Spying(app_of(clients(EQUAL)), 4)
+    with _flower.identity(grid.run_id), _flower.quiet():
+        strategy.start(grid, start_arrays(), 3)
+        before = strategy.state
+        strategy.configure_train(4, ArrayRecord(), ConfigRecord(), grid)
+        messages = strategy.configure_train(4, ArrayRecord(), ConfigRecord(), grid)
+    for m, message in enumerate(messages):
+        arrays = message.content["arrays"]
+        assert set(arrays) == {"dual", "tracker"}
+        assert np.array_equal(arrays["dual"].numpy(), before.points[m])
+        assert np.array_equal(arrays["tracker"].numpy(), before.trackers[m])
+
+
+def test_a_float32_wire_keeps_the_trackers_consistent():
+    strategy = FedDAGT(wire_dtype="float32", **options())
+    run(strategy, clients(EQUAL), 30)
+    trackers = np.array(list(strategy.trackers().values()))
+    assert np.abs(trackers.sum(axis=0)).max() <= 1e-10 * np.abs(trackers).max()
+    exact = FedDAGT(**options())
+    run(exact, clients(EQUAL), 30)
+    assert 0 < relative(strategy.state.dual, exact.state.dual) <= 1e-5
+
+
+# --- stages -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("window", [None, 3])
+def test_the_multistep_method_is_algorithm_3(window):
+    objectives, p = clients(EQUAL), 3.0
+    stages = [Stage(6), Stage(5, local_steps=3, client_lr=0.01, server_lr=0.9), Stage(4)]
+    v, square = np.zeros(D), 8.0
+    for stage in stages[:2]:
+        points = []
+        for r in range(stage.rounds):
+            z, _ = plain(
+                objectives,
+                r,
+                mixing=np.full((4, 4), 0.25),
+                lr=stage.client_lr or 0.02,
+                server_lr=stage.server_lr or 1.0,
+                steps=stage.local_steps or 4,
+                p=p,
+                start="zero",
+                v=v,
+                radius=np.sqrt(square),
+            )
+            points.append(v + grad_conjugate(z[0], p, np.sqrt(square)))
+        mean = np.mean(points if window is None else points[-window:], axis=0)
+        v = np.where(np.abs(mean) >= np.sort(np.abs(mean))[-3], mean, 0.0)
+        square /= 2
+    strategy = MultistepReFedDAGT(
+        stages=stages, radius_squared=8.0, restart_window=window, sparsity=3, mirror_map=PNorm(p), **options()
+    )
+    result = run(strategy, objectives, 11)
+    assert strategy.stage == 2
+    assert strategy.plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
+    assert strategy.plan.local_steps == 4
+    assert np.count_nonzero(v) == 3
+    np.testing.assert_allclose(flat(result.arrays), v, rtol=1e-9, atol=1e-12)
+    z, c = plain(
+        objectives,
+        3,
+        mixing=np.full((4, 4), 0.25),
+        lr=0.02,
+        server_lr=1.0,
+        steps=4,
+        p=p,
+        start="zero",
+        v=v,
+        radius=np.sqrt(2.0),
+    )
+    further = MultistepReFedDAGT(
+        stages=stages, radius_squared=8.0, restart_window=window, sparsity=3, mirror_map=PNorm(p), **options()
+    )
+    run(further, objectives, 14)
+    assert relative(further.state.dual, z[0]) <= 1e-9
+    assert relative(np.array(list(further.trackers().values())), c) <= 1e-8
+
+
+def test_theorem_c2_doubles_the_steps_and_halves_the_radius():
+    stages = theorem_stages(
+        dimension=256,
+        sparsity=4,
+        smoothness=1.0,
+        convexity=0.5,
+        noise=1.0,
+        radius_squared=64.0,
+        accuracy=1.0,
+        num_clients=8,
+    )
+    assert len(stages) == 6
+    assert {stage.rounds for stage in stages} == {int(np.ceil(64 * 4 * 2 * np.log(256)))}
+    for n, stage in enumerate(stages, start=1):
+        inside = np.log(256) ** 4 + 2 * np.log(2 * n * 256 / 0.05) / (stage.rounds * 8)
+        assert stage.local_steps == int(np.ceil(2 ** (n + 14) * 16 / (0.25 * 64 * stage.rounds) * inside))
+        assert stage.client_lr <= 1 / (48 * stage.local_steps)
+    assert all(a.radius_squared == 2 * b.radius_squared for a, b in pairwise(stages))
+    assert all(1.9 < b.local_steps / a.local_steps < 2.1 for a, b in pairwise(stages))
+    with pytest.raises(ConfigurationError, match="noise=0"):
+        theorem_stages(
+            dimension=256,
+            sparsity=4,
+            smoothness=1.0,
+            convexity=0.5,
+            noise=0.0,
+            radius_squared=64.0,
+            accuracy=1.0,
+            num_clients=8,
+        )
+
+
+def test_the_plateau_rule_halves_both_rates_and_counts_anew():
+    scores = iter([5.0, 4.0, 4.0, 4.0, 3.0, 3.0, float("nan"), 3.0])
+    plateau = Plateau(lambda arrays: next(scores), every=2, patience=2)
+    seen, rates = [], (plateau.rate(0.02), plateau.rate(1.0))
+    more = options()
+    more["client_lr"], more["server_lr"] = rates
+    run(FedDAGT(**more), clients(EQUAL), 16, callbacks=[plateau, lambda n, *_: seen.append((rates[0](n), rates[1](n)))])
+    assert seen[6] == (0.02, 1.0)
+    assert seen[7] == (0.01, 0.5)
+    assert seen[13] == (0.005, 0.25)
+
+
+# --- outputs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, DFedDAGT, DFedMid])
+def test_outputs_are_means_of_the_primals(cls):
+    objectives, points = clients(EQUAL), []
+    last = cls(**options())
+    run(last, objectives, 9, callbacks=[lambda n, arrays, m: points.append(flat(arrays))])
+    average = run(cls(output="average", **options()), objectives, 9)
+    moving = run(cls(output="moving-average", window=4, sparsity=2, **options()), objectives, 9)
+    np.testing.assert_allclose(flat(average.arrays), np.mean(points, axis=0), rtol=1e-12, atol=1e-14)
+    recent = np.mean(points[-4:], axis=0)
+    kept = np.argsort(-np.abs(recent))[:2]
+    expected = np.zeros(D)
+    expected[kept] = recent[kept]
+    np.testing.assert_allclose(flat(moving.arrays), expected, rtol=1e-12, atol=1e-14)
+
+
+def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
+    points = [np.linspace(0, 1, D)]
+    run(ReFedDAGT(**options()), clients(EQUAL), 6, start=points[0], callbacks=[lambda n, a, m: points.append(flat(a))])
+    average = run(ReFedDAGT(output="average", **options()), clients(EQUAL), 6, start=points[0])
+    np.testing.assert_allclose(flat(average.arrays), np.mean(points[:-1], axis=0), rtol=1e-12, atol=1e-14)
+
+
+def test_the_metrics_name_consensus_and_trackers():
+    strategy = DFedDAGT(mixing="ring", **options())
+    metrics = run(strategy, clients(EQUAL), 3).train_metrics_clientapp[3]
+    points, trackers = strategy.state.points, strategy.state.trackers
+    assert metrics["consensus-error"] == pytest.approx(np.sqrt(((points - points.mean(0)) ** 2).sum() / 4))
+    assert metrics["tracker-norm"] == pytest.approx(np.sqrt((trackers**2).sum() / 4))
+
+
+# --- what is refused ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: DFedDA(mixing="line"), "mixing='line'.*'chain'"),
+        (lambda: DFedDA(mixing=np.eye(3)), "not connected"),
+        (lambda: DFedDAGT(weighting="examples"), "plain mean"),
+        (lambda: FedDAGT(tracker_start="warm"), "tracker_start='warm'"),
+        (lambda: FedDAGT(client_state="disk"), "client_state='disk'"),
+        (lambda: ReFedDAGT(radius_squared=-1.0), "radius_squared=-1.0"),
+        (lambda: ReFedDAGT(mirror_map=DiagonalMetric(np.ones(D))), "PNorm"),
+        (lambda: ReFedDAGT(mirror_map=PNorm(3.0, radius=1.0)), "without center and radius"),
+        (lambda: MultistepReFedDAGT(stages=[Stage(0)]), "stage 0"),
+        (lambda: Scaffold(variate="both"), "variate='both'"),
+        (lambda: FedDAGT(sparsity=0), "sparsity=0"),
+        (lambda: Plateau(lambda a: 0.0, factor=2.0), "factor=2.0"),
+    ],
+)
+def test_refusals_name_the_value(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()
+
+
+def test_a_graph_of_another_size_is_refused():
+    with pytest.raises(ConfigurationError, match="3 nodes, but 4"):
+        run(DFedDA(mixing=topology.chain(3), **options()), clients(EQUAL), 1)
+
+
+def test_a_stateless_strategy_sends_and_stores_nothing_of_memories():
+    """No key more than before clients could have a memory."""
+    grid = InProcessGrid(app_of(clients(EQUAL)), 4)
+    strategy = FedDualAvg(fraction_evaluate=0.0, **options())
+    with _flower.identity(grid.run_id), _flower.quiet():
+        strategy.start(grid, start_arrays(), 2)
+        message = strategy.configure_train(3, ArrayRecord(), ConfigRecord(), grid)[0]
+    assert set(message.content) == {"arrays", "config", "fco"}
+    assert set(message.content["fco"]) == {"plan", "client-lr", "elapsed"}
+    assert all(set(context.state) == {"fco"} for context in grid.contexts.values())
+
+
+def test_summary_names_the_graph_and_the_memory(caplog):
+    with caplog.at_level("INFO", logger="flwr"):
+        DFedDAGT(mixing=topology.chain(16)).summary()
+        FedDAGT().summary()
+        FedDAGT(client_state="reset").summary()
+    text = caplog.text
+    assert "chain of 16 nodes (spectral gap 0.0128, mixing time 77.6 rounds)" in text
+    assert "Client state: ledger up to 256 MiB, else reset" in text
+    assert "Client state: reset" in text
+
+
+def test_a_ledger_that_does_not_fit_becomes_reset():
+    small, big = FedDAGT(ledger_bytes=8 * D * 4 - 1, **options()), FedDAGT(ledger_bytes=8 * D * 4, **options())
+    for strategy in (small, big):
+        run(strategy, clients(EQUAL), 1)
+    assert (small.ledger, big.ledger) == (False, True)
+    with pytest.raises(ConfigurationError, match="ledger"):
+        small.trackers()
+
+
+def test_arrays_of_the_user_come_back():
+    result = run(DFedDAGT(mixing="ring", **options()), clients(EQUAL), 1)
+    assert {name: tuple(array.shape) for name, array in result.arrays.items()} == {
+        "coefficients": (FEATURES,),
+        "intercept": (1,),
+    }
+    assert isinstance(result.arrays["intercept"], Array)
