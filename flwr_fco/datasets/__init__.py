@@ -5,7 +5,7 @@ from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, 
 from flwr_fco.datasets.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
 from flwr_fco.datasets.mnist import PartitionedImages, femnist, mnist, read_idx
 from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
-from flwr_fco.datasets.synthetic import SyntheticRegression, lasso, low_rank
+from flwr_fco.datasets.synthetic import SyntheticRegression, Variant, lasso, low_rank
 
 __all__ = [
     "BrainScans",
@@ -15,6 +15,7 @@ __all__ = [
     "Samples",
     "SyntheticBrain",
     "SyntheticRegression",
+    "Variant",
     "breast_cancer",
     "digits",
     "dirichlet_partition",
