@@ -323,6 +323,33 @@ def shrinks(
     return Measurement(values, all(value >= factor for value in values), f"times smaller final {metric}")
 
 
+def ratio(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    metric: str,
+    to: str,
+    at_least: float = 0.0,
+    at_most: float = math.inf,
+    window: int = 1,
+) -> Measurement:
+    """Ask that a metric over another one, averaged over the last evaluations, is in a range, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric, to : str
+    at_least, at_most : float
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+    """
+    values = [own.final(metric, window) / max(own.final(to, window), 1e-300) for own in outcomes[run]]
+    return Measurement(values, all(at_least <= value <= at_most for value in values), f"{metric} / {to}")
+
+
 def share(
     outcomes: Outcomes,
     *,
@@ -383,6 +410,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "final-close": final_close,
         "final-within": final_within,
         "never-reaches": never_reaches,
+        "ratio": ratio,
         "reaches": reaches,
         "share": share,
         "shrinks": shrinks,
