@@ -54,12 +54,15 @@ serverapp = "flwr_fco_run.apps:server"
 clientapp = "flwr_fco_run.apps:client"
 
 [tool.flwr.app.config]
-settings = ""
+settings = {settings}
 folder = ""
 """
 _APPS = """\
-from flwr_fco.app.engine import client_app as client
-from flwr_fco.app.engine import server_app as server
+from flwr_fco.app.engine import client_app, server_app
+
+# Flower reads this file without running it and looks for assignments.
+client = client_app
+server = server_app
 """
 
 
@@ -99,19 +102,21 @@ def run_with_flower(
     place = (folder / "flower").resolve()
     code = place / "app" / "flwr_fco_run"
     code.mkdir(parents=True, exist_ok=True)
-    (place / "app" / "pyproject.toml").write_text(_PYPROJECT, encoding="utf-8")
+    # In the app, not on the command line: Flower's parser of overrides trips over quotes in a value. A JSON string is
+    # a TOML string.
+    content = _PYPROJECT.replace("{settings}", json.dumps(json.dumps(settings.to_config())))
+    (place / "app" / "pyproject.toml").write_text(content, encoding="utf-8")
     (place / "app" / "README.md").write_text("A run of flwr-fco.\n", encoding="utf-8")
     (code / "__init__.py").write_text("", encoding="utf-8")
     (code / "apps.py").write_text(_APPS, encoding="utf-8")
     record = place / _RECORD
     shutil.rmtree(record, ignore_errors=True)
-    config = {"settings": json.dumps(settings.to_config()), "folder": str(record)}
     num_nodes = settings.load().dataset.num_clients
     with local_superlink(place / "home") as environment:
         flower_run(
             place / "app",
             environment,
-            config,
+            {"folder": str(record)},
             num_nodes=num_nodes,
             log=place / "run.log",
             on_round=lambda number, total: on_round(number),
