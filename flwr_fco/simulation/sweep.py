@@ -419,10 +419,18 @@ def _with_ray(
         ) from error
 
     class Keep(tune.Callback):
+        """Hands finished trials on; Tune pickles its callbacks, a progress bar cannot be pickled."""
+
+        def __init__(self, keep: Callable[[Trial], None]) -> None:
+            self.keep = keep
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {}
+
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **info: Any
         ) -> None:
-            keep(json.loads(result["trial"]))
+            self.keep(json.loads(result["trial"]))
 
     with _ray(workers) as cores:
         batches = _batches(settings, cores * _BATCHES_PER_WORKER)
@@ -432,7 +440,7 @@ def _with_ray(
             # An actor that is used again has the data of its last batch.
             tune_config=tune.TuneConfig(reuse_actors=True),
             run_config=tune.RunConfig(
-                name="tune", storage_path=str(folder.resolve() / "ray"), verbose=0, callbacks=[Keep()]
+                name="tune", storage_path=str(folder.resolve() / "ray"), verbose=0, callbacks=[Keep(keep)]
             ),
         )
         results = tuner.fit()

@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+import threading
 
 import pytest
 
@@ -136,7 +137,13 @@ def test_an_unknown_engine_is_named(tmp_path):
 def test_ray_gives_the_same_trials(tmp_path):
     pytest.importorskip("ray.tune")
     seen = []
-    remote = run_sweep(grid(), tmp_path / "ray", RULES["recovery-error"], workers=2, on_trial=seen.append)
+    lock = threading.RLock()  # cannot be pickled, as a progress bar cannot
+
+    def on_trial(trial):
+        with lock:
+            seen.append(trial)
+
+    remote = run_sweep(grid(), tmp_path / "ray", RULES["recovery-error"], workers=2, on_trial=on_trial)
     local = run_sweep(grid(), tmp_path / "local", RULES["recovery-error"], engine="in-process")
     assert len(seen) == 3
     for one, other in zip(remote, local, strict=True):
