@@ -7,10 +7,10 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all check bench pictures clean
+.PHONY: help install run test test-all reproduce-quick test-lowest check bench pictures clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv and install the package in it, with everything for development
 
@@ -31,6 +31,15 @@ test: $(INSTALLED) ## Run the tests, without those marked slow
 test-all: $(INSTALLED) ## Run all tests
 	$(BIN)/python -m pytest -q
 
+LOWEST := .venv-lowest
+$(LOWEST)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --editable . 'flwr==1.22.0' 'pytest>=8'
+	@touch $@
+
+test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
+	$(LOWEST)/bin/python -m pytest -q tests/strategies tests/client_apps tests/simulation tests/test_records.py
+
 check: $(INSTALLED) ## Lint, formatting, types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -39,9 +48,12 @@ check: $(INSTALLED) ## Lint, formatting, types
 bench: $(INSTALLED) ## Run the benchmarks in their quick mode (BENCH= for the full one)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
 
+reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
+	$(BIN)/flwr-fco reproduce all --quick --quiet --out .run/reproduce-quick
+
 pictures: $(INSTALLED) ## Draw the pictures of the README again
 	$(BIN)/python -m flwr_fco.app.main_job --picture docs/images/main-job.png
 	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
 
 clean: ## Remove .venv and what runs and tests have written
-	rm -rf $(VENV) .run .mypy_cache .pytest_cache .ruff_cache build dist
+	rm -rf $(VENV) $(LOWEST) .run .mypy_cache .pytest_cache .ruff_cache build dist

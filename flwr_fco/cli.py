@@ -15,7 +15,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError
 
 if TYPE_CHECKING:
     from flwr_fco.app.run_folder import RunRecord
@@ -258,7 +258,7 @@ def _heat_maps(
 
 @app.command()
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="An experiment of `flwr-fco list`.")],
+    experiment: Annotated[str, typer.Argument(help="An experiment of `flwr-fco list`, or `all`.")],
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer rounds, two seeds, one claim, which must hold (else exit code 1).")
     ] = False,
@@ -267,40 +267,57 @@ def reproduce(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Run one of the paper's experiments: data, figure and a table of verdicts.
+    """Run one of the paper's experiments, or all: data, figure and a table of verdicts.
 
-    Examples
-    --------
+    Examples (with `all`, experiments whose data files are absent are skipped with a message):
+
     `flwr-fco reproduce fco-fig3 --out results/fco-fig3 --workers 2`
 
-    `flwr-fco reproduce fco-fig3 --quick`
+    `flwr-fco reproduce all --quick`
     """
     with _errors():
-        from dataclasses import replace
+        from flwr_fco.experiments import EXPERIMENTS
 
-        from flwr_fco.experiments import load_definition
-        from flwr_fco.experiments import reproduce as run_experiment
-
-        definition = load_definition(experiment)
-        if quick:
-            definition = definition.quick_version()
-        if seed is not None:
-            definition = replace(definition, seeds=tuple(seed + i for i in range(len(definition.seeds))))
-        folder = out or Path("results") / (experiment + ("-quick" if quick else ""))
-        total = len(definition.runs) * len(definition.seeds)
-        with _progress(total, f"{experiment}: runs", quiet) as advance:
-            report = run_experiment(definition, folder, workers=workers, on_run=lambda done, _: advance(done))
-        console = _console()
-        table = Table(title=f"{experiment}: {definition.title}", title_justify="left", show_lines=True)
-        for column in ("claim", "paper", "measured", "rates", "holds"):
-            table.add_column(column, overflow="fold")
-        for verdict in report.verdicts:
-            cells = (verdict.name, verdict.number, verdict.measured, verdict.rates)
-            table.add_row(*map(_escaped, cells), "[green]yes[/green]" if verdict.holds else "[red]no[/red]")
-        console.print(table)
-        console.print(f"{report.seconds:.0f} s; data, figure and verdicts: {folder}", highlight=False)
-        if quick and not all(verdict.holds for verdict in report.verdicts):
+        everything = experiment == "all"
+        base = out or Path("results")
+        held = True
+        for name in EXPERIMENTS if everything else [experiment]:
+            folder = base / name if everything else out or base / (name + ("-quick" if quick else ""))
+            try:
+                held = _reproduce(name, quick, seed, folder, workers, quiet) and held
+            except DataNotFoundError as error:
+                if not everything:
+                    raise
+                _console().print(f"{name} skipped: {error}", highlight=False, markup=False)
+        if quick and not held:
             raise typer.Exit(FAILED)
+
+
+def _reproduce(name: str, quick: bool, seed: int | None, folder: Path, workers: int, quiet: bool) -> bool:
+    """Run an experiment, print its table, return whether all claims hold."""
+    from dataclasses import replace
+
+    from flwr_fco.experiments import load_definition
+    from flwr_fco.experiments import reproduce as run_experiment
+
+    definition = load_definition(name)
+    if quick:
+        definition = definition.quick_version()
+    if seed is not None:
+        definition = replace(definition, seeds=tuple(seed + i for i in range(len(definition.seeds))))
+    total = len(definition.runs) * len(definition.seeds)
+    with _progress(total, f"{name}: runs", quiet) as advance:
+        found = run_experiment(definition, folder, workers=workers, on_run=lambda done, _: advance(done))
+    console = _console()
+    table = Table(title=f"{name}: {definition.title}", title_justify="left", show_lines=True)
+    for column in ("claim", "paper", "measured", "rates", "holds"):
+        table.add_column(column, overflow="fold")
+    for verdict in found.verdicts:
+        cells = (verdict.name, verdict.number, verdict.measured, verdict.rates)
+        table.add_row(*map(_escaped, cells), "[green]yes[/green]" if verdict.holds else "[red]no[/red]")
+    console.print(table)
+    console.print(f"{found.seconds:.0f} s; data, figure and verdicts: {folder}", highlight=False)
+    return all(verdict.holds for verdict in found.verdicts)
 
 
 @app.command()

@@ -191,7 +191,8 @@ def draw_heat_map(
     image = place.imshow(shown, cmap="viridis" if largest else "viridis_r", aspect="auto")
     for i, j in np.ndindex(table.shape):
         if finite[i, j]:
-            place.text(j, i, f"{table[i, j]:.3g}", ha="center", va="center", fontsize=8, color="0.5")
+            frame = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5}
+            place.text(j, i, f"{table[i, j]:.3g}", ha="center", va="center", fontsize=8, bbox=frame)
         elif not math.isnan(table[i, j]):
             place.text(j, i, "diverged", ha="center", va="center", fontsize=7, color="0.4")
             place.axvspan(

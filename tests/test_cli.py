@@ -144,6 +144,18 @@ def test_reproduce_quick_fails_when_its_claim_does(tmp_path, monkeypatch):
     assert call("reproduce", "fco-theorems", "--quick", "--out", tmp_path / "good").exit_code == 1
 
 
+def test_reproduce_all_skips_what_has_no_data(tmp_path, monkeypatch):
+    import flwr_fco.experiments
+
+    monkeypatch.setattr(flwr_fco.experiments, "EXPERIMENTS", ("fco-fig13", "fco-theorems"))
+    monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path / "nowhere"))
+    result = call("reproduce", "all", "--quick", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "fco-fig13 skipped" in result.output
+    assert (tmp_path / "fco-theorems" / "verdicts.md").is_file()
+    assert call("reproduce", "fco-fig13", "--quick", "--out", tmp_path / "one").exit_code == 2
+
+
 @pytest.mark.slow
 @pytest.mark.flower
 def test_the_flower_engine_gives_the_same_numbers(tmp_path):

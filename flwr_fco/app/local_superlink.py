@@ -63,8 +63,9 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
 
     Notes
     -----
-    It runs in a session of its own, so Ctrl-C does not reach it and it can clean up when asked by its pid; whatever of
-    its session is left then (ServerApps, Ray) is killed.
+    It runs in a session of its own, so Ctrl-C does not reach it and it can clean up when asked by its pid. The process
+    that it starts for ServerApps and Ray has a session of its own again, and would outlive it in the middle of a run:
+    what is left of these sessions is killed.
     """
     home = home.resolve()
     home.mkdir(parents=True, exist_ok=True)
@@ -130,12 +131,58 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) 
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the SuperLink by its pid, then what is left of its session."""
+    """End the SuperLink by its pid, then what is left of its session and of those that it started."""
+    sessions = {process.pid}
+    for pid in _descendants(process.pid):
+        with suppress(ProcessLookupError):
+            sessions.add(os.getsid(pid))
     if process.poll() is None:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
             process.wait(SHUTDOWN)
-    # The session outlives its leader while a member lives, and its number is not given to others before.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
+    # A session keeps its number while a member lives. More than one pass: a process may just be starting another.
+    deadline = time.monotonic() + SHUTDOWN
+    while (left := _members(sessions)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()
+        time.sleep(0.05)
     process.wait()
+
+
+def _members(sessions: set[int]) -> list[int]:
+    """Return the processes of these sessions that are alive."""
+    members = []
+    for pid, (_, zombie) in _processes().items():
+        with suppress(ProcessLookupError):
+            if not zombie and os.getsid(pid) in sessions:
+                members.append(pid)
+    return members
+
+
+def _descendants(root: int) -> list[int]:
+    """Return children, grandchildren and so on."""
+    parents = {pid: parent for pid, (parent, _) in _processes().items()}
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def _processes() -> dict[int, tuple[int, bool]]:
+    """Return parent and 'is a zombie' of every process: from /proc, or by `ps` where there is none (macOS)."""
+    table = {}
+    if Path("/proc/self/stat").exists():
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    # pid (name) state parent ...; the name may hold anything, blanks and brackets too.
+                    state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                    table[int(entry.name)] = (int(parent), state == "Z")
+    else:
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+        for line in listing.stdout.splitlines():
+            pid, parent, state = line.split()[:3]
+            table[int(pid)] = (int(parent), state.startswith("Z"))
+    return table

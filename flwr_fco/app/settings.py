@@ -42,8 +42,8 @@ class Settings:
         Of the regularizer, >= 0.
     client_lr, server_lr : float
         Learning rates, > 0.
-    batch_size, local_epochs : int
-        Local work, >= 1.
+    batch_size, local_steps : int
+        Local work: rows of a minibatch, minibatches in a round; >= 1.
     num_server_rounds : int
         Number of rounds, >= 1.
     num_nodes : int
@@ -72,7 +72,7 @@ class Settings:
     client_lr: float
     server_lr: float
     batch_size: int
-    local_epochs: int
+    local_steps: int
     num_server_rounds: int
     num_nodes: int
     alpha: float
@@ -131,7 +131,7 @@ class Settings:
                 raise ConfigurationError(f"{name}={getattr(self, name)!r}; expected one of {', '.join(choices)}")
         for name, least in (
             ("batch_size", 1),
-            ("local_epochs", 1),
+            ("local_steps", 1),
             ("num_server_rounds", 1),
             ("num_nodes", 2),
             ("evaluate_every", 1),
@@ -179,7 +179,7 @@ class Settings:
             client_lr=self.client_lr,
             server_lr=self.server_lr,
             batch_size=self.batch_size,
-            local_epochs=self.local_epochs,
+            local_steps=self.local_steps,
             seed=self.seed,
         )
 
