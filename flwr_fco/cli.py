@@ -18,7 +18,7 @@ from rich.table import Table
 from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError
 
 if TYPE_CHECKING:
-    from flwr_fco.app.run_folder import RunRecord
+    from flwr_fco.run_folder import RunRecord
 
 __all__ = ["app", "main"]
 
@@ -190,8 +190,8 @@ def sweep(
     --rule validation-objective`
     """
     with _errors():
+        from flwr_fco.experiments.sweep import RULES, best_trials, expand_axes, parse_axis, run_sweep
         from flwr_fco.runs import RunSettings, parse_assignments
-        from flwr_fco.simulation.sweep import RULES, best_trials, expand_axes, parse_axis, run_sweep
 
         if rule not in RULES:
             raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(RULES)}")
@@ -240,8 +240,8 @@ def sweep(
 def _heat_maps(
     found: list[dict[str, Any]], names: list[str], varied: list[str], rule: str, folder: Path, console: Console
 ) -> None:
+    from flwr_fco.experiments.sweep import RULES
     from flwr_fco.report import draw_heat_map
-    from flwr_fco.simulation.sweep import RULES
 
     for name in names:
         cells = {
@@ -392,7 +392,7 @@ def report(
 
 
 def _read(paths: list[Path]) -> list[RunRecord]:
-    from flwr_fco.app.run_folder import read_run
+    from flwr_fco.run_folder import read_run
 
     records = [read_run(path) for path in paths]
     for path, record in zip(paths, records, strict=True):

@@ -17,12 +17,12 @@ from flwr.app import ArrayRecord, Context, MetricRecord
 from numpy.typing import NDArray
 
 from flwr_fco import _flower, strategies
-from flwr_fco.app.run_folder import RunFolder
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
 from flwr_fco.problems import Task, find_problem, load_task, solve_baseline
 from flwr_fco.regularizers import Regularizer
+from flwr_fco.run_folder import RunFolder
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy
 from flwr_fco.strategies.base import CompositeOptions

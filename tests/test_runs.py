@@ -3,8 +3,8 @@ import json
 import numpy as np
 import pytest
 
-from flwr_fco.app.run_folder import read_run
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.run_folder import read_run
 from flwr_fco.runs import STRATEGIES, RunSettings, parse_assignments, parse_value, run, save_run
 from flwr_fco.strategies import CompositeStrategy
 

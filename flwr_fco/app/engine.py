@@ -19,11 +19,11 @@ from flwr.serverapp import Grid, ServerApp
 
 from flwr_fco.app.local_superlink import local_superlink
 from flwr_fco.app.main_job import flower_run
-from flwr_fco.app.run_folder import RunFolder, read_run
 from flwr_fco.client_apps import client_app as make_client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
 from flwr_fco.problems import data_directory
+from flwr_fco.run_folder import RunFolder, read_run
 from flwr_fco.runs import BASELINES, Recorder, RunResult, RunSettings, build_strategy
 
 __all__ = ["client_app", "run_with_flower", "server_app"]

@@ -6,9 +6,8 @@ import threading
 import pytest
 
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.runs import RunResult, RunSettings, run
-from flwr_fco.simulation import sweep
-from flwr_fco.simulation.sweep import (
+from flwr_fco.experiments import sweep
+from flwr_fco.experiments.sweep import (
     RULES,
     Rule,
     best_trials,
@@ -18,6 +17,7 @@ from flwr_fco.simulation.sweep import (
     run_sweep,
     score_run,
 )
+from flwr_fco.runs import RunResult, RunSettings, run
 
 RATES = (0.003, 0.01, 1.0)
 
