@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-lowest check bench pictures clean
+.PHONY: help install run test test-all reproduce-quick test-lowest check bench pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -47,6 +47,9 @@ check: $(INSTALLED) ## Lint, formatting, types
 
 bench: $(INSTALLED) ## Run the benchmarks in their quick mode (BENCH= for the full one)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
+
+reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
+	$(BIN)/flwr-fco reproduce all --quick --quiet --out .run/reproduce-quick
 
 pictures: $(INSTALLED) ## Draw the pictures of the README again
 	$(BIN)/python -m flwr_fco.app.main_job --picture docs/images/main-job.png

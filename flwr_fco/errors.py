@@ -9,6 +9,7 @@ __all__ = [
     "ClientError",
     "CompositeError",
     "ConfigurationError",
+    "DataNotFoundError",
     "ProtocolError",
     "SpecError",
     "UnsupportedPairError",
@@ -21,6 +22,10 @@ class CompositeError(Exception):
 
 class ConfigurationError(CompositeError, ValueError):
     """An argument, or a combination of arguments, that cannot work."""
+
+
+class DataNotFoundError(CompositeError, FileNotFoundError):
+    """Data files that are not where they were said to be."""
 
 
 class UnsupportedPairError(ConfigurationError):

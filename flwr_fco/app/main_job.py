@@ -26,12 +26,12 @@ from rich.table import Table
 
 from flwr_fco.app.local_superlink import command, local_superlink
 from flwr_fco.app.problems import Scorer, load_dataset
-from flwr_fco.app.run_folder import RunRecord, read_run
 from flwr_fco.app.settings import Settings
 from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.metrics import support_scores
 from flwr_fco.parameters import Vector
 from flwr_fco.reference import sklearn_solution
+from flwr_fco.run_folder import RunRecord, read_run
 
 __all__ = ["draw", "flower_run", "main"]
 

@@ -11,8 +11,8 @@ from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
 from flwr_fco.app.problems import Scorer, load_dataset
-from flwr_fco.app.run_folder import RunFolder
 from flwr_fco.app.settings import Settings
+from flwr_fco.run_folder import RunFolder
 
 __all__ = ["Recorder", "app"]
 

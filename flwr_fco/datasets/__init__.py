@@ -2,18 +2,30 @@
 
 from flwr_fco.datasets.base import FederatedDataset, Samples
 from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, digits
-from flwr_fco.datasets.partition import dirichlet_partition, iid_partition
-from flwr_fco.datasets.synthetic import SyntheticRegression, lasso, low_rank
+from flwr_fco.datasets.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
+from flwr_fco.datasets.mnist import PartitionedImages, femnist, mnist, read_idx
+from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
+from flwr_fco.datasets.synthetic import SyntheticRegression, Variant, lasso, low_rank
 
 __all__ = [
+    "BrainScans",
     "FederatedDataset",
     "PartitionedClassification",
+    "PartitionedImages",
     "Samples",
+    "SyntheticBrain",
     "SyntheticRegression",
+    "Variant",
     "breast_cancer",
     "digits",
     "dirichlet_partition",
+    "femnist",
     "iid_partition",
+    "label_partition",
     "lasso",
+    "load_haxby",
     "low_rank",
+    "mnist",
+    "normalize_sessions",
+    "read_idx",
 ]

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["dirichlet_partition", "iid_partition"]
+__all__ = ["dirichlet_partition", "iid_partition", "label_partition"]
 
 _TRIES = 1000
 
@@ -101,6 +101,49 @@ def dirichlet_partition(
         f"with fewer than min_size={min_size}; expected a split to be likely. Raise alpha, or lower num_clients or "
         "min_size."
     )
+
+
+def label_partition(
+    labels: ArrayLike, num_clients: int, labels_per_client: int, rng: np.random.Generator
+) -> list[NDArray[np.int64]]:
+    """Return a split in which a client sees few labels: sorted by label, cut into shards, a few shards a client.
+
+    Parameters
+    ----------
+    labels : array-like, shape (n,)
+    num_clients : int
+    labels_per_client : int
+        Shards of a client. A shard that lies across a border has two labels.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    list of ndarray of int64
+        Row numbers of each client, ascending; each row occurs once.
+
+    Raises
+    ------
+    ConfigurationError
+        If there are more shards than examples.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> labels = np.repeat([0, 1, 2, 3], 10)
+    >>> parts = label_partition(labels, 2, 2, np.random.default_rng(0))
+    >>> [np.unique(labels[part]).size for part in parts]
+    [2, 2]
+    """
+    given = np.asarray(labels)
+    _check_counts(given.size, num_clients, labels_per_client)
+    if labels_per_client < 1:
+        raise ConfigurationError(f"labels_per_client={labels_per_client}; expected at least 1")
+    # Shuffled first, so that the seed also decides which rows of a label end in which shard.
+    order = rng.permutation(given.size)
+    order = order[np.argsort(given[order], kind="stable")]
+    shards = np.array_split(order, num_clients * labels_per_client)
+    given_to = rng.permutation(len(shards)).reshape(num_clients, labels_per_client)
+    return [np.sort(np.concatenate([shards[shard] for shard in own])) for own in given_to]
 
 
 def _check_counts(num_examples: int, num_clients: int, min_size: int) -> None:

@@ -13,8 +13,8 @@ from flwr_fco.app import client_app
 from flwr_fco.app.local_superlink import _descendants, _processes, local_superlink
 from flwr_fco.app.main_job import flower_run, read_settings
 from flwr_fco.app.problems import Scorer, load_dataset
-from flwr_fco.app.run_folder import read_run
 from flwr_fco.errors import CompositeError
+from flwr_fco.run_folder import read_run
 from flwr_fco.simulation import simulate
 
 pytestmark = pytest.mark.flower

@@ -1,0 +1,426 @@
+"""fMRI: sessions of a visual experiment as clients (Haxby et al. 2001), and a synthetic volume of the same size.
+
+Section 5.3 and appendix B.4 of Yuan, Zaheer, Reddi (2021): each voxel is detrended and z-scored within its session,
+a session is a client, and a sparse linear model tells the scans with a face from those with a house.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
+from scipy.signal import detrend
+
+from flwr_fco.datasets.base import FederatedDataset, Samples, stream
+from flwr_fco.datasets.bundled import PartitionedClassification
+from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.objectives import Logistic
+
+__all__ = ["BrainScans", "SyntheticBrain", "load_haxby", "normalize_sessions"]
+
+_FACE, _HOUSE = "face", "house"
+_SCALE_FLOOR = 1e-12
+
+
+class _Files(NamedTuple):
+    bold: Path
+    mask: Path
+    labels: Path
+
+
+@dataclass(frozen=True, eq=False)
+class BrainScans:
+    """Scans of faces and houses, each with the session in which it was taken.
+
+    Parameters
+    ----------
+    features : ndarray of float32, shape (scans, voxels)
+        Detrended and z-scored within the session.
+    labels : ndarray of int64, shape (scans,)
+        1 for a face, 0 for a house.
+    sessions : ndarray of int64, shape (scans,)
+        0 .. num_sessions - 1, subject after subject.
+    subjects : ndarray of int64, shape (num_sessions,)
+        The subject of each session, from 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> scans = BrainScans(np.eye(6, dtype=np.float32), np.array([0, 1] * 3), np.repeat([0, 1, 2], 2), np.ones(3, int))
+    >>> split = scans.split(held_out=[2])
+    >>> split.num_clients, split.client(1).targets, split.test.targets
+    (2, array([0, 1]), array([0, 1]))
+    """
+
+    features: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    sessions: NDArray[np.int64]
+    subjects: NDArray[np.int64]
+
+    @property
+    def num_sessions(self) -> int:
+        """Number of sessions."""
+        return int(self.subjects.size)
+
+    def split(self, held_out: Sequence[int]) -> PartitionedClassification:
+        """Return the data set with a client for each session but those held out, which are its test part.
+
+        Parameters
+        ----------
+        held_out : sequence of int
+            Sessions.
+
+        Returns
+        -------
+        PartitionedClassification
+
+        Raises
+        ------
+        ConfigurationError
+            If a session does not exist, or none is left on one of the sides.
+        """
+        apart = sorted(set(held_out))
+        if not apart or not set(apart) < set(range(self.num_sessions)):
+            raise ConfigurationError(
+                f"held_out={list(held_out)}; expected some, not all, of the sessions 0 .. {self.num_sessions - 1}"
+            )
+        is_test = np.isin(self.sessions, apart)
+        train = Samples(self.features[~is_test], self.labels[~is_test])
+        test = Samples(self.features[is_test], self.labels[is_test])
+        kept = self.sessions[~is_test]
+        partition = tuple(np.flatnonzero(kept == session) for session in np.unique(kept))
+        return PartitionedClassification(train, test, partition, 2)
+
+    def splits(self, num_held_out: int = 2) -> Iterator[PartitionedClassification]:
+        """Yield splits whose test parts are disjoint: sessions 0, 1, then 2, 3, ... for two held out.
+
+        Parameters
+        ----------
+        num_held_out : int, default 2
+            Sessions in a test part; sessions that do not fill one are never held out.
+
+        Yields
+        ------
+        PartitionedClassification
+
+        Raises
+        ------
+        ConfigurationError
+            If there are not more sessions than that.
+        """
+        if not 1 <= num_held_out < self.num_sessions:
+            raise ConfigurationError(f"num_held_out={num_held_out}; expected 1 .. {self.num_sessions - 1}")
+        for first in range(0, self.num_sessions - num_held_out + 1, num_held_out):
+            yield self.split(range(first, first + num_held_out))
+
+
+def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[np.float32]:
+    """Return a series, linearly detrended and z-scored column by column within each session.
+
+    x <- (x - trend) / sd(x - trend), over the volumes of a session; columns without variation become 0.
+
+    Parameters
+    ----------
+    series : ndarray, shape (volumes, voxels)
+    sessions : ndarray, shape (volumes,)
+        The session of each volume.
+
+    Returns
+    -------
+    ndarray of float32, shape of series
+
+    Raises
+    ------
+    ConfigurationError
+        If the numbers of volumes differ.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> normalize_sessions(np.array([[1.0], [3.0], [2.0], [4.0]]), np.zeros(4)).ravel()
+    array([-0.4472136,  1.3416408, -1.3416408,  0.4472136], dtype=float32)
+    """
+    if sessions.shape != series.shape[:1]:
+        raise ConfigurationError(
+            f"{series.shape[0]} volumes, but sessions have shape {sessions.shape}; expected one each"
+        )
+    result = np.empty(series.shape, dtype=np.float32)
+    for session in np.unique(sessions):
+        rows = sessions == session
+        block = detrend(series[rows].astype(np.float64), axis=0, type="linear")
+        deviation = block.std(axis=0)
+        # What rounding leaves of a constant voxel is not a signal.
+        dead = deviation <= _SCALE_FLOOR * (1.0 + np.abs(series[rows]).max(axis=0))
+        block /= np.where(dead, 1.0, deviation)
+        block[:, dead] = 0.0
+        result[rows] = block
+    return result
+
+
+def load_haxby(
+    path: str | PathLike[str] | None = None, *, fetch: bool = False, subjects: Sequence[int] = (1, 2, 3, 4, 5, 6)
+) -> BrainScans:
+    """Return the face and house scans of Haxby et al. (2001), normalised within each session.
+
+    Parameters
+    ----------
+    path : path-like, optional
+        A directory with ``bold.nii.gz``, ``mask.nii.gz`` and ``attributes_literal.txt`` (one subject, as PyMVPA ships
+        it), or with ``mask.nii.gz`` and ``subj1/bold.nii.gz``, ``subj1/labels.txt``, ... With `fetch`: where nilearn
+        keeps its downloads.
+    fetch : bool, default False
+        Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB a subject).
+    subjects : sequence of int, default all six
+        Which to load, where there are several. The mask is the standard one for all, 39,912 voxels.
+
+    Returns
+    -------
+    BrainScans
+
+    Raises
+    ------
+    DataNotFoundError
+        If there are no such files.
+    ConfigurationError
+        If nibabel (or nilearn, for `fetch`) is missing, or files do not fit together.
+
+    Examples
+    --------
+    >>> scans = load_haxby("data/haxby-slice")  # doctest: +SKIP
+    >>> scans.features.shape, scans.num_sessions  # doctest: +SKIP
+    ((216, 530), 12)
+    """
+    if not fetch and path is None:
+        raise ConfigurationError("load_haxby() without a path; give the directory of the files, or fetch=True")
+    sources = _fetch(path, subjects) if fetch else _find(Path(path or "."), subjects)
+    features, labels, sessions = [], [], []
+    owners: list[int] = []
+    for subject, files in sources:
+        own_features, own_labels, own_sessions = _load_subject(files)
+        names, numbers = np.unique(own_sessions, return_inverse=True)
+        features.append(own_features)
+        labels.append(own_labels)
+        sessions.append(numbers + len(owners))
+        owners += [subject] * names.size
+    widths = {part.shape[1] for part in features}
+    if len(widths) > 1:
+        raise ConfigurationError(f"the subjects' masks have {sorted(widths)} voxels; expected one mask for all")
+    return BrainScans(
+        np.concatenate(features), np.concatenate(labels), np.concatenate(sessions).astype(np.int64), np.array(owners)
+    )
+
+
+def _find(directory: Path, subjects: Sequence[int]) -> list[tuple[int, _Files]]:
+    mask = directory / "mask.nii.gz"
+    single = _Files(directory / "bold.nii.gz", mask, directory / "attributes_literal.txt")
+    if single.bold.is_file():
+        found = [(1, single)]
+    else:
+        own = [(number, directory / f"subj{number}") for number in subjects]
+        found = [(number, _Files(folder / "bold.nii.gz", mask, folder / "labels.txt")) for number, folder in own]
+    for _, files in found:
+        for file in files:
+            if not file.is_file():
+                raise DataNotFoundError(
+                    f"{file} does not exist; expected a directory with bold.nii.gz, mask.nii.gz and "
+                    "attributes_literal.txt, or with mask.nii.gz and subj1/bold.nii.gz, subj1/labels.txt, ... "
+                    "With internet: load_haxby(fetch=True)."
+                )
+    return found
+
+
+def _fetch(path: str | PathLike[str] | None, subjects: Sequence[int]) -> list[tuple[int, _Files]]:
+    try:
+        from nilearn.datasets import fetch_haxby
+    except ImportError as error:
+        raise ConfigurationError("load_haxby(fetch=True) needs nilearn: pip install 'flwr-fco[fmri]'") from error
+    bunch = fetch_haxby(data_dir=None if path is None else str(path), subjects=list(subjects), fetch_stimuli=False)
+    return [
+        (number, _Files(Path(bold), Path(bunch.mask), Path(target)))
+        for number, bold, target in zip(subjects, bunch.func, bunch.session_target, strict=True)
+    ]
+
+
+def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
+    try:
+        import nibabel
+    except ImportError as error:
+        raise ConfigurationError("reading NIfTI files needs nibabel: pip install 'flwr-fco[fmri]'") from error
+    bold: Any = nibabel.load(files.bold)
+    image: Any = nibabel.load(files.mask)
+    mask = np.asarray(image.dataobj).reshape(image.shape[:3]) != 0
+    volumes = np.asarray(bold.dataobj)
+    if volumes.shape[:3] != mask.shape:
+        raise ConfigurationError(
+            f"{files.bold} has volumes of {volumes.shape[:3]}, {files.mask} is {mask.shape}; expected the same space"
+        )
+    series = volumes.reshape(*mask.shape, -1)[mask].T
+    names, sessions = _read_labels(files.labels)
+    if len(names) != len(series):
+        raise ConfigurationError(f"{files.labels} labels {len(names)} volumes, {files.bold} has {len(series)}")
+    wanted = np.isin(names, (_FACE, _HOUSE))
+    if not wanted.any():
+        raise ConfigurationError(
+            f"{files.labels} labels no volume 'face' or 'house', but {sorted(set(names.tolist()))}"
+        )
+    # Every volume of a session, rest too, goes into its trend and deviation.
+    features = normalize_sessions(series, sessions)[wanted]
+    return features, (names[wanted] == _FACE).astype(np.int64), sessions[wanted]
+
+
+def _read_labels(file: Path) -> tuple[NDArray[np.str_], NDArray[np.int64]]:
+    lines = [line.split() for line in file.read_text(encoding="utf-8").splitlines() if line.strip()]
+    # nilearn's labels.txt has a header, PyMVPA's file has none.
+    if lines and lines[0][-1] == "chunks":
+        lines = lines[1:]
+    if not all(len(line) == 2 and line[1].isdigit() for line in lines):
+        raise ConfigurationError(f"{file}: expected lines of a label and a session number, such as 'face 3'")
+    return np.array([name for name, _ in lines]), np.array([int(number) for _, number in lines], dtype=np.int64)
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticBrain(FederatedDataset):
+    """Scans of a synthetic brain: smooth noise, and a smooth pattern in two regions that differs between the classes.
+
+    A voxel of a scan is x = noise + session + (2 y - 1) contrast * pattern, each smoothed by a Gaussian in space; the
+    mask is the voxels nearest to the centre of the grid. Made session by session, so 39,912 voxels and hundreds of
+    sessions never are in memory together.
+
+    Parameters
+    ----------
+    num_clients : int, default 12
+        Sessions.
+    num_voxels : int, default 39,912
+        Of the mask (the standard mask of Haxby et al.).
+    grid : tuple of int, default (40, 64, 64)
+        The scanner's grid.
+    scans_per_client : int, default 18
+        Alternately of the two classes.
+    smoothness : float, default 1.5
+        Width of the Gaussian, in voxels.
+    contrast : float, default 0.5
+        Height of the pattern, in standard deviations of the noise.
+    seed : int, default 0
+
+    Attributes
+    ----------
+    pattern : ndarray of float32, shape (num_voxels,)
+        At most 1 in absolute value; exactly 0 outside the two regions.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> data = SyntheticBrain(num_clients=3, num_voxels=500, grid=(10, 10, 10))
+    >>> data.client(2).features.shape, data.client(2).targets[:4]
+    ((18, 500), array([1, 0, 1, 0]))
+    """
+
+    num_clients: int = 12
+    num_voxels: int = 39_912
+    grid: tuple[int, int, int] = (40, 64, 64)
+    scans_per_client: int = 18
+    smoothness: float = 1.5
+    contrast: float = 0.5
+    seed: int = 0
+    pattern: NDArray[np.float32] = field(init=False)
+    _mask: NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        cells = int(np.prod(self.grid))
+        if len(self.grid) != 3 or min(self.grid) < 1 or not 2 <= self.num_voxels <= cells:
+            raise ConfigurationError(
+                f"grid={self.grid} with num_voxels={self.num_voxels}; expected three positive numbers and at most "
+                "their product of voxels"
+            )
+        if self.num_clients < 1 or self.scans_per_client < 1 or not self.smoothness > 0.0:
+            raise ConfigurationError(
+                f"num_clients={self.num_clients}, scans_per_client={self.scans_per_client}, "
+                f"smoothness={self.smoothness}; expected positive numbers"
+            )
+        axes = np.meshgrid(*[np.linspace(-1.0, 1.0, length) for length in self.grid], indexing="ij")
+        radius = np.sum(np.square(axes), axis=0).reshape(-1)
+        mask = np.sort(np.argsort(radius, kind="stable")[: self.num_voxels])
+        points = np.stack([axis.reshape(-1)[mask] for axis in axes])
+        pattern = np.zeros(self.num_voxels, dtype=np.float32)
+        width = 0.35 * float(np.sqrt(radius[mask].max()))
+        for sign, centre in ((1.0, -0.3), (-1.0, 0.3)):
+            distance = np.linalg.norm(points - np.array([[0.0], [centre], [centre]]), axis=0)
+            pattern += np.float32(sign) * np.maximum(1.0 - (distance / max(width, 1e-9)) ** 2, 0.0).astype(np.float32)
+        object.__setattr__(self, "pattern", pattern)
+        object.__setattr__(self, "_mask", mask)
+
+    def client(self, index: int) -> Samples:
+        """Return the scans of a session.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+
+        Returns
+        -------
+        Samples
+            Features float32; label 1 where the pattern is added.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such session.
+        """
+        self._check_index(index)
+        return self._draw(index)
+
+    def held_out(self, index: int) -> Samples:
+        """Return a session that no client has, for validation.
+
+        Parameters
+        ----------
+        index : int
+            0, 1, ...
+
+        Returns
+        -------
+        Samples
+        """
+        return self._draw(self.num_clients + index)
+
+    def build_objective(self, examples: Samples, **options: Any) -> Logistic:
+        """Return logistic regression on the scans.
+
+        Parameters
+        ----------
+        examples : Samples
+        **options
+            Keyword arguments of `Logistic`.
+
+        Returns
+        -------
+        Logistic
+        """
+        return Logistic(examples.features, examples.targets, **options)
+
+    def _draw(self, session: int) -> Samples:
+        rng = stream(self.seed, session)
+        labels = (np.arange(self.scans_per_client) % 2 == 0).astype(np.int64)
+        offset = 0.5 * self._smooth_noise(rng)
+        features = np.empty((self.scans_per_client, self.num_voxels), dtype=np.float32)
+        for row, label in zip(features, labels, strict=True):
+            row[:] = self._smooth_noise(rng) + offset + (2 * label - 1) * np.float32(self.contrast) * self.pattern
+        return Samples(features, labels)
+
+    def _smooth_noise(self, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Return a field of variance 1 (away from the border) on the mask."""
+        white = rng.standard_normal(self.grid, dtype=np.float32)
+        smooth = gaussian_filter(white, self.smoothness, mode="wrap").reshape(-1)[self._mask]
+        # A Gaussian of width s averages about (2 sqrt(pi) s)^3 independent voxels.
+        return np.asarray(smooth * np.float32((2.0 * np.sqrt(np.pi) * self.smoothness) ** 1.5))

@@ -1,0 +1,242 @@
+"""What an experiment is: runs, claims and a quick version, read from a TOML file of the package."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib import resources
+from typing import Any, NamedTuple
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.rules import RULES
+from flwr_fco.runs import BASELINES, RunSettings
+
+__all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition"]
+
+
+class RunLine(NamedTuple):
+    """A curve of the figure: a strategy with its settings.
+
+    Parameters
+    ----------
+    label : str
+    strategy : str
+    settings : dict of str to value
+        In kebab-case.
+    group : str
+        Curves of one group (a strategy at many rates) share a colour and a claim.
+    """
+
+    label: str
+    strategy: str
+    settings: dict[str, Any]
+    group: str
+
+    @property
+    def rates(self) -> str:
+        """The client's and the server's learning rate."""
+        if self.strategy in BASELINES:
+            return "none"
+        return f"({self.settings['client-lr']:g}, {self.settings['server-lr']:g})"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper and the rule that decides it.
+
+    Parameters
+    ----------
+    name : str
+    sentence : str
+        As printed.
+    number : str
+        The paper's number.
+    rule : str
+        A name in :data:`flwr_fco.experiments.RULES`.
+    arguments : dict
+        Of the rule; ``run`` and ``than`` are labels.
+    note : str, default ""
+        What to know about the rates or the reading.
+    """
+
+    name: str
+    sentence: str
+    number: str
+    rule: str
+    arguments: dict[str, Any]
+    note: str = ""
+
+    def labels(self) -> list[str]:
+        """Return the labels that the rule looks at."""
+        found: list[str] = []
+        for key in ("run", "than", "runs", "group"):
+            value = self.arguments.get(key, [])
+            found += [value] if isinstance(value, str) else list(value)
+        return found
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An experiment.
+
+    Parameters
+    ----------
+    name, title, source : str
+        `source`: where the paper has it.
+    problem : str
+    seeds : tuple of int
+    panels : tuple of str
+        Metrics that the figure shows.
+    kind : {"curves", "densities", "scatter"}
+        What the figure is, and for ``"densities"`` what is measured: the clients' models beside their mean.
+    runs : tuple of RunLine
+    claims : tuple of Claim
+    gap : bool, default False
+        Whether the runs also report ``gap``, the objective above the centralized optimum.
+    """
+
+    name: str
+    title: str
+    source: str
+    problem: str
+    seeds: tuple[int, ...]
+    panels: tuple[str, ...]
+    kind: str
+    runs: tuple[RunLine, ...]
+    claims: tuple[Claim, ...]
+    gap: bool = False
+    quick: Mapping[str, Any] = field(default_factory=dict)
+
+    def quick_version(self) -> Definition:
+        """Return the same experiment with fewer rounds, seeds and runs, and the claims that it can decide."""
+        quick = self.quick
+        wanted = [claim for claim in self.claims if claim.name in quick["claims"]]
+        claims = tuple(
+            Claim(c.name, c.sentence, c.number, c.rule, {**c.arguments, **quick.get("arguments", {})}, c.note)
+            for c in wanted
+        )
+        labels = {label for claim in claims for label in claim.labels()}
+        runs = tuple(
+            RunLine(line.label, line.strategy, {**line.settings, **quick.get("settings", {})}, line.group)
+            for line in self.runs
+            if line.label in labels or line.group in labels
+        )
+        if "keep-every" in quick:
+            runs = runs[:: quick["keep-every"]]
+        return Definition(
+            self.name,
+            f"{self.title} (quick)",
+            self.source,
+            self.problem,
+            tuple(quick["seeds"]),
+            self.panels,
+            self.kind,
+            runs,
+            claims,
+            self.gap,
+        )
+
+    def run_settings(self, line: RunLine, seed: int) -> RunSettings:
+        """Return the settings of a run.
+
+        Parameters
+        ----------
+        line : RunLine
+        seed : int
+
+        Returns
+        -------
+        RunSettings
+        """
+        own = dict(line.settings)
+        if line.strategy in BASELINES:
+            # A baseline takes the problem's options and its own; rates and rounds are a federation's.
+            own = {key: value for key, value in own.items() if key in ("client", "tol", "num-rounds")}
+        return RunSettings.of(str(own.pop("problem", self.problem)), line.strategy, own, seed)
+
+
+def _names() -> tuple[str, ...]:
+    folder = resources.files("flwr_fco.experiments") / "definitions"
+    names = [entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")]
+    return tuple(sorted(names, key=lambda name: (len(name), name)))
+
+
+#: Names of all experiments.
+EXPERIMENTS: tuple[str, ...] = _names()
+
+
+def load_definition(name: str) -> Definition:
+    """Return an experiment.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    Definition
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none of that name, or its file does not fit together.
+
+    Examples
+    --------
+    >>> load_definition("fco-fig3").problem
+    'lasso-I'
+    """
+    if name not in EXPERIMENTS:
+        raise ConfigurationError(f"experiment={name!r}; expected one of {', '.join(EXPERIMENTS)}")
+    file = resources.files("flwr_fco.experiments") / "definitions" / f"{name}.toml"
+    return _parse(name, tomllib.loads(file.read_text(encoding="utf-8")))
+
+
+def _parse(name: str, data: Mapping[str, Any]) -> Definition:
+    shared = data.get("settings", {})
+    runs = [line for own in data["runs"] for line in _expand(own, shared)]
+    labels = {line.label for line in runs} | {line.group for line in runs}
+    claims = []
+    for own in data["claims"]:
+        claim = Claim(
+            own["name"], own["sentence"], own["number"], own["rule"], dict(own["arguments"]), own.get("note", "")
+        )
+        unknown = [label for label in claim.labels() if label not in labels]
+        if unknown or claim.rule not in RULES:
+            raise ConfigurationError(
+                f"{name}, claim {claim.name!r}: rule {claim.rule!r} with runs {unknown}; expected labels among "
+                f"{sorted(labels)} and a rule among {sorted(RULES)}"
+            )
+        claims.append(claim)
+    return Definition(
+        name,
+        data["title"],
+        data["source"],
+        data["problem"],
+        tuple(data["seeds"]),
+        tuple(data["panels"]),
+        data.get("kind", "curves"),
+        tuple(runs),
+        tuple(claims),
+        bool(data.get("gap", False)),
+        data["quick"],
+    )
+
+
+def _expand(own: Mapping[str, Any], shared: Mapping[str, Any]) -> list[RunLine]:
+    """Return the run, or one run for each pair of rates if they are lists."""
+    settings = {**shared, **own.get("set", {})}
+    label, strategy = str(own["label"]), str(own["strategy"])
+    grid = own.get("grid")
+    if grid is None:
+        return [RunLine(label, strategy, settings, label)]
+    low, high = grid.get("product", (0.0, float("inf")))
+    found = []
+    for client_lr, server_lr in itertools.product(grid["client-lr"], grid["server-lr"]):
+        # The product of two decimals is not exact: 0.03 * 0.1 < 0.003.
+        if low * (1 - 1e-9) <= client_lr * server_lr <= high * (1 + 1e-9):
+            rates = {"client-lr": client_lr, "server-lr": server_lr}
+            found.append(RunLine(f"{label} ({client_lr:g}, {server_lr:g})", strategy, {**settings, **rates}, label))
+    return found

@@ -1,0 +1,321 @@
+"""Runs an experiment, judges its claims, writes data, figure and verdicts."""
+
+from __future__ import annotations
+
+import json
+import math
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.experiments.definition import Claim, Definition, RunLine
+from flwr_fco.experiments.densities import measure_densities
+from flwr_fco.experiments.rules import RULES, Outcome, Outcomes
+from flwr_fco.problems import solve_baseline
+from flwr_fco.report import draw_curves, draw_scatter
+from flwr_fco.runs import BASELINES, RunSettings, run
+
+__all__ = ["Report", "Verdict", "judge", "reproduce", "verdict_table"]
+
+#: Metrics that figures show on a logarithmic axis.
+_LOGARITHMIC = frozenset({"recovery-error", "objective", "gap", "validation-mse"})
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A row of the table.
+
+    Parameters
+    ----------
+    name, sentence, number : str
+        What the paper says.
+    measured : str
+        Mean and band over the seeds.
+    values : tuple of float
+        One a seed.
+    rates : str
+        (client, server) of the run that the claim is about.
+    holds : bool
+    rule : str
+        Its name and arguments.
+    note : str
+    """
+
+    name: str
+    sentence: str
+    number: str
+    measured: str
+    values: tuple[float, ...]
+    rates: str
+    holds: bool
+    rule: str
+    note: str
+
+
+class Report(NamedTuple):
+    """What :func:`reproduce` found.
+
+    Parameters
+    ----------
+    definition : Definition
+    verdicts : list of Verdict
+    outcomes : dict of str to list of Outcome
+    folder : Path
+    seconds : float
+    """
+
+    definition: Definition
+    verdicts: list[Verdict]
+    outcomes: Outcomes
+    folder: Path
+    seconds: float
+
+
+class _Job(NamedTuple):
+    line: RunLine
+    settings: RunSettings
+    kind: str
+    gap: bool
+    file: Path
+
+
+def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
+    """Return the verdicts of an experiment's claims.
+
+    Parameters
+    ----------
+    definition : Definition
+    outcomes : mapping of str to sequence of Outcome
+        By label, then by seed.
+
+    Returns
+    -------
+    list of Verdict
+    """
+    return [_judge(definition, claim, outcomes) for claim in definition.claims]
+
+
+def reproduce(
+    definition: Definition,
+    folder: Path,
+    *,
+    workers: int = 1,
+    on_run: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Run an experiment; runs that the folder has already are not repeated.
+
+    Parameters
+    ----------
+    definition : Definition
+    folder : Path
+        Gets ``runs/*.json`` (settings and metrics of each round), ``figure.png`` (if matplotlib is installed),
+        ``verdicts.json`` and ``verdicts.md``.
+    workers : int, default 1
+        Processes.
+    on_run : callable, optional
+        ``(finished, total)`` after each run.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    DataNotFoundError
+        If the problem's files are not there.
+    """
+    began = time.perf_counter()
+    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    jobs = [
+        _Job(
+            line,
+            definition.run_settings(line, seed),
+            definition.kind,
+            definition.gap,
+            folder / "runs" / f"{_slug(line.label)}-seed-{seed}.json",
+        )
+        for seed in definition.seeds
+        for line in definition.runs
+    ]
+    outcomes: dict[str, list[Outcome]] = {line.label: [] for line in definition.runs}
+    with _executor(workers) as mapped:
+        for number, (job, outcome) in enumerate(zip(jobs, mapped(_do, jobs), strict=True), start=1):
+            outcomes[job.line.label].append(outcome)
+            if on_run is not None:
+                on_run(number, len(jobs))
+    verdicts = judge(definition, outcomes)
+    seconds = time.perf_counter() - began
+    (folder / "verdicts.json").write_text(
+        json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8"
+    )
+    (folder / "verdicts.md").write_text(verdict_table(definition, verdicts), encoding="utf-8")
+    _draw(definition, outcomes, folder / "figure.png")
+    return Report(definition, verdicts, outcomes, folder, seconds)
+
+
+def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
+    """Return the verdicts as a Markdown table.
+
+    Parameters
+    ----------
+    definition : Definition
+    verdicts : sequence of Verdict
+
+    Returns
+    -------
+    str
+    """
+    seeds = ", ".join(map(str, definition.seeds))
+    lines = [
+        f"# {definition.name}: {definition.title}",
+        "",
+        f"{definition.source}. Problem {definition.problem}, seeds {seeds}; "
+        "measured: mean [smallest, largest] over them.",
+        "",
+        "| claim | the paper's sentence | its number | measured | rates (client, server) | holds | rule |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for verdict in verdicts:
+        holds = "yes" if verdict.holds else "**no**"
+        cells = [
+            verdict.name,
+            verdict.sentence,
+            verdict.number,
+            verdict.measured,
+            verdict.rates,
+            holds + (f"; {verdict.note}" if verdict.note else ""),
+            f"`{verdict.rule}`",
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
+    arguments = dict(claim.arguments)
+    if claim.rule == "share":
+        groups: dict[str, list[str]] = {}
+        for line in definition.runs:
+            groups.setdefault(line.group, []).append(line.label)
+        found = RULES["share"](outcomes, groups=groups, **arguments)
+    else:
+        found = RULES[claim.rule](outcomes, **arguments)
+    text = ", ".join(f"{key}={_plain(value)}" for key, value in claim.arguments.items())
+    subject = claim.arguments.get("run")
+    rates = {line.rates for line in definition.runs if line.label == subject}
+    return Verdict(
+        claim.name,
+        claim.sentence,
+        claim.number,
+        f"{found.meaning}: {_band(found.values)}",
+        tuple(found.values),
+        rates.pop() if rates else "all of the grid",
+        found.holds,
+        f"{claim.rule}({text})",
+        claim.note,
+    )
+
+
+def _band(values: Sequence[float]) -> str:
+    numbers = [value for value in values if not math.isnan(value)]
+    if not numbers:
+        return "none (diverged)"
+    lost = len(values) - len(numbers)
+    mean = float(np.mean(numbers))
+    text = f"{mean:.3g}" if min(numbers) == max(numbers) else f"{mean:.3g} [{min(numbers):.3g}, {max(numbers):.3g}]"
+    text = text.replace("inf", "never")
+    return text + (f", {lost} of {len(values)} seeds without a value" if lost else "")
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
+
+
+@contextmanager
+def _executor(workers: int) -> Iterator[Callable[..., Any]]:
+    if workers <= 1:
+        yield map
+        return
+    # Spawned, not forked: numba's and BLAS's threads do not survive a fork.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool.map
+
+
+def _do(job: _Job) -> Outcome:
+    """Return the outcome of a job, from its file if it has been done with the same settings."""
+    config = job.settings.to_config()
+    if job.file.is_file():
+        known = json.loads(job.file.read_text(encoding="utf-8"))
+        if known["settings"] == config:
+            return Outcome(known["history"], known["diverged"])
+    measure = measure_densities if job.kind == "densities" and job.line.strategy not in BASELINES else run
+    result = measure(job.settings)
+    history = result.history
+    if job.gap:
+        best = _optimum(job.settings)
+        history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
+    content = {"settings": config, "diverged": result.diverged, "seconds": round(result.seconds, 3), "history": history}
+    partial = job.file.with_suffix(".partial")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.replace(job.file)
+    return Outcome(history, result.diverged)
+
+
+_optima: dict[str, float] = {}
+
+
+def _optimum(settings: RunSettings) -> float:
+    """Return the objective of the centralized solution, solved once for each data set of a process."""
+    key = json.dumps([settings.problem, settings.seed, settings.problem_options], sort_keys=True)
+    if key not in _optima:
+        task = settings.load()
+        _optima[key] = task.objective(solve_baseline(task, "centralized", tol=1e-10).w)
+    return _optima[key]
+
+
+def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
+    baselines = {line.label for line in definition.runs if line.strategy in BASELINES}
+    if definition.kind == "scatter":
+        groups: dict[str, list[str]] = {}
+        for line in definition.runs:
+            groups.setdefault(line.group, []).append(line.label)
+        x, y = definition.panels
+        last = int(max(line["round"] for own in outcomes.values() for run in own for line in run.history))
+        moments = [when for when in (10, 30, 100, 300) if when <= last] or [last]
+        points = {
+            group: [
+                [
+                    (line[x], line[y])
+                    for label in labels
+                    for run in outcomes[label]
+                    for line in run.history
+                    if line["round"] == when and x in line and y in line
+                ]
+                for when in moments
+            ]
+            for group, labels in groups.items()
+            if group not in baselines
+        }
+        draw_scatter(points, [f"round {when}" for when in moments], x, y, definition.title, path)
+        return
+    curves = {
+        label: {
+            metric: [
+                run.series(metric) for run in runs if not run.diverged and run.history and metric in run.history[-1]
+            ]
+            for metric in definition.panels
+        }
+        for label, runs in outcomes.items()
+    }
+    draw_curves(curves, definition.panels, definition.title, path, levels=baselines, logarithmic=_LOGARITHMIC)

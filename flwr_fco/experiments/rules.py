@@ -1,0 +1,419 @@
+"""The rules that decide claims: functions of the histories, so that falsified data flip a verdict.
+
+A rule takes the outcomes by label and the claim's arguments, and returns a value for each seed and whether the claim
+holds. Where it compares runs, it compares them seed by seed: the same data, the same samples of clients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError
+
+__all__ = ["RULES", "Measurement", "Outcome", "Outcomes", "Rule"]
+
+
+class Outcome(NamedTuple):
+    """What one run of one seed reported.
+
+    Parameters
+    ----------
+    history : list of dict of str to float
+        A line for each evaluated round, with ``round``.
+    diverged : int, default 0
+        The round in which it was cut.
+    """
+
+    history: list[dict[str, float]]
+    diverged: int = 0
+
+    def series(self, metric: str) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+        """Return the rounds and the values of a metric."""
+        pairs = [(line["round"], line[metric]) for line in self.history if metric in line]
+        if not pairs and not self.diverged:
+            known = sorted({key for line in self.history for key in line})
+            raise ConfigurationError(f"the runs do not report {metric!r}, but {', '.join(known)}")
+        return np.array([p[0] for p in pairs]), np.array([p[1] for p in pairs])
+
+    def final(self, metric: str, window: int = 1) -> float:
+        """Return the mean over the last evaluations; NaN for a run that diverged."""
+        if self.diverged:
+            return math.nan
+        return float(self.series(metric)[1][-window:].mean())
+
+
+#: By label, then by seed.
+Outcomes = Mapping[str, Sequence[Outcome]]
+
+
+class Measurement(NamedTuple):
+    """What a rule found.
+
+    Parameters
+    ----------
+    values : list of float
+        One a seed.
+    holds : bool
+    meaning : str
+        What the values are.
+    """
+
+    values: list[float]
+    holds: bool
+    meaning: str
+
+
+Rule = Callable[..., Measurement]
+
+
+def reaches(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    metric: str,
+    within: float,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+) -> Measurement:
+    """Ask that the metric is between bounds for good from a round that is at most `within`, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric : str
+    within : float
+        Rounds.
+    at_least, at_most : float
+
+    Returns
+    -------
+    Measurement
+        Rounds; infinite for a run that never gets there or diverges.
+    """
+    values = [_settled(own, metric, at_least, at_most) for own in outcomes[run]]
+    bounds = [f">= {at_least:g}"] * (at_least > -math.inf) + [f"<= {at_most:g}"] * (at_most < math.inf)
+    return Measurement(
+        values, all(value <= within for value in values), f"round from which {metric} {' and '.join(bounds)} for good"
+    )
+
+
+def never_reaches(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    metric: str,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+) -> Measurement:
+    """Ask that no seed's metric gets between the bounds for good.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric : str
+    at_least, at_most : float
+
+    Returns
+    -------
+    Measurement
+        Rounds; infinite where it never does.
+    """
+    found = reaches(outcomes, run=run, metric=metric, within=math.inf, at_least=at_least, at_most=at_most)
+    return Measurement(found.values, all(math.isinf(value) for value in found.values), found.meaning)
+
+
+def final_within(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    metric: str,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+    window: int = 1,
+) -> Measurement:
+    """Ask that the mean over the last evaluations is between bounds for every seed; not so if a run diverged.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric : str
+    at_least, at_most : float
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+    """
+    values = [own.final(metric, window) for own in outcomes[run]]
+    return Measurement(values, all(at_least <= value <= at_most for value in values), f"final {metric}")
+
+
+def final_better(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    than: Sequence[str],
+    metric: str,
+    largest: bool = False,
+    margin: float = 0.0,
+    window: int = 1,
+) -> Measurement:
+    """Ask that a run ends better than each of the others by more than a margin, for every seed.
+
+    Another run that diverged counts as worse. A run that diverged is not better than anything.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run : str
+    than : sequence of str
+    metric : str
+    largest : bool, default False
+        Whether larger is better.
+    margin : float, default 0.0
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+        The advantage over the best of the others; infinite where all of them diverged.
+    """
+    sign = 1.0 if largest else -1.0
+    values = []
+    for seed, own in enumerate(outcomes[run]):
+        others = [sign * outcomes[label][seed].final(metric, window) for label in than]
+        best = max((other for other in others if not math.isnan(other)), default=-math.inf)
+        values.append(sign * own.final(metric, window) - best)
+    return Measurement(values, all(value > margin for value in values), f"advantage in final {metric}")
+
+
+def final_close(
+    outcomes: Outcomes, *, run: str, than: Sequence[str], metric: str, tolerance: float, window: int = 1
+) -> Measurement:
+    """Ask that a run ends within a tolerance of each of the others, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run : str
+    than : sequence of str
+    metric : str
+    tolerance : float
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+        The largest distance; NaN where a run diverged.
+    """
+    values = []
+    for seed, own in enumerate(outcomes[run]):
+        distances = [abs(own.final(metric, window) - outcomes[label][seed].final(metric, window)) for label in than]
+        values.append(float(np.max(distances)))
+    return Measurement(values, all(value <= tolerance for value in values), f"difference in final {metric}")
+
+
+def stays_stable(outcomes: Outcomes, *, run: str) -> Measurement:
+    """Ask that no seed diverges.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run : str
+
+    Returns
+    -------
+    Measurement
+        The round of divergence; infinite where there is none.
+    """
+    values = [float(own.diverged or math.inf) for own in outcomes[run]]
+    return Measurement(values, all(math.isinf(value) for value in values), "round of divergence")
+
+
+def faster(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    than: Sequence[str],
+    metric: str,
+    factor: float,
+    at_least: float = -math.inf,
+    at_most: float = math.inf,
+) -> Measurement:
+    """Ask that a run is between bounds for good after at most 1/factor of the rounds that each of the others takes.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run : str
+    than : sequence of str
+    metric : str
+    factor : float
+    at_least, at_most : float
+
+    Returns
+    -------
+    Measurement
+        Rounds of the fastest other over the run's; NaN where nobody gets there.
+    """
+    values = []
+    for seed, own in enumerate(outcomes[run]):
+        mine = _settled(own, metric, at_least, at_most)
+        others = min(_settled(outcomes[label][seed], metric, at_least, at_most) for label in than)
+        values.append(math.nan if math.isinf(mine) else others / mine)
+    return Measurement(values, all(value >= factor for value in values), f"times fewer rounds to the same {metric}")
+
+
+def decays(outcomes: Outcomes, *, run: str, metric: str, exponent: float, first: float, last: float) -> Measurement:
+    """Ask that the metric falls at least like round^exponent between two rounds, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric : str
+    exponent : float
+        Such as -1 for 1/R.
+    first, last : float
+        Rounds.
+
+    Returns
+    -------
+    Measurement
+        log(value at `last` / value at `first`) / log(last / first); NaN where the run diverged.
+    """
+    values = []
+    for own in outcomes[run]:
+        if own.diverged:
+            values.append(math.nan)
+            continue
+        rounds, series = own.series(metric)
+        a, b = (max(float(series[int(np.abs(rounds - when).argmin())]), 1e-300) for when in (first, last))
+        values.append(math.log(b / a) / math.log(last / first))
+    return Measurement(values, all(value <= exponent for value in values), f"exponent of the decay of {metric}")
+
+
+def shrinks(
+    outcomes: Outcomes, *, run: str, than: Sequence[str], metric: str, factor: float, window: int = 1
+) -> Measurement:
+    """Ask that a run's final metric is smaller than that of each of the others by a factor, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run : str
+    than : sequence of str
+    metric : str
+    factor : float
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+        The factor to the nearest other.
+    """
+    values = []
+    for seed, own in enumerate(outcomes[run]):
+        mine = max(own.final(metric, window), 1e-300)
+        values.append(min(outcomes[label][seed].final(metric, window) for label in than) / mine)
+    return Measurement(values, all(value >= factor for value in values), f"times smaller final {metric}")
+
+
+def ratio(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    metric: str,
+    to: str,
+    at_least: float = 0.0,
+    at_most: float = math.inf,
+    window: int = 1,
+) -> Measurement:
+    """Ask that a metric over another one, averaged over the last evaluations, is in a range, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric, to : str
+    at_least, at_most : float
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+    """
+    values = [own.final(metric, window) / max(own.final(to, window), 1e-300) for own in outcomes[run]]
+    return Measurement(values, all(at_least <= value <= at_most for value in values), f"{metric} / {to}")
+
+
+def share(
+    outcomes: Outcomes,
+    *,
+    group: str,
+    bounds: Mapping[str, Sequence[float]],
+    at_least: float = 0.0,
+    at_most: float = 1.0,
+    groups: Mapping[str, Sequence[str]],
+) -> Measurement:
+    """Ask that the share of a group's settings whose final metrics are in a box is in a range, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    group : str
+        All rates of one strategy.
+    bounds : mapping of str to pair of float
+        By metric.
+    at_least, at_most : float
+        Of the share.
+    groups : mapping of str to sequence of str
+        The labels of each group.
+
+    Returns
+    -------
+    Measurement
+    """
+    labels = groups[group]
+    values = []
+    for seed in range(len(outcomes[labels[0]])):
+        inside = [
+            all(low <= outcomes[label][seed].final(metric) <= high for metric, (low, high) in bounds.items())
+            for label in labels
+        ]
+        values.append(float(np.mean(inside)))
+    box = ", ".join(f"{metric} in [{low:g}, {high:g}]" for metric, (low, high) in bounds.items())
+    return Measurement(
+        values, all(at_least <= value <= at_most for value in values), f"share of {len(labels)} settings with {box}"
+    )
+
+
+def _settled(outcome: Outcome, metric: str, at_least: float, at_most: float) -> float:
+    """Return the first round from which the metric is between the bounds to the end; infinite if there is none."""
+    if outcome.diverged:
+        return math.inf
+    rounds, values = outcome.series(metric)
+    outside = np.flatnonzero(~((values >= at_least) & (values <= at_most)))
+    first = 0 if outside.size == 0 else int(outside[-1]) + 1
+    return float(rounds[first]) if first < rounds.size else math.inf
+
+
+#: Rules by the name that a claim uses.
+RULES: Mapping[str, Rule] = MappingProxyType(
+    {
+        "decays": decays,
+        "faster": faster,
+        "final-better": final_better,
+        "final-close": final_close,
+        "final-within": final_within,
+        "never-reaches": never_reaches,
+        "ratio": ratio,
+        "reaches": reaches,
+        "share": share,
+        "shrinks": shrinks,
+        "stays-stable": stays_stable,
+    }
+)

@@ -1,0 +1,154 @@
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from flwr_fco.datasets import SyntheticBrain, load_haxby, normalize_sessions
+from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.reference import centralized_solution
+from flwr_fco.regularizers import L1
+
+
+def test_normalising_removes_trend_offset_and_scale_of_each_session():
+    rng = np.random.default_rng(0)
+    sessions = np.repeat([4, 7], [30, 50])
+    signal = rng.normal(size=(80, 5))
+    plain = normalize_sessions(signal, sessions)
+    times = np.arange(80.0)[:, None]
+    moved = 3.0 * signal + np.where(sessions[:, None] == 4, 100.0 + 2.0 * times, -50.0 - times)
+    assert np.allclose(normalize_sessions(moved, sessions), plain, atol=1e-5)
+    for session in (4, 7):
+        block = plain[sessions == session]
+        assert np.allclose(block.mean(axis=0), 0.0, atol=1e-6)
+        assert np.allclose(block.std(axis=0), 1.0, atol=1e-6)
+        slope = np.arange(len(block)) - (len(block) - 1) / 2
+        assert np.allclose(slope @ block, 0.0, atol=1e-3)
+
+
+def test_a_voxel_without_variation_becomes_zero():
+    series = np.column_stack([np.full(9, 17.0), np.arange(9.0), np.arange(9.0) ** 2])
+    found = normalize_sessions(series, np.zeros(9))
+    assert not found[:, :2].any()
+    assert found[:, 2].std() == pytest.approx(1.0)
+    with pytest.raises(ConfigurationError, match="9 volumes"):
+        normalize_sessions(series, np.zeros(8))
+
+
+@pytest.fixture
+def volumes(tmp_path):
+    """Return a directory of two subjects on a 4 x 3 x 2 grid, and the arrays that were written."""
+    nibabel = pytest.importorskip("nibabel")
+    rng = np.random.default_rng(0)
+    mask = rng.random((4, 3, 2)) < 0.6
+    nibabel.save(nibabel.Nifti1Image(mask.astype(np.int16), np.eye(4)), tmp_path / "mask.nii.gz")
+    arrays = {}
+    names = ["rest", "face", "house", "cat", "face", "house", "rest"]
+    for subject in (1, 2):
+        folder = tmp_path / f"subj{subject}"
+        folder.mkdir()
+        bold = rng.integers(0, 1000, (4, 3, 2, 14)).astype(np.int16)
+        nibabel.save(nibabel.Nifti1Image(bold, np.eye(4)), folder / "bold.nii.gz")
+        lines = [f"{name} {session}" for session in (0, 1) for name in names]
+        (folder / "labels.txt").write_text("labels chunks\n" + "\n".join(lines) + "\n")
+        arrays[subject] = bold
+    return tmp_path, mask, arrays, names * 2
+
+
+def test_scans_are_the_named_volumes_inside_the_mask(volumes):
+    directory, mask, arrays, names = volumes
+    scans = load_haxby(directory, subjects=(1, 2))
+    assert scans.num_sessions == 4
+    assert scans.subjects.tolist() == [1, 1, 2, 2]
+    assert scans.sessions.tolist() == [0] * 4 + [1] * 4 + [2] * 4 + [3] * 4
+    assert scans.labels.tolist() == [1, 0, 1, 0] * 4
+    places = np.argwhere(mask)
+    series = np.array([arrays[2][tuple(place)] for place in places], dtype=float).T
+    expected = normalize_sessions(series, np.repeat([0, 1], 7))[
+        [i for i, n in enumerate(names) if n in ("face", "house")]
+    ]
+    assert np.array_equal(scans.features[8:], expected)
+
+
+def test_fetching_reads_what_nilearn_downloaded(volumes, monkeypatch):
+    directory, *_ = volumes
+
+    def fetch_haxby(data_dir, subjects, fetch_stimuli):
+        assert not fetch_stimuli
+        folders = [directory / f"subj{number}" for number in subjects]
+        return SimpleNamespace(
+            func=[str(folder / "bold.nii.gz") for folder in folders],
+            session_target=[str(folder / "labels.txt") for folder in folders],
+            mask=str(directory / "mask.nii.gz"),
+        )
+
+    monkeypatch.setitem(sys.modules, "nilearn", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "nilearn.datasets", SimpleNamespace(fetch_haxby=fetch_haxby))
+    fetched = load_haxby(fetch=True, subjects=(1, 2))
+    assert np.array_equal(fetched.features, load_haxby(directory, subjects=(1, 2)).features)
+
+
+def test_what_is_missing_is_named(volumes, tmp_path):
+    directory, *_ = volumes
+    with pytest.raises(ConfigurationError, match="fetch=True"):
+        load_haxby()
+    with pytest.raises(DataNotFoundError, match="subj3"):
+        load_haxby(directory, subjects=(3,))
+    (directory / "subj1" / "labels.txt").write_text("face 0\n")
+    with pytest.raises(ConfigurationError, match="labels 1 volumes"):
+        load_haxby(directory, subjects=(1,))
+    (directory / "subj1" / "labels.txt").write_text("face zero\n")
+    with pytest.raises(ConfigurationError, match="a label and a session number"):
+        load_haxby(directory, subjects=(1,))
+
+
+def test_splits_hold_out_each_session_once(volumes):
+    scans = load_haxby(volumes[0], subjects=(1, 2))
+    tests = []
+    for split in scans.splits(2):
+        assert split.num_clients == 2
+        tests.append(split.test.features)
+        rows = np.concatenate([split.client(0).features, split.client(1).features, split.test.features])
+        assert np.array_equal(np.sort(rows, axis=0), np.sort(scans.features, axis=0))
+    assert np.array_equal(np.concatenate(tests), scans.features)
+    for held_out in ([], [9], [0, 1, 2, 3]):
+        with pytest.raises(ConfigurationError, match="sessions 0"):
+            scans.split(held_out)
+
+
+def test_the_real_slice(real_data):
+    pytest.importorskip("nibabel")
+    scans = load_haxby(real_data("haxby-slice"))
+    assert scans.features.shape == (216, 530)
+    assert np.bincount(scans.sessions).tolist() == [18] * 12
+    assert scans.labels.mean() == 0.5
+    correct = []
+    for split in scans.splits(2):
+        w = centralized_solution(split.objectives(), L1(1e-2), tol=1e-4)
+        correct.append(split.test_objective().metrics(w)["accuracy"])
+    # The data are known to be easy: a centralized l1 model gets 98 % of held-out sessions right.
+    assert np.mean(correct) > 0.9
+
+
+def test_synthetic_brain_is_smooth_seeded_and_told_apart_by_its_pattern():
+    data = SyntheticBrain(num_clients=4, num_voxels=3000, grid=(16, 16, 16), contrast=1.0, seed=3)
+    scan = data.client(1).features
+    assert np.array_equal(SyntheticBrain(4, 3000, (16, 16, 16), contrast=1.0, seed=3).client(1).features, scan)
+    assert not np.array_equal(data.client(2).features, scan)
+    noise = scan[2] - scan[0]
+    assert 0.5 < noise.var() / 2.0 < 2.0
+    # Neighbours along the last axis resemble each other; without smoothing they would not.
+    order = data._mask
+    pairs = np.flatnonzero(np.diff(order) == 1)
+    assert np.corrcoef(noise[pairs], noise[pairs + 1])[0, 1] > 0.7
+    assert 0.0 < (data.pattern != 0).mean() < 0.5
+    held = data.held_out(0)
+    scores = held.features @ data.pattern
+    assert np.mean((scores > np.median(scores)) == (held.targets == 1)) > 0.9
+    with pytest.raises(ConfigurationError, match="num_voxels=5000"):
+        SyntheticBrain(num_voxels=5000, grid=(16, 16, 16))
+
+
+def test_the_full_size_is_that_of_the_standard_mask():
+    data = SyntheticBrain(num_clients=2, scans_per_client=2)
+    assert data.client(1).features.shape == (2, 39_912)

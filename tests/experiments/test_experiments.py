@@ -1,0 +1,209 @@
+import json
+import tomllib
+from dataclasses import replace
+
+import pytest
+
+from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.experiments import EXPERIMENTS, Claim, Definition, Outcome, RunLine, judge, load_definition, reproduce
+from flwr_fco.experiments.definition import _parse
+from flwr_fco.experiments.reproduction import verdict_table
+
+SMALL = """
+title = "Small"
+source = "nowhere"
+problem = "lasso-small"
+seeds = [0, 1]
+panels = ["f1", "recovery-error"]
+
+[settings]
+num-rounds = 20
+
+[[runs]]
+label = "good"
+strategy = "FedDualAvg"
+set = { client-lr = 0.01, server-lr = 1.0 }
+
+[[runs]]
+label = "bad"
+strategy = "FedMid"
+set = { client-lr = 1.0, server-lr = 1.0 }
+
+[[runs]]
+label = "centralized"
+strategy = "centralized"
+
+[[runs]]
+label = "many"
+strategy = "FedDualAvg"
+grid = { client-lr = [0.01, 0.03], server-lr = [0.1, 1.0], product = [0.003, 1.0] }
+
+[[claims]]
+name = "stable"
+sentence = "It is | stable."
+number = "always"
+rule = "stays-stable"
+arguments = { run = "good" }
+
+[[claims]]
+name = "also stable"
+sentence = "The other one is stable too."
+number = "always"
+rule = "stays-stable"
+arguments = { run = "bad" }
+note = "it is not"
+
+[quick]
+seeds = [7, 8]
+claims = ["stable"]
+settings = { num-rounds = 5 }
+"""
+
+
+def small():
+    return _parse("small", tomllib.loads(SMALL))
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_experiment_can_be_run_and_has_a_quick_version(name):
+    definition = load_definition(name)
+    assert len(definition.seeds) >= 2
+    for line in definition.runs:
+        definition.run_settings(line, 0)
+    for claim in definition.claims:
+        assert claim.sentence
+        assert claim.number
+    quick = definition.quick_version()
+    assert len(quick.seeds) >= 2
+    assert len(quick.claims) == 1
+    labels = {line.label for line in quick.runs} | {line.group for line in quick.runs}
+    assert set(quick.claims[0].labels()) <= labels
+    for line in quick.runs:
+        quick.run_settings(line, 0)
+
+
+def test_the_papers_figures_are_there():
+    assert {f"fco-fig{number}" for number in range(1, 15)} | {"fco-theorems"} == set(EXPERIMENTS)
+
+
+def test_the_printed_settings():
+    """B.2.1: 500 rounds, 10 clients, batch 10, one epoch; B.4: 300 rounds, batch 1; B.5: batch 10, 10 epochs."""
+    wanted = {
+        "fco-fig3": (500, 10, 10, 1),
+        "fco-fig8": (500, 10, 10, 1),
+        "fco-fig11": (500, 10, 10, 1),
+        "fco-fig5": (300, 10, 1, 1),
+    }
+    for name, numbers in wanted.items():
+        definition = load_definition(name)
+        line = next(line for line in definition.runs if line.strategy == "FedDualAvg")
+        own = definition.run_settings(line, 0)
+        assert (own.num_rounds, own.clients_per_round, own.batch_size, own.local_epochs) == numbers
+    own = load_definition("fco-fig13")
+    settings = own.run_settings(own.runs[0], 0)
+    assert (settings.clients_per_round, settings.batch_size, settings.local_epochs) == (10, 10, 10)
+
+
+def test_a_grid_keeps_pairs_with_products_in_the_range():
+    labels = [line.label for line in small().runs if line.group == "many"]
+    # 0.03 * 0.1 is 0.003 up to rounding.
+    assert labels == ["many (0.01, 1)", "many (0.03, 0.1)", "many (0.03, 1)"]
+    twelve = load_definition("fco-fig12")
+    for line in twelve.runs:
+        product = line.settings["client-lr"] * line.settings["server-lr"]
+        assert 0.00299 < product < 0.301
+
+
+def test_reproduce_writes_data_verdicts_and_the_figure(tmp_path):
+    pytest.importorskip("matplotlib")
+    seen = []
+    report = reproduce(small(), tmp_path, on_run=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (12, 12)
+    assert [verdict.holds for verdict in report.verdicts] == [True, False]
+    assert report.verdicts[0].rates == "(0.01, 1)"
+    assert json.loads((tmp_path / "verdicts.json").read_text())[1]["note"] == "it is not"
+    table = (tmp_path / "verdicts.md").read_text()
+    assert "It is \\| stable." in table
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    kept = json.loads((tmp_path / "runs" / "good-seed-1.json").read_text())
+    assert kept["history"] == report.outcomes["good"][1].history
+    assert kept["settings"]["seed"] == 1
+
+
+def test_finished_runs_are_not_repeated_and_changed_ones_are(tmp_path, monkeypatch):
+    definition = replace(small(), runs=small().runs[:1], claims=small().claims[:1])
+    first = reproduce(definition, tmp_path)
+    file = tmp_path / "runs" / "good-seed-0.json"
+    content = json.loads(file.read_text())
+    content["history"][-1]["f1"] = 0.123
+    file.write_text(json.dumps(content))
+    assert reproduce(definition, tmp_path).outcomes["good"][0].final("f1") == 0.123
+    line = definition.runs[0]
+    changed = replace(definition, runs=(line._replace(settings={**line.settings, "num-rounds": 19}),))
+    again = reproduce(changed, tmp_path)
+    assert again.outcomes["good"][0].final("f1") != 0.123
+    assert first.outcomes["good"][0].history[:19] == again.outcomes["good"][0].history[:19]
+
+
+def test_the_gap_is_above_the_centralized_optimum(tmp_path):
+    definition = replace(small(), runs=small().runs[:1], claims=(), gap=True)
+    history = reproduce(definition, tmp_path).outcomes["good"][0].history
+    assert all(line["gap"] > 0 for line in history)
+    assert history[-1]["gap"] < history[0]["gap"] / 5
+
+
+def test_densities_of_clients_and_mean(tmp_path):
+    lines = (RunLine("FedMid", "FedMid", {"client-lr": 0.003, "num-rounds": 5, "server-prox": False}, "FedMid"),)
+    definition = Definition("d", "D", "s", "lasso-small", (0,), ("mean-density",), "densities", lines, ())
+    history = reproduce(definition, tmp_path).outcomes["FedMid"][0].history
+    assert len(history) == 5
+    for line in history:
+        assert line["client-density"] <= line["mean-density"]
+        assert line["server-density"] == line["mean-density"]
+
+
+def test_two_processes_find_the_same(tmp_path):
+    definition = replace(small(), runs=small().runs[:1])
+    definition = replace(definition, claims=definition.claims[:1])
+    one = reproduce(definition, tmp_path / "one")
+    two = reproduce(definition, tmp_path / "two", workers=2)
+    assert one.outcomes == two.outcomes
+
+
+def test_verdicts_with_runs_that_diverged_can_be_read():
+    definition = small()
+    outcomes = {line.label: [Outcome([{"round": 1.0, "f1": 0.5}], 1)] * 2 for line in definition.runs}
+    claim = Claim("c", "s", "n", "final-within", {"run": "good", "metric": "f1", "at_least": 0.4})
+    (verdict,) = judge(replace(definition, claims=(claim,)), outcomes)
+    assert not verdict.holds
+    assert "diverged" in verdict.measured
+    assert "final-within(run=good" in verdict_table(definition, [verdict])
+
+
+def test_definitions_that_do_not_fit_together_are_refused():
+    with pytest.raises(ConfigurationError, match=r"fco-fig99.*fco-fig1"):
+        load_definition("fco-fig99")
+    data = tomllib.loads(SMALL)
+    data["claims"][0]["arguments"]["run"] = "absent"
+    with pytest.raises(ConfigurationError, match=r"absent.*good"):
+        _parse("small", data)
+    data = tomllib.loads(SMALL)
+    data["claims"][0]["rule"] = "wish"
+    with pytest.raises(ConfigurationError, match="wish"):
+        _parse("small", data)
+
+
+@pytest.mark.parametrize("name", ["fco-fig3", "fco-fig6", "fco-theorems"])
+def test_quick_claims_hold(name, tmp_path):
+    report = reproduce(load_definition(name).quick_version(), tmp_path)
+    assert all(verdict.holds for verdict in report.verdicts), report.verdicts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in EXPERIMENTS if n not in ("fco-fig3", "fco-fig6", "fco-theorems")])
+def test_the_other_quick_claims_hold(name, tmp_path):
+    try:
+        report = reproduce(load_definition(name).quick_version(), tmp_path)
+    except DataNotFoundError as error:
+        pytest.skip(str(error))
+    assert all(verdict.holds for verdict in report.verdicts), report.verdicts

@@ -1,0 +1,132 @@
+"""Each rule decides as its sentence says, and falsified data flip its verdict."""
+
+import math
+
+import pytest
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments import RULES, Outcome
+
+
+def run(*values, metric="f1", diverged=0):
+    return Outcome([{"round": float(i), metric: float(v)} for i, v in enumerate(values)], diverged)
+
+
+GOOD, BAD = run(0.0, 0.5, 1.0, 1.0), run(0.0, 0.5, 0.6, 0.7)
+BLOWN = run(0.0, 9.0, diverged=1)
+
+
+@pytest.mark.parametrize(
+    ("rule", "arguments", "good", "bad"),
+    [
+        ("reaches", {"run": "a", "metric": "f1", "at_least": 0.99, "within": 2}, {"a": GOOD}, {"a": BAD}),
+        # It gets there, too late.
+        ("reaches", {"run": "a", "metric": "f1", "at_least": 0.99, "within": 1}, {"a": run(1, 1)}, {"a": GOOD}),
+        # It gets there and leaves again.
+        ("reaches", {"run": "a", "metric": "f1", "at_least": 0.99, "within": 9}, {"a": GOOD}, {"a": run(0, 1, 1, 0)}),
+        ("reaches", {"run": "a", "metric": "f1", "at_most": 2.0, "within": 9}, {"a": run(3, 2)}, {"a": BLOWN}),
+        ("never-reaches", {"run": "a", "metric": "f1", "at_least": 0.99}, {"a": BAD}, {"a": GOOD}),
+        ("final-within", {"run": "a", "metric": "f1", "at_least": 0.9}, {"a": GOOD}, {"a": BAD}),
+        ("final-within", {"run": "a", "metric": "f1", "at_most": 10.0}, {"a": GOOD}, {"a": BLOWN}),
+        (
+            "final-better",
+            {"run": "a", "than": ["b"], "metric": "f1", "largest": True},
+            {"a": GOOD, "b": BAD},
+            {"a": BAD, "b": GOOD},
+        ),
+        ("final-better", {"run": "a", "than": ["b"], "metric": "f1"}, {"a": BAD, "b": GOOD}, {"a": GOOD, "b": BAD}),
+        # Equal is not better; a margin is a margin.
+        ("final-better", {"run": "a", "than": ["b"], "metric": "f1"}, {"a": BAD, "b": GOOD}, {"a": BAD, "b": BAD}),
+        (
+            "final-better",
+            {"run": "a", "than": ["b"], "metric": "f1", "margin": 0.5},
+            {"a": run(0.1), "b": GOOD},
+            {"a": BAD, "b": GOOD},
+        ),
+        ("final-better", {"run": "a", "than": ["b"], "metric": "f1"}, {"a": GOOD, "b": BLOWN}, {"a": BLOWN, "b": GOOD}),
+        (
+            "final-close",
+            {"run": "a", "than": ["b"], "metric": "f1", "tolerance": 0.1},
+            {"a": GOOD, "b": run(0.95)},
+            {"a": GOOD, "b": BAD},
+        ),
+        (
+            "final-close",
+            {"run": "a", "than": ["b"], "metric": "f1", "tolerance": 0.1},
+            {"a": GOOD, "b": GOOD},
+            {"a": GOOD, "b": BLOWN},
+        ),
+        ("stays-stable", {"run": "a"}, {"a": GOOD}, {"a": BLOWN}),
+        (
+            "faster",
+            {"run": "a", "than": ["b"], "metric": "f1", "at_least": 1.0, "factor": 1.5},
+            {"a": GOOD, "b": run(0, 0, 0, 1)},
+            {"a": GOOD, "b": GOOD},
+        ),
+        (
+            "faster",
+            {"run": "a", "than": ["b"], "metric": "f1", "at_least": 1.0, "factor": 1.5},
+            {"a": GOOD, "b": BAD},
+            {"a": BAD, "b": BAD},
+        ),
+        (
+            "decays",
+            {"run": "a", "metric": "f1", "exponent": -1.0, "first": 1, "last": 3},
+            {"a": run(9, 3, 2, 0.9)},
+            {"a": run(9, 3, 2, 1.1)},
+        ),
+        (
+            "decays",
+            {"run": "a", "metric": "f1", "exponent": -1.0, "first": 1, "last": 3},
+            {"a": run(9, 3, 2, 0.9)},
+            {"a": BLOWN},
+        ),
+        (
+            "shrinks",
+            {"run": "a", "than": ["b", "c"], "metric": "f1", "factor": 2.0},
+            {"a": run(1), "b": run(2), "c": run(9)},
+            {"a": run(1), "b": run(1.9), "c": run(9)},
+        ),
+        (
+            "ratio",
+            {"run": "a", "metric": "f1", "to": "x", "at_least": 2.0},
+            {"a": Outcome([{"round": 0.0, "f1": 4.0, "x": 2.0}])},
+            {"a": Outcome([{"round": 0.0, "f1": 3.9, "x": 2.0}])},
+        ),
+        (
+            "share",
+            {"group": "g", "groups": {"g": ["a", "b"]}, "bounds": {"f1": [0.5, 1.0]}, "at_least": 0.5},
+            {"a": GOOD, "b": run(0.1)},
+            {"a": run(0.2), "b": BLOWN},
+        ),
+    ],
+)
+def test_falsified_data_flip_the_verdict(rule, arguments, good, bad):
+    assert RULES[rule]({label: [own] for label, own in good.items()}, **arguments).holds
+    assert not RULES[rule]({label: [own] for label, own in bad.items()}, **arguments).holds
+    # One bad seed is enough.
+    both = {label: [good[label], bad[label]] for label in good}
+    assert not RULES[rule](both, **arguments).holds
+
+
+def test_every_rule_is_tested():
+    marker = test_falsified_data_flip_the_verdict.pytestmark[0]
+    assert {case[0] for case in marker.args[1]} == set(RULES)
+
+
+def test_the_measured_values():
+    outcomes = {"a": [GOOD, BAD, BLOWN], "b": [run(0, 0, 0, 1)] * 3}
+    assert RULES["reaches"](outcomes, run="a", metric="f1", at_least=0.99, within=9).values == [2.0, math.inf, math.inf]
+    found = RULES["faster"](outcomes, run="a", than=["b"], metric="f1", at_least=1.0, factor=1.0).values
+    assert found[0] == 1.5
+    assert math.isnan(found[1])
+    assert RULES["stays-stable"](outcomes, run="a").values == [math.inf, math.inf, 1.0]
+    decay = RULES["decays"]({"a": [run(8, 4, 2)]}, run="a", metric="f1", exponent=-1, first=1, last=2).values
+    assert decay == [pytest.approx(-1.0)]
+    assert GOOD.final("f1", 2) == 1.0
+    assert BAD.final("f1", 2) == pytest.approx(0.65)
+
+
+def test_an_unknown_metric_is_named():
+    with pytest.raises(ConfigurationError, match="'rank', but f1"):
+        RULES["final-within"]({"a": [GOOD]}, run="a", metric="rank")

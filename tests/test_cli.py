@@ -1,0 +1,176 @@
+import csv
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from flwr_fco.cli import app
+
+runner = CliRunner()
+
+
+def call(*arguments):
+    return runner.invoke(app, [str(argument) for argument in arguments])
+
+
+def test_help_has_examples():
+    assert "reproduce" in call("--help").output
+    for command in ("list", "run", "sweep", "reproduce", "plot", "report"):
+        result = call(command, "--help")
+        assert result.exit_code == 0
+        assert "flwr-fco " + command in result.output
+
+
+def test_help_does_not_load_the_heavy_parts():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; from typer.testing import CliRunner; from flwr_fco.cli import app;"
+        "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0;"
+        "print([name for name in ('flwr', 'numba', 'sklearn', 'ray', 'matplotlib') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "[]"
+
+
+def test_list_names_everything():
+    output = call("list").output
+    for name in ("FedDualAvg", "centralized", "L1", "Nuclear", "LeastSquares", "lasso-IV", "haxby", "fco-fig12"):
+        assert name in output
+
+
+def test_run_report_and_plot(tmp_path):
+    folders = []
+    for strategy in ("FedDualAvg", "FedMid"):
+        folder = tmp_path / strategy
+        result = call(
+            "run", "lasso-small", "--strategy", strategy, "--set", "num-rounds=5", "--seed", 3, "--out", folder
+        )
+        assert result.exit_code == 0, result.output
+        assert "recovery-error" in result.output
+        folders.append(folder)
+    config = json.loads((folders[0] / "config.json").read_text())
+    assert (config["seed"], config["num-rounds"]) == (3, 5)
+    result = call("report", *folders, "--out", tmp_path / "report.md")
+    assert result.exit_code == 0
+    assert "| FedMid | lasso-small | FedMid | 3 | 5 |" in (tmp_path / "report.md").read_text()
+    pytest.importorskip("matplotlib")
+    result = call("plot", *folders, "--metric", "f1", "--out", tmp_path / "f1.png")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "f1.png").read_bytes()[:4] == b"\x89PNG"
+    result = call("plot", *folders, "--metric", "rank")
+    assert result.exit_code == 2
+    assert "these runs have" in result.stderr
+
+
+def test_a_baseline_prints_its_certificate(tmp_path):
+    result = call("run", "lasso-small", "--strategy", "centralized", "--out", tmp_path / "run")
+    assert result.exit_code == 0
+    assert "duality-gap" in result.output
+
+
+def test_a_diverged_run_says_so(tmp_path):
+    result = call("run", "lasso-small", "--set", "client-lr=5", "--out", tmp_path / "run")
+    assert result.exit_code == 1
+    assert "diverged in round" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("run", "lasso-V"), "expected one of lasso-I"),
+        (("run", "lasso-small", "--strategy", "FedSGD"), "expected one of FedAvgSubgradient"),
+        (("run", "lasso-small", "--set", "client-lr"), "expected key=value"),
+        (("run", "lasso-small", "--set", "client-lr=fast"), "expected float"),
+        (("run", "lasso-small", "--set", "speed=1"), "unknown key 'speed'"),
+        (("run", "lasso-small", "--engine", "mpi"), "expected 'in-process' or 'flower'"),
+        (("run", "mnist-l1-ball", "--set", "path=/nowhere"), "/nowhere does not exist"),
+        (("sweep", "lasso-small", "--strategy", "FedMid", "--rule", "luck"), "expected one of recovery-error"),
+        (("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=uniform(0,1)"), "--samples"),
+        (("reproduce", "fco-fig99"), "expected one of fco-fig1"),
+        (("report", "/nowhere"), "has no config.json"),
+    ],
+)
+def test_bad_input_is_named_and_has_exit_code_2(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_run_folder_is_not_overwritten(tmp_path):
+    assert call("run", "lasso-small", "--set", "num-rounds=2", "--out", tmp_path).exit_code == 0
+    result = call("run", "lasso-small", "--set", "num-rounds=2", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "holds a run already" in result.stderr
+
+
+def test_sweep_writes_table_best_and_heat_maps(tmp_path):
+    pytest.importorskip("matplotlib")
+    result = call(
+        *("sweep", "lasso-small", "--strategy", "FedDualAvg", "--strategy", "FedMid"),
+        *("--set", "client-lr=0.01,5", "--set", "server-lr=0.5,1", "--set", "num-rounds=10"),
+        *("--engine", "in-process", "--out", tmp_path),
+    )
+    assert result.exit_code == 0, result.output
+    with (tmp_path / "trials.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 8
+    assert sum(row["diverged"] != "0" for row in rows) == 4
+    best = json.loads((tmp_path / "best.json").read_text())
+    smallest = min((row for row in rows if row["strategy"] == "FedMid"), key=lambda row: float(row["score"]))
+    assert best["FedMid"]["settings"]["server-lr"] == float(smallest["server-lr"])
+    assert (tmp_path / "heat-map-FedMid.png").stat().st_size > 5_000
+    random = call(
+        *("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=loguniform(1e-3,1e-2)"),
+        *("--set", "num-rounds=3", "--samples", 3, "--engine", "in-process", "--out", tmp_path / "random"),
+    )
+    assert random.exit_code == 0, random.output
+    assert len((tmp_path / "random" / "trials.jsonl").read_text().splitlines()) == 3
+
+
+def test_reproduce_quick_fails_when_its_claim_does(tmp_path, monkeypatch):
+    result = call("reproduce", "fco-theorems", "--quick", "--out", tmp_path / "good")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "good" / "verdicts.md").is_file()
+    from flwr_fco.experiments import rules
+
+    monkeypatch.setattr(
+        "flwr_fco.experiments.reproduction.RULES",
+        {**rules.RULES, "decays": lambda outcomes, **arguments: rules.Measurement([0.0], False, "nothing")},
+    )
+    assert call("reproduce", "fco-theorems", "--quick", "--out", tmp_path / "good").exit_code == 1
+
+
+def test_reproduce_all_skips_what_has_no_data(tmp_path, monkeypatch):
+    import flwr_fco.experiments
+
+    monkeypatch.setattr(flwr_fco.experiments, "EXPERIMENTS", ("fco-fig13", "fco-theorems"))
+    monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path / "nowhere"))
+    result = call("reproduce", "all", "--quick", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "fco-fig13 skipped" in result.output
+    assert (tmp_path / "fco-theorems" / "verdicts.md").is_file()
+    assert call("reproduce", "fco-fig13", "--quick", "--out", tmp_path / "one").exit_code == 2
+
+
+@pytest.mark.slow
+@pytest.mark.flower
+def test_the_flower_engine_gives_the_same_numbers(tmp_path):
+    pytest.importorskip("ray")
+    arguments = (
+        "run",
+        "lasso-small",
+        "--set",
+        "num-rounds=3",
+        "--set",
+        "num-clients=4",
+        "--set",
+        "clients-per-round=2",
+    )
+    results = [call(*arguments, "--engine", engine, "--out", tmp_path / engine) for engine in ("in-process", "flower")]
+    assert [result.exit_code for result in results] == [0, 0], results[1].output
+    one, other = (tmp_path / engine / "metrics.jsonl" for engine in ("in-process", "flower"))
+    assert one.read_text() == other.read_text()

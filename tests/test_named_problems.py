@@ -1,0 +1,110 @@
+"""The registry of problems, the metrics of a round, the baselines."""
+
+import numpy as np
+import pytest
+
+from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.metrics import composite_objective, recovery_error, support_scores
+from flwr_fco.problems import PROBLEMS, data_directory, find_problem, load_task, solve_baseline
+from flwr_fco.reference import sklearn_solution
+
+
+def test_every_problem_says_what_it_is_and_how_to_begin():
+    for name, problem in PROBLEMS.items():
+        assert problem.name == name
+        assert problem.description
+        assert set(problem.defaults) >= {"client-lr", "server-lr", "num-rounds", "clients-per-round", "batch-size"}
+
+
+@pytest.mark.parametrize("name", ["lasso-III", "low-rank-III", "lasso-small"])
+def test_the_gram_matrix_gives_the_pooled_objective(name):
+    task = load_task(name)
+    rng = np.random.default_rng(0)
+    for scale in (0.0, 1.0, 30.0):
+        w = scale * rng.normal(size=task.layout.size)
+        assert task.objective(w) == pytest.approx(
+            composite_objective(task.clients, None, task.regularizer, w), rel=1e-9
+        )
+
+
+def test_a_round_of_sparse_recovery_reports_what_the_metrics_say():
+    task = load_task("lasso-small")
+    w = np.zeros(task.layout.size)
+    w[:4], w[20] = 0.5, 0.02
+    found = task.scores(w)
+    truth = task.dataset.coefficients
+    assert (found["precision"], found["recall"], found["f1"]) == support_scores(w[:-1], truth, 1e-2)
+    assert found["density"] == 5 / 64
+    assert found["recovery-error"] == recovery_error(w[:-1], truth)
+    assert set(task.scores(w, full=False)) == set(found) - {"objective"}
+
+
+def test_a_round_of_rank_recovery():
+    task = load_task("low-rank-III")
+    w = np.append(task.dataset.coefficients.reshape(-1), task.dataset.intercept)
+    found = task.scores(w)
+    assert found["rank"] == 1
+    assert found["recovery-error"] == 0.0
+    # Nothing is left but the noise, of variance 1.
+    assert found["validation-mse"] == pytest.approx(1.0, abs=0.2)
+    w[0] = np.inf
+    assert task.scores(w, full=False)["rank"] == 32
+
+
+def test_a_round_of_classification():
+    task = load_task("breast-cancer")
+    found = task.scores(np.zeros(task.layout.size))
+    assert found["density"] == 0.0
+    assert found["objective"] == pytest.approx(np.log(2))
+    assert found["validation-objective"] == pytest.approx(np.log(2))
+    labels = np.concatenate([client.labels for client in task.clients])
+    # A model of zeros says one class for all.
+    assert found["training-accuracy"] in (pytest.approx(labels.mean()), pytest.approx(1 - labels.mean()))
+
+
+def test_options_are_checked():
+    assert find_problem("lasso-III").options() == {"strength": 0.5}
+    assert load_task("lasso-small", options={"strength": 1}).regularizer.strength == 1.0
+    with pytest.raises(ConfigurationError, match="lasso-V"):
+        load_task("lasso-V")
+    with pytest.raises(ConfigurationError, match=r"no option 'alpha'.*strength"):
+        load_task("lasso-I", options={"alpha": 1.0})
+    with pytest.raises(ConfigurationError, match="strength='x' is a str"):
+        load_task("lasso-small", options={"strength": "x"})
+    with pytest.raises(ConfigurationError, match="num-ones=99"):
+        load_task("lasso-small", options={"num-ones": 99})
+
+
+def test_tasks_are_shared_within_a_process():
+    assert load_task("lasso-small", 3) is load_task("lasso-small", 3)
+    assert load_task("lasso-small", 3) is not load_task("lasso-small", 4)
+
+
+def test_absent_data_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path))
+    with pytest.raises(DataNotFoundError, match="FLWR_FCO_DATA"):
+        data_directory("mnist")
+    (tmp_path / "mnist").mkdir()
+    assert data_directory("mnist") == tmp_path / "mnist"
+    with pytest.raises(DataNotFoundError, match="train-images"):
+        load_task("mnist-l1-ball", 9)
+
+
+def test_centralized_is_certified_and_what_scikit_learn_finds():
+    task = load_task("lasso-small")
+    found = solve_baseline(task, "centralized", tol=1e-9)
+    assert found.certificate == "duality gap"
+    assert found.gap < 1e-8
+    assert np.allclose(found.w, sklearn_solution(task.clients, task.regularizer), atol=1e-5)
+
+
+def test_local_solves_the_problem_of_one_client():
+    task = load_task("lasso-small")
+    found = solve_baseline(task, "local", client=2)
+    assert found.gap < 1e-5
+    assert task.objective(found.w) > task.objective(solve_baseline(task, "centralized").w)
+    assert not np.allclose(found.w, solve_baseline(task, "local", client=3).w)
+    with pytest.raises(ConfigurationError, match="no client 99"):
+        solve_baseline(task, "local", client=99)
+    with pytest.raises(ConfigurationError, match="baseline='best'"):
+        solve_baseline(task, "best")
