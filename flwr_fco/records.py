@@ -64,6 +64,7 @@ __all__ = [
     "partition_reply",
     "plan_missing_reply",
     "primal_record",
+    "primal_request",
     "primal_vector",
     "read_downlink",
     "read_primal",
@@ -249,6 +250,23 @@ def _compatible(entry: Entry) -> tuple[str, ...]:
 def _read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:
     value = _from_array(entry.name, array, (entry.dtype,), entry.shape)
     return _finite(entry.name, value) if value.dtype.kind == "f" else value
+
+
+def primal_request(
+    arrays: ArrayRecord, config: ConfigRecord, *, arrayrecord_key: str, configrecord_key: str
+) -> RecordDict:
+    """Return a primal model and a config as ``FedAvg`` sends them, in records of one node's own.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord
+        The model; its arrays are shared, the record is copied.
+    config : ConfigRecord
+        Copied.
+    arrayrecord_key, configrecord_key : str
+        The strategy's record keys.
+    """
+    return _flower.filled(RecordDict, {arrayrecord_key: arrays.copy(), configrecord_key: config.copy()})
 
 
 def read_primal(content: RecordDict, layout: Layout) -> Vector:

@@ -29,7 +29,20 @@ from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Scope
 from flwr_fco.spec import Spec
 
-__all__ = ["Callback", "CompositeOptions", "CompositeStrategy", "Rate", "mean_increment"]
+# Flower's names among them are for the other modules of this package: none of them imports Flower itself.
+__all__ = [
+    "ArrayRecord",
+    "Callback",
+    "CompositeOptions",
+    "CompositeStrategy",
+    "ConfigRecord",
+    "Grid",
+    "MetricRecord",
+    "Rate",
+    "RecordDict",
+    "log",
+    "mean_increment",
+]
 
 #: A number, or a function of Flower's round (from 1).
 Rate = float | Callable[[int], float]
@@ -829,10 +842,9 @@ class CompositeStrategy(FedAvg):
         current.nodes = {node.node_id: node for node in nodes}
         config = config.copy()
         config["server-round"] = server_round
+        keys = {"arrayrecord_key": self.arrayrecord_key, "configrecord_key": self.configrecord_key}
         for node in nodes:
-            content = RecordDict()
-            content[self.arrayrecord_key] = arrays.copy()
-            content[self.configrecord_key] = config.copy()
+            content = records.primal_request(arrays, config, **keys)
             current.messages.append(self._message(content, node, "evaluate"))
         return current.messages
 

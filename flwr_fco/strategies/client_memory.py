@@ -14,15 +14,12 @@ from logging import INFO, WARNING
 from typing import Any, Literal, Unpack
 
 import numpy as np
-from flwr.app import ConfigRecord
-from flwr.common import log
-from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientStamp, Node, Uplink
-from flwr_fco.strategies.base import CompositeOptions
+from flwr_fco.strategies.base import CompositeOptions, ConfigRecord, Grid, log
 from flwr_fco.strategies.outputs import PointOutputs
 
 __all__ = ["ClientMemory", "Member"]

@@ -47,9 +47,6 @@ from logging import INFO, WARNING
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
-from flwr.app import ConfigRecord
-from flwr.common import log
-from flwr.serverapp import Grid
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
@@ -57,7 +54,7 @@ from flwr_fco.metrics import consensus_error, root_mean_square_norm
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Option, Uplink
-from flwr_fco.strategies.base import CompositeOptions
+from flwr_fco.strategies.base import CompositeOptions, ConfigRecord, Grid, log
 from flwr_fco.strategies.outputs import PointOutputs
 from flwr_fco.strategies.re_fed_da_gt import restricted_map
 from flwr_fco.topology import TOPOLOGIES, Topology, effective_mixing, from_matrix

@@ -47,15 +47,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
-from flwr.app import ConfigRecord
-from flwr.serverapp import Grid
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Option, Uplink
 from flwr_fco.quadratic import Geometry, accumulated, bao_point, liang_point
-from flwr_fco.strategies.base import CompositeOptions, mean_increment
+from flwr_fco.strategies.base import CompositeOptions, ConfigRecord, Grid, mean_increment
 from flwr_fco.strategies.decentralized import GraphStrategy
 from flwr_fco.topology import Topology
 

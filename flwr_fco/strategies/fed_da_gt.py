@@ -40,14 +40,11 @@ from logging import INFO
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
-from flwr.app import ConfigRecord
-from flwr.common import log
-from flwr.serverapp import Grid
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Option, Uplink
-from flwr_fco.strategies.base import CompositeOptions, mean_increment
+from flwr_fco.strategies.base import CompositeOptions, ConfigRecord, Grid, log, mean_increment
 from flwr_fco.strategies.client_memory import ClientMemory
 from flwr_fco.strategies.fed_dual_avg import FedDualAvg
 

@@ -28,15 +28,13 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, NamedTuple, Unpack
 
 import numpy as np
-from flwr.app import ArrayRecord, RecordDict
-from flwr.serverapp import Grid
 
 from flwr_fco import records
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Node, Option, Uplink
-from flwr_fco.strategies.base import CompositeOptions, CompositeStrategy, mean_increment
+from flwr_fco.strategies.base import ArrayRecord, CompositeOptions, CompositeStrategy, Grid, RecordDict, mean_increment
 
 __all__ = ["DualState", "FedDualAvg", "FedDualAvgOSP"]
 
@@ -182,11 +180,12 @@ class FedDualAvg(CompositeStrategy):
         """Return what a node is sent: the dual, or for an unmodified client the model as ``FedAvg`` sends it."""
         if self.client == "composite":
             return super().content_for(node, serialised)
-        arrays, _ = self._sent_model()
-        content = RecordDict()
-        content[self.arrayrecord_key] = arrays.copy()
-        content[self.configrecord_key] = self.train_config.copy()
-        return content
+        return records.primal_request(
+            self._sent_model()[0],
+            self.train_config,
+            arrayrecord_key=self.arrayrecord_key,
+            configrecord_key=self.configrecord_key,
+        )
 
     def read_reply(self, content: RecordDict) -> records.ClientReport:
         """Return the checked uplink; of an unmodified client, its model minus the one it was sent."""

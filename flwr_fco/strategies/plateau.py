@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from flwr.app import ArrayRecord, MetricRecord
-
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.strategies.base import ArrayRecord, MetricRecord
 
 __all__ = ["Plateau"]
 

@@ -32,14 +32,13 @@ from logging import INFO
 from typing import Any, Literal, NamedTuple, Unpack
 
 import numpy as np
-from flwr.common import log
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Uplink
-from flwr_fco.strategies.base import CompositeOptions
+from flwr_fco.strategies.base import CompositeOptions, log
 from flwr_fco.strategies.fed_da_gt import FedDAGT, TrackingState
 from flwr_fco.strategies.outputs import largest_entries
 
