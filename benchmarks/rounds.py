@@ -35,7 +35,7 @@ from flwr_fco.datasets import lasso
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.protocol import random_generator
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import simulate
+from flwr_fco.simulation import simulate, warmup
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid
 
 NODES, SAMPLE, BATCH, RATE, STRENGTH = 64, 10, 10, 0.001, 0.2
@@ -151,6 +151,7 @@ def main() -> None:
     arguments = parser.parse_args()
     rounds, runs, ray_rounds = (60, 3, 10) if arguments.quick else (500, 7, 60)
     logging.getLogger("flwr").setLevel(logging.WARNING)
+    warmup()
     objectives = lasso("I").objectives()
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
 

@@ -1,8 +1,8 @@
 """Proximal kernels on contiguous 1-D arrays.
 
-Every kernel keeps the dtype of `v`, lets NaN through, lets `out` be `v`, and never writes a negative zero: the
-``+ 0.0`` at the end of a kernel turns -0.0 into 0.0 and changes nothing else. Comparisons are written so that NaN
-takes no branch. Reductions run in float64 whatever the dtype.
+Every kernel keeps the dtype of `v`, lets NaN through, lets `out` be `v`, and never writes a negative zero: a ``+ 0.0``
+turns -0.0 into 0.0 and changes nothing else (a difference of equal numbers is 0.0 by itself). Comparisons are written
+so that NaN takes no branch. Reductions run in float64 whatever the dtype.
 """
 
 import math
@@ -57,19 +57,17 @@ def soft_threshold(v: Array, threshold: float, out: Array) -> None:
     """Write sign(v) max(|v| - threshold, 0)."""
     high = v.dtype.type(threshold)
     low = -high
-    zero = v.dtype.type(0.0)
     for i in range(v.size):
         x = v[i]
         c = x
         c = low if c < low else c
         c = high if c > high else c
-        out[i] = (x - c) + zero
+        out[i] = x - c
 
 
 @njit(cache=True, error_model="numpy")
 def soft_threshold_weighted(v: Array, threshold: float, weights: Array, out: Array) -> None:
     """Write sign(v_i) max(|v_i| - threshold * weights_i, 0)."""
-    zero = v.dtype.type(0.0)
     for i in range(v.size):
         x = v[i]
         high = v.dtype.type(threshold * weights[i])
@@ -77,7 +75,7 @@ def soft_threshold_weighted(v: Array, threshold: float, weights: Array, out: Arr
         c = x
         c = low if c < low else c
         c = high if c > high else c
-        out[i] = (x - c) + zero
+        out[i] = x - c
 
 
 @njit(cache=True, error_model="numpy")

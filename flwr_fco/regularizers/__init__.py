@@ -10,7 +10,7 @@ from flwr_fco.regularizers.norms import L2, LInfinity
 from flwr_fco.regularizers.per_parameter import PerParameter
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.regularizers.sets import AffineSubspace, HardSparsity
-from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall, numerical_rank
+from flwr_fco.regularizers.spectral import Nuclear, NuclearBall, SpectralBall
 from flwr_fco.regularizers.variation import FusedLasso, TotalVariation
 
 __all__ = [
@@ -42,5 +42,4 @@ __all__ = [
     "SpectralBall",
     "TotalVariation",
     "Zero",
-    "numerical_rank",
 ]

@@ -92,7 +92,7 @@ class Regularizer(Specified, ABC):
             Of the shape and dtype of `v`; `out` if it was given.
         """
 
-    def prox_flat(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
+    def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         """Write the proximal map to `out`; arguments are not checked, for loops that call it often.
 
         Parameters
@@ -256,7 +256,7 @@ class BoundRegularizer:
             for gap in self._gaps:
                 out[gap] = v[gap]
         for block, shape, own in self._blocks:
-            own.prox_flat(v[block], step, out[block], shape)
+            own.solve(v[block], step, out[block], shape)
         if self._joint is not None:
             out[self._joint] = self.regularizer.prox(v[self._joint], step)
         return out

@@ -31,10 +31,6 @@ class FlatRegularizer(Regularizer):
             The shape that the array had, for weights that broadcast to it.
         """
 
-    def prox_flat(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the proximal map to `out`, without checks."""
-        self.solve(v, step, out, shape)
-
     def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; see the class for its closed form."""
         result = destination(self, v, out)

@@ -15,32 +15,9 @@ from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import amount, check_step, destination, non_negative, outside, positive
 
-__all__ = ["MatrixRegularizer", "Nuclear", "NuclearBall", "Reshape", "SpectralBall", "numerical_rank"]
+__all__ = ["MatrixRegularizer", "Nuclear", "NuclearBall", "Reshape", "SpectralBall"]
 
 Reshape = Literal["first", "last"]
-
-
-def numerical_rank(w: Array) -> int:
-    """Return how many singular values exceed 64 eps sigma_1 max(m, n), eps that of the dtype.
-
-    Parameters
-    ----------
-    w : ndarray, shape (m, n)
-
-    Returns
-    -------
-    int
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> numerical_rank(np.outer([1.0, 2.0], [3.0, 4.0, 5.0]))
-    1
-    """
-    if not w.size:
-        return 0
-    values = np.linalg.svd(w, compute_uv=False)
-    return int((values > 64.0 * np.finfo(values.dtype).eps * values[0] * max(w.shape)).sum())
 
 
 #: Condition number of the kept part up to which the Gram matrix is used. Squaring costs accuracy: the smallest kept
@@ -187,7 +164,7 @@ class MatrixRegularizer(Regularizer):
         """How an array of more than two dimensions becomes a matrix."""
 
     @abstractmethod
-    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
         """Return argmin_w step * psi(w) + 1/2 ||w - matrix||^2 and its rank."""
 
     def matrix(self, w: Array) -> Array:
@@ -217,15 +194,16 @@ class MatrixRegularizer(Regularizer):
         Returns
         -------
         tuple of ndarray and int
-            The result in the shape and dtype of v, and its rank. Of float64 results :func:`numerical_rank` finds
-            the same rank; rounding to float32 may hide singular values below 64 eps sigma_1 max(m, n) of float32.
+            The result in the shape and dtype of v, and its rank. Of float64 results
+            :func:`flwr_fco.metrics.numerical_rank` finds the same rank; rounding to float32 may hide
+            singular values below 64 eps sigma_1 max(m, n) of float32.
         """
         result = destination(self, v, out)
         step = check_step(self, step)
         matrix = self.matrix(v)
         if not matrix.size:
             return result, 0
-        solution, rank = self.solve(matrix, step)
+        solution, rank = self.solve_matrix(matrix, step)
         # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
         np.add(solution.reshape(v.shape), 0.0, out=result, casting="same_kind")
         return result, rank
@@ -311,7 +289,7 @@ class Nuclear(MatrixRegularizer):
             return float(np.inf)
         return self.strength * unit * float(values.sum())
 
-    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
         """Soft-threshold the singular values, then clip them."""
         bound = np.inf if self.bound is None else self.bound
         return shrink_singular_values(matrix, amount(step, self.strength), bound)
@@ -378,7 +356,7 @@ class NuclearBall(MatrixRegularizer):
             return math.inf
         return outside_ball(float(factors[2].sum()), self.radius / factors[0], matrix)
 
-    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
         """Project the singular values onto the l1 ball."""
         factors = scaled_svd(matrix)
         if factors is None:
@@ -439,7 +417,7 @@ class SpectralBall(MatrixRegularizer):
             return math.inf
         return outside_ball(float(factors[2][0]), self.radius / factors[0], matrix)
 
-    def solve(self, matrix: Array, step: float) -> tuple[Array, int]:
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
         """Clip the singular values."""
         factors = scaled_svd(matrix)
         if factors is None:

@@ -2,5 +2,6 @@
 
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.simulate import simulate
+from flwr_fco.simulation.warmup import warmup
 
-__all__ = ["InProcessGrid", "simulate"]
+__all__ = ["InProcessGrid", "simulate", "warmup"]

@@ -16,6 +16,9 @@ primal averaging), and the server's one proximal step cannot undo it.
 Erratum: as printed, psi acts on the client and again on the server, so FedMid solves the problem with twice the
 strength. That is the default here; ``server_prox=False`` or ``client_prox=False`` counts psi once.
 
+In a geometry other than the Euclidean one the server, as printed, adds a difference of primal points to a dual. Its
+fixed point is then not the optimum, not even for one local step; FedDualAvg has no such limit.
+
 Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
 weighted by examples.
 """

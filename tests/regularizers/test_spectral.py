@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from flwr_fco.metrics import numerical_rank
 from flwr_fco.parameters import Layout
-from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall, numerical_rank, spectral
+from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall, spectral
 
 
 def with_singular_values(m, n, values, seed=0):

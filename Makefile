@@ -1,0 +1,56 @@
+# Everything runs in .venv, which is made from python3 when it is missing or pyproject.toml has changed.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# `make bench BENCH=` runs the benchmarks in full.
+BENCH ?= --quick
+
+.DEFAULT_GOAL := help
+.PHONY: help install run test test-all test-lowest check bench pictures clean
+
+help: ## Show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+install: $(INSTALLED) ## Make .venv and install the package in it, with everything for development
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "flwr-fco needs Python 3.11 or newer; $(PYTHON) is `$(PYTHON) --version`. Try: make PYTHON=python3.12" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+run: $(INSTALLED) ## Train on real data through Flower: FedDualAvg beside FedAvg and scikit-learn, a table and a picture
+	$(BIN)/python -m flwr_fco.app.main_job
+
+test: $(INSTALLED) ## Run the tests, without those marked slow
+	$(BIN)/python -m pytest -q -m "not slow"
+
+test-all: $(INSTALLED) ## Run all tests
+	$(BIN)/python -m pytest -q
+
+LOWEST := .venv-lowest
+$(LOWEST)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --editable . 'flwr==1.22.0' 'pytest>=8'
+	@touch $@
+
+test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
+	$(LOWEST)/bin/python -m pytest -q tests/strategies tests/client_apps tests/simulation tests/test_records.py
+
+check: $(INSTALLED) ## Lint, formatting, types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(INSTALLED) ## Run the benchmarks in their quick mode (BENCH= for the full one)
+	@set -e; for script in benchmarks/*.py; do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
+
+pictures: $(INSTALLED) ## Draw the pictures of the README again
+	$(BIN)/python -m flwr_fco.app.main_job --picture docs/images/main-job.png
+	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
+
+clean: ## Remove .venv and what runs and tests have written
+	rm -rf $(VENV) $(LOWEST) .run .mypy_cache .pytest_cache .ruff_cache build dist

@@ -1,0 +1,1 @@
+"""Flower's scikit-learn quickstart on the bundled digits, with an exactly sparse model by one other line."""

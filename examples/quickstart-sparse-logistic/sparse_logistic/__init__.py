@@ -1,0 +1,1 @@
+"""Sparse logistic regression on scikit-learn's breast cancer data, federated."""

@@ -1,0 +1,188 @@
+"""A SuperLink of one's own for `flwr run`: free ports, its own FLWR_HOME, ended with everything it started.
+
+`flwr run` would start one by itself and leave it running, and find it again by its port alone, whoever started it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+from flwr_fco.errors import CompositeError
+
+__all__ = ["command", "local_superlink"]
+
+#: Seconds for the SuperLink to answer, and to end when it is asked to.
+STARTUP, SHUTDOWN = 60.0, 10.0
+
+
+def command(name: str) -> str:
+    """Return the path of a command that is installed beside this interpreter.
+
+    Raises
+    ------
+    CompositeError
+        If it is not installed.
+    """
+    path = Path(sys.executable).with_name(name)
+    if not path.is_file():
+        raise CompositeError(
+            f"{path} does not exist; install Flower in this environment: pip install 'flwr[simulation]'"
+        )
+    return str(path)
+
+
+@contextmanager
+def local_superlink(home: Path, environment: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
+    """Start a SuperLink for simulations, yield the environment in which `flwr run` finds it, end it.
+
+    Parameters
+    ----------
+    home : Path
+        Becomes FLWR_HOME; ``superlink.log`` in it says what happened.
+    environment : mapping of str to str, optional
+        Added to this process's environment.
+
+    Yields
+    ------
+    dict of str to str
+
+    Raises
+    ------
+    CompositeError
+        If the SuperLink does not start.
+
+    Notes
+    -----
+    It runs in a session of its own, so Ctrl-C does not reach it and it can clean up when asked by its pid. The process
+    that it starts for ServerApps and Ray has a session of its own again, and would outlive it in the middle of a run:
+    what is left of these sessions is killed.
+    """
+    home = home.resolve()
+    home.mkdir(parents=True, exist_ok=True)
+    with ExitStack() as reserved:
+        http, control = (reserved.enter_context(_free_port()) for _ in range(2))
+        ports = [str(holder.getsockname()[1]) for holder in (http, control)]
+    # Explicit, so that `flwr run` never starts a SuperLink of its own if this one dies.
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "own"\n\n[superlink.own]\naddress = "127.0.0.1:{ports[0]}"\ninsecure = true\n',
+        encoding="utf-8",
+    )
+    own = {
+        **os.environ,
+        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+        "FLWR_HOME": str(home),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": ports[0],
+        "FLWR_LOCAL_CONTROL_API_PORT": ports[1],
+        # Everything is installed in this environment; without it every run resolves and installs the app again.
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+        **(environment or {}),
+    }
+    arguments = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", ports[0]]
+    arguments += ["--control-api-address", f"127.0.0.1:{ports[1]}"]
+    with (home / "superlink.log").open("w", encoding="utf-8") as log:
+        process = subprocess.Popen(
+            [command("flower-superlink"), *arguments],
+            env=own,
+            cwd=home,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    try:
+        _wait_until_healthy(process, ports[0], home / "superlink.log")
+        yield own
+    finally:
+        _end(process)
+
+
+@contextmanager
+def _free_port() -> Iterator[socket.socket]:
+    with socket.socket() as holder:
+        holder.bind(("127.0.0.1", 0))
+        yield holder
+
+
+def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) -> None:
+    deadline = time.monotonic() + STARTUP
+    while time.monotonic() < deadline and process.poll() is None:
+        with (
+            suppress(urllib.error.URLError, OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=1),
+        ):
+            return
+        time.sleep(0.1)
+    tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
+    raise CompositeError(f"the SuperLink did not start on port {port}; the end of {log}:\n{tail}")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End the SuperLink by its pid, then what is left of its session and of those that it started."""
+    sessions = {process.pid}
+    for pid in _descendants(process.pid):
+        with suppress(ProcessLookupError):
+            sessions.add(os.getsid(pid))
+    if process.poll() is None:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(SHUTDOWN)
+    # A session keeps its number while a member lives. More than one pass: a process may just be starting another.
+    deadline = time.monotonic() + SHUTDOWN
+    while (left := _members(sessions)) and time.monotonic() < deadline:
+        for pid in left:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.poll()
+        time.sleep(0.05)
+    process.wait()
+
+
+def _members(sessions: set[int]) -> list[int]:
+    """Return the processes of these sessions that are alive."""
+    members = []
+    for pid, (_, zombie) in _processes().items():
+        with suppress(ProcessLookupError):
+            if not zombie and os.getsid(pid) in sessions:
+                members.append(pid)
+    return members
+
+
+def _descendants(root: int) -> list[int]:
+    """Return children, grandchildren and so on."""
+    parents = {pid: parent for pid, (parent, _) in _processes().items()}
+    found = [root]
+    for pid in found:
+        found += [child for child, parent in parents.items() if parent == pid]
+    return found[1:]
+
+
+def _processes() -> dict[int, tuple[int, bool]]:
+    """Return parent and 'is a zombie' of every process: from /proc, or by `ps` where there is none (macOS)."""
+    table = {}
+    if Path("/proc/self/stat").exists():
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with suppress(OSError):
+                    # pid (name) state parent ...; the name may hold anything, blanks and brackets too.
+                    state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
+                    table[int(entry.name)] = (int(parent), state == "Z")
+    else:
+        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
+        for line in listing.stdout.splitlines():
+            pid, parent, state = line.split()[:3]
+            table[int(pid)] = (int(parent), state.startswith("Z"))
+    return table

@@ -1,0 +1,162 @@
+"""The ClientApp: what it loads, how often, and local solvers as plain functions."""
+
+import cloudpickle
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord
+from problems import FEATURES, clients, run, start_arrays
+
+from flwr_fco.client_apps import app as app_module
+from flwr_fco.client_apps import client_app, dual_averaging, find_solver, local_solver
+from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.protocol import Downlink, Plan, Uplink
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
+
+
+def strategy(**options):
+    return FedDualAvg(
+        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options}
+    )
+
+
+def go(app, rounds=3, chosen=None, nodes=4):
+    return simulate(
+        chosen or strategy(), app, num_nodes=nodes, num_rounds=rounds, initial_arrays=start_arrays(), progress=False
+    )
+
+
+def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
+    loads = []
+    objectives = clients()
+    before = dict(app_module._objectives)
+
+    def load(context):
+        loads.append(context.node_config["partition-id"])
+        return objectives[loads[-1]]
+
+    app = client_app(load)
+    go(app)
+    assert sorted(loads) == [0, 1, 2, 3]
+    assert app_module._objectives == before
+    go(app)
+    assert len(loads) == 8
+
+
+def test_two_apps_do_not_share_data():
+    one, two = clients(seed=0), clients(seed=1)
+
+    def app_of(objectives):
+        return client_app(lambda context: objectives[context.node_config["partition-id"]])
+
+    first, second = go(app_of(one)), go(app_of(two))
+    assert first.arrays["coefficients"] != second.arrays["coefficients"]
+
+
+def test_copies_of_an_app_find_what_the_first_has_loaded():
+    """Flower's simulation may pickle the app with every message."""
+    from flwr_fco import _flower
+    from flwr_fco.simulation import InProcessGrid
+
+    loads = []
+    objectives = clients()
+    app_module._test_loads = loads
+
+    def load(context):
+        from flwr_fco.client_apps import app as module
+
+        module._test_loads.append(1)
+        return objectives[0]
+
+    app = client_app(load)
+    grid = InProcessGrid(app, 2)
+    chosen = strategy()
+    try:
+        with _flower.identity(grid.run_id):
+            for _ in range(2):
+                grid.client_app = cloudpickle.loads(cloudpickle.dumps(app))
+                chosen.start(grid, start_arrays(), 1)
+        assert len(loads) == 2
+    finally:
+        app_module.forget_objectives(grid.run_id)
+        del app_module._test_loads
+
+
+def test_evaluation_may_have_data_of_its_own():
+    train, test = clients(seed=0), clients(seed=7)
+    app = client_app(
+        lambda context: train[context.node_config["partition-id"]],
+        load_evaluation_objective=lambda context: test[context.node_config["partition-id"]],
+    )
+    result = go(app, chosen=strategy(fraction_evaluate=1.0))
+    w = np.concatenate([result.arrays[name].numpy() for name in ("coefficients", "intercept")])
+    expected = np.average([o.value(w) for o in test], weights=[o.num_examples for o in test])
+    assert result.evaluate_metrics_clientapp[3]["loss"] == pytest.approx(expected, rel=1e-14)
+
+
+def test_what_is_no_objective_is_refused():
+    with pytest.raises(ClientError, match="load_objective returned 3"):
+        go(client_app(lambda context: 3))
+
+
+def plan(**options):
+    layout = clients()[0].layout
+    settings = {"client-prox": True, "trajectory": False}
+    return Plan("dual_averaging", layout, L1(0.3), Euclidean(), **{"options": settings, "batch_size": None, **options})
+
+
+def test_a_local_solver_is_a_pure_function():
+    objective = clients()[0]
+    dual = np.linspace(-1.0, 1.0, FEATURES + 1)
+    dual.flags.writeable = False
+    downlink = Downlink(plan(), {"dual": dual}, client_lr=0.1, elapsed=0.5)
+    uplink, state = dual_averaging(downlink, objective, None, np.random.default_rng(0))
+    primal = Euclidean().retrieve(dual.copy(), 0.5, L1(0.3).bind(objective.layout))
+    np.testing.assert_allclose(uplink.vectors["increment"], -0.1 * objective.gradient(primal), rtol=1e-13)
+    assert (uplink.elapsed, uplink.steps, state) == (0.1, 1, None)
+
+
+def test_the_same_generator_gives_the_same_bits():
+    objective = clients()[0]
+    downlink = Downlink(plan(batch_size=5), {"dual": np.zeros(FEATURES + 1)}, client_lr=0.1)
+    one, two = (dual_averaging(downlink, objective, None, np.random.default_rng(4))[0] for _ in range(2))
+    np.testing.assert_array_equal(one.vectors["increment"], two.vectors["increment"])
+
+
+def test_an_algorithm_that_the_client_does_not_have_is_named():
+    with pytest.raises(ConfigurationError, match="'quantum_descent'; this client knows dual_averaging, "):
+        find_solver("quantum_descent")
+
+
+def test_a_solver_of_ones_own():
+    @local_solver("one step of a test")
+    def one_step(downlink, objective, state, rng):
+        primal = downlink.vectors["primal"]
+        step = -downlink.client_lr * objective.gradient(primal)
+        return Uplink({"increment": step}, downlink.client_lr, 1), state
+
+    from flwr_fco.strategies import FedMidOSP
+
+    class Own(FedMidOSP):
+        local_solver = "one step of a test"
+
+    ours = run(Own(regularizer=L1(0.3), client_lr=0.05), clients(), 5)
+    theirs = run(FedMidOSP(regularizer=L1(0.3), client_lr=0.05, local_steps=1, batch_size=None), clients(), 5)
+    np.testing.assert_allclose(
+        ours.arrays["coefficients"].numpy(), theirs.arrays["coefficients"].numpy(), rtol=0, atol=1e-15
+    )
+
+
+def test_features_in_float32_and_memory_mapped(tmp_path):
+    features = np.random.default_rng(0).standard_normal((20, FEATURES)).astype(np.float32)
+    np.save(tmp_path / "features.npy", features)
+    mapped = np.load(tmp_path / "features.npy", mmap_mode="r")
+    results = []
+    for data in (features, mapped):
+        objective = LeastSquares(data, np.arange(20.0))
+        results.append(go(client_app(lambda context, objective=objective: objective)).arrays)
+    assert isinstance(results[0], ArrayRecord)
+    assert results[0] == results[1]

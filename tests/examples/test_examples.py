@@ -1,0 +1,92 @@
+"""The examples in this process; `tests/integration/test_flwr_run.py` runs one of them through Flower too."""
+
+import ast
+import functools
+import importlib
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from flwr_fco import _flower
+from flwr_fco.simulation import InProcessGrid, simulate
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.fixture
+def example(monkeypatch):
+    def load(folder, package):
+        monkeypatch.syspath_prepend(EXAMPLES / folder)
+        for name in [name for name in sys.modules if name.split(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, name)
+        parts = {name: importlib.import_module(f"{package}.{name}") for name in ("task", "client_app", "server_app")}
+        config = _config(folder)
+        return parts["task"], parts["client_app"].app, parts["server_app"], config
+
+    return load
+
+
+def _config(folder):
+    return tomllib.loads((EXAMPLES / folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+
+
+def test_the_quickstart_finds_a_few_measurements_that_do(example, capsys):
+    _, client, server, config = example("quickstart-sparse-logistic", "sparse_logistic")
+    grid = InProcessGrid(client, 10, run_config=config)
+    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    with _flower.identity(grid.run_id):
+        server.app(grid, context)
+    printed = capsys.readouterr().out
+    used = int(printed.split("The model uses ")[1].split(" of 30")[0])
+    assert 1 <= used <= 8  # measured 5; scikit-learn's solution of the pooled problem has 4
+
+
+def test_one_line_makes_flowers_quickstart_sparse(example):
+    task, client, server, config = example("one-line-sklearn", "one_line_sklearn")
+    task.load_images = functools.cache(task.load_images)
+
+    def train(strategy):
+        start = server.ArrayRecord(task.get_model_params(task.get_model(config["local-epochs"])))
+        result = simulate(
+            strategy,
+            client,
+            num_nodes=10,
+            num_rounds=config["num-server-rounds"],
+            initial_arrays=start,
+            run_config=config,
+        )
+        model = task.set_model_params(task.get_model(1), result.arrays.to_numpy_ndarrays())
+        _, images, _, labels = task.load_images()
+        return model.score(images, labels), float((model.coef_ != 0).mean())
+
+    accuracy, density = train(_strategy_of(server))
+    dense_accuracy, dense = train(FedAvg(fraction_evaluate=0.0))
+    assert dense > 0.95  # all but the pixels that never vary
+    assert density < 0.5  # exact zeros; measured .42
+    assert accuracy > dense_accuracy - 0.02  # measured .933 and .939
+
+
+def _strategy_of(server):
+    """Return the strategy that the example's server builds, from its one line."""
+    (line,) = [line for line in Path(server.__file__).read_text().splitlines() if "strategy = FedDualAvg" in line]
+    strategy = eval(line.split("=", 1)[1], vars(server))
+    strategy.fraction_evaluate = 0.0
+    return strategy
+
+
+def test_the_one_line_example_is_one_line_away_from_flower_and_its_clients_know_nothing():
+    folder = EXAMPLES / "one-line-sklearn" / "one_line_sklearn"
+    for name in ("client_app.py", "task.py"):
+        tree = ast.parse((folder / name).read_text())
+        modules = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        assert not any(module.startswith("flwr_fco") for module in modules)
+    body = ast.parse((folder / "server_app.py").read_text()).body
+    code = [node for node in body if not (isinstance(node, ast.ImportFrom) and node.module.startswith("flwr_fco"))]
+    calls = [ast.unparse(n.func) for part in code for n in ast.walk(part) if isinstance(n, ast.Call)]
+    assert sum(call in ("FedDualAvg", "L1") for call in calls) == 2
+    assert np.all([call not in ("FedAvg",) for call in calls])

@@ -1,0 +1,122 @@
+"""Through Flower itself: a SuperLink of our own, `flwr run`, Ray. The same numbers as in this process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from flwr_fco.app import client_app
+from flwr_fco.app.local_superlink import _descendants, _processes, local_superlink
+from flwr_fco.app.main_job import flower_run, read_settings
+from flwr_fco.app.problems import Scorer, load_dataset
+from flwr_fco.app.run_folder import read_run
+from flwr_fco.errors import CompositeError
+from flwr_fco.simulation import simulate
+
+pytestmark = pytest.mark.flower
+
+
+@pytest.fixture(scope="module")
+def superlink(tmp_path_factory, request):
+    # SuperLink, ServerApp and Ray's workers must find the package, installed or not.
+    paths = [str(request.config.rootpath), os.environ.get("PYTHONPATH", "")]
+    environment = {"PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    with local_superlink(tmp_path_factory.mktemp("flwr"), environment) as ready:
+        yield ready
+
+
+def test_the_root_app_gives_the_same_bits_as_simulate(superlink, tmp_path, request):
+    root = request.config.rootpath
+    overrides = {"num-server-rounds": 3, "num-nodes": 4, "seed": 11, "evaluate-every": 3}
+    rounds = []
+    flower_run(
+        root,
+        superlink,
+        {**overrides, "output-dir": str(tmp_path / "runs")},
+        num_nodes=4,
+        log=tmp_path / "log",
+        on_round=lambda number, total: rounds.append((number, total)),
+    )
+    assert rounds == [(1, 3), (2, 3), (3, 3)]
+    (folder,) = (tmp_path / "runs").iterdir()
+    record = read_run(folder)
+    settings = read_settings(root, overrides)
+    scorer = Scorer.from_dataset(load_dataset(settings, 4), settings.build_regularizer())
+    here = simulate(
+        settings.build_strategy(4),
+        client_app.app,
+        num_nodes=4,
+        num_rounds=3,
+        initial_arrays=scorer.initial_arrays(),
+        run_config=settings.to_config(),
+    )
+    for name, array in record.arrays.items():
+        np.testing.assert_array_equal(array, here.arrays[name].numpy())
+    scores = scorer.scores(scorer.layout.flatten(record.arrays))
+    assert record.metrics[-1]["objective"] == scores["objective"]
+    assert [line["round"] for line in record.metrics] == [0, 3]
+
+
+def test_the_quickstart_example_runs(superlink, tmp_path, request):
+    app = request.config.rootpath / "examples" / "quickstart-sparse-logistic"
+    flower_run(app, superlink, {"num-server-rounds": 3}, num_nodes=4, log=tmp_path / "log")
+    assert "of 30 measurements" in (tmp_path / "log").read_text()
+
+
+def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, tmp_path, request):
+    with pytest.raises(CompositeError, match=r"strategy='FedProx'; expected one of"):
+        flower_run(request.config.rootpath, superlink, {"strategy": "FedProx"}, num_nodes=2, log=tmp_path / "log")
+
+
+def _is_alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_the_superlink_is_ended_also_after_an_error(tmp_path, monkeypatch):
+    started = []
+    popen = subprocess.Popen
+
+    def remember(*arguments, **options):
+        started.append(popen(*arguments, **options))
+        return started[-1]
+
+    monkeypatch.setattr(subprocess, "Popen", remember)
+
+    def fail():
+        assert _is_alive(started[0].pid)
+        raise RuntimeError("mine")
+
+    with pytest.raises(RuntimeError, match="mine"), local_superlink(tmp_path):
+        fail()
+    deadline = time.monotonic() + 10
+    while _is_alive(started[0].pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(started) == 1
+    assert not _is_alive(started[0].pid)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(started[0].pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_make_run_leaves_no_process_when_it_is_stopped_in_the_middle(tmp_path, request, number):
+    arguments = [sys.executable, "-m", "flwr_fco.app.main_job", "--directory", str(tmp_path)]
+    root = request.config.rootpath
+    job = subprocess.Popen(arguments, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.DEVNULL)
+    log = tmp_path / "FedDualAvg.log"
+    deadline = time.monotonic() + 120
+    while "[ROUND 3/" not in (log.read_text() if log.exists() else "") and time.monotonic() < deadline:
+        assert job.poll() is None
+        time.sleep(0.2)
+    before = set(_descendants(job.pid))
+    assert len(before) > 5  # flwr run, SuperLink, SuperExec, simulation, Ray
+    job.send_signal(number)
+    assert job.wait(60) == {signal.SIGTERM: 128 + signal.SIGTERM, signal.SIGINT: 130}[number]
+    assert {pid for pid, (_, zombie) in _processes().items() if not zombie} & before == set()

@@ -1,0 +1,52 @@
+"""What leaves the repository: the wheel, the FAB, the pictures."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+from flwr.cli.build import build_fab_from_disk
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_the_wheel_has_one_top_level_name(tmp_path):
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (wheel,) = tmp_path.glob("*.whl")
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"flwr_fco"}
+    assert "flwr_fco/py.typed" in names
+    assert "flwr_fco/app/server_app.py" in names
+
+
+@pytest.mark.parametrize("app", [".", "examples/quickstart-sparse-logistic", "examples/one-line-sklearn"])
+def test_the_fab_holds_the_app_and_little_else(app):
+    names = zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT / app))).namelist()
+    packages = {name.split("/")[0] for name in names if "/" in name} - {".info"}
+    assert packages == {{".": "flwr_fco"}.get(app, Path(app).name.replace("quickstart-", "").replace("-", "_"))}
+
+
+def test_pictures_are_small_and_made_by_a_script_that_the_readme_names():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    pictures = list((ROOT / "docs" / "images").iterdir())
+    assert pictures
+    for picture in pictures:
+        assert picture.stat().st_size < 200_000, picture
+    for shown in re.findall(r"docs/images/[\w-]+\.png", readme):
+        assert (ROOT / shown).is_file()
+    for script in re.findall(r"docs/make_\w+\.py", readme):
+        assert (ROOT / script).is_file()
+
+
+def test_every_path_that_the_documentation_links_exists():
+    for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*/README.md")]:
+        for target in re.findall(r"\]\((?!https?:|#)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / target).exists(), f"{page.name} links {target}"

@@ -1,0 +1,60 @@
+"""What the README shows is what happens."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from flwr_fco import _flower
+from flwr_fco import strategies as exported
+from flwr_fco.simulation import InProcessGrid
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def quickstart():
+    names = {}
+    exec(BLOCKS[0], names)
+    return names
+
+
+def test_the_quickstart_has_twelve_lines_and_does_what_its_comment_says(quickstart, capsys):
+    assert len([line for line in BLOCKS[0].splitlines() if line.strip()]) == 12
+    printed = float(re.search(r"# ([\d.]+):", BLOCKS[0])[1])
+    coefficients = quickstart["result"].arrays["coefficients"].numpy()
+    # A few of 640 may differ with another BLAS.
+    assert np.mean(coefficients != 0) == pytest.approx(printed, abs=0.02)
+
+
+def test_the_server_app_runs_the_same_objects_to_the_same_bits(quickstart, capsys):
+    names = dict(quickstart)
+    exec(BLOCKS[1], names)
+    grid = InProcessGrid(names["clients"], 10)
+    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config={})
+    with _flower.identity(grid.run_id):
+        names["app"](grid, context)
+    np.testing.assert_array_equal(
+        names["strategy"].primal_arrays()["coefficients"].numpy(),
+        quickstart["result"].arrays["coefficients"].numpy(),
+    )
+
+
+def test_every_strategy_is_in_the_table():
+    table = README[README.index("## Algorithms") : README.index("## Layout")]
+    for name in set(exported.__all__) - {"CompositeStrategy"}:
+        assert f"| `{name}` |" in table
+
+
+def test_the_layout_names_the_places_that_people_look_for():
+    layout = README[README.index("## Layout") :]
+    for place in ("strategies", "client_apps", "tests", "examples"):
+        assert f"{place}](" in layout
+
+
+def test_there_are_exactly_two_commands():
+    commands = re.search(r"## Two commands.*?```shell\n(.*?)```", README, flags=re.DOTALL)[1]
+    assert [line.split("#")[0].strip() for line in commands.splitlines()] == ["make run", "make test"]
