@@ -3,6 +3,7 @@
 from flwr_fco.datasets.base import FederatedDataset, Samples
 from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, digits
 from flwr_fco.datasets.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
+from flwr_fco.datasets.graph import SparseGraphProblem, StreamingObjective, sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.datasets.mnist import PartitionedImages, femnist, mnist, read_idx
 from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
 from flwr_fco.datasets.synthetic import SyntheticRegression, Variant, lasso, low_rank
@@ -13,6 +14,8 @@ __all__ = [
     "PartitionedClassification",
     "PartitionedImages",
     "Samples",
+    "SparseGraphProblem",
+    "StreamingObjective",
     "SyntheticBrain",
     "SyntheticRegression",
     "Variant",
@@ -28,4 +31,6 @@ __all__ = [
     "mnist",
     "normalize_sessions",
     "read_idx",
+    "sparse_linear_graph",
+    "sparse_logistic_graph",
 ]

@@ -1,0 +1,131 @@
+"""A round of DFedDA-GT as in the paper's linear regression, and what memories cost methods that have none.
+
+    python benchmarks/tracking.py [--quick]
+
+16 clients, 10 local steps, minibatches of 10 rows, d = 1,024, p = 12, chain. 'data given': every client holds 100 rows
+and shuffles them; 'streaming': fresh rows for each step. The plain NumPy reference computes the same numbers without
+Flower, messages or checks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.datasets import sparse_linear_graph
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.protocol import random_generator
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import CompositeStrategy, DFedDAGT, FedDAGT, FedDualAvg
+from flwr_fco.topology import chain
+
+CLIENTS, DIMENSION, STEPS, BATCH, P, RATE = 16, 1024, 10, 10, 12.0, 1e-3
+
+
+def given() -> list[LeastSquares]:
+    """Return clients that hold exactly the rows of one round."""
+    objectives = []
+    for m in range(CLIENTS):
+        rng = np.random.default_rng(m)
+        features = rng.standard_normal((STEPS * BATCH, DIMENSION))
+        features[:, 0] = 1.0
+        targets = features @ rng.standard_normal(DIMENSION)
+        objectives.append(LeastSquares(features, targets, scale=0.5, intercept=False))
+    return objectives
+
+
+def rounds_of(strategy: CompositeStrategy, objectives: list, rounds: int) -> tuple[float, np.ndarray]:
+    """Return the milliseconds of a round, the median over rounds, and the last model."""
+    strategy.fraction_evaluate = 0.0
+    stamps = []
+    result = simulate(
+        strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays={"coefficients": np.zeros(objectives[0].layout.size)},
+        callbacks=[lambda number, arrays, metrics: stamps.append(time.perf_counter())],
+        progress=False,
+    )
+    return 1e3 * float(np.median(np.diff(stamps))), result.arrays["coefficients"].numpy()
+
+
+def reference(objectives: list[LeastSquares], rounds: int) -> tuple[float, np.ndarray]:
+    """Return the same of DFedDA-GT in plain NumPy with the same minibatches."""
+    mixing = chain(CLIENTS).mixing
+    z, c = np.zeros((CLIENTS, DIMENSION)), np.zeros((CLIENTS, DIMENSION))
+    stamps = [time.perf_counter()]
+    for number in range(1, rounds + 1):
+        end = z.copy()
+        for m, objective in enumerate(objectives):
+            order = random_generator(0, number, m).permutation(STEPS * BATCH)
+            for k in range(STEPS):
+                rows = order[k * BATCH : (k + 1) * BATCH]
+                x = objective.features[rows]
+                residuals = x @ point(end[m]) - objective.targets[rows]
+                end[m] -= RATE * (x.T @ residuals / BATCH + c[m])
+        move = (end - z) / (STEPS * RATE)
+        c += move - mixing @ move
+        z = mixing @ end
+        stamps.append(time.perf_counter())
+    return 1e3 * float(np.median(np.diff(stamps))), point(z.mean(axis=0))
+
+
+def point(z: np.ndarray) -> np.ndarray:
+    """Return the primal point of the p-norm map."""
+    scale = np.abs(z).max()
+    if scale == 0.0:
+        return np.zeros_like(z)
+    x = z / scale
+    power = np.abs(x) ** (P - 1.0)
+    n = float((power * np.abs(x)).sum()) ** (1.0 / P)
+    return scale * n / (P - 1.0) * (power / n ** (P - 1.0)) * np.sign(x)
+
+
+def memories(make: Callable[..., CompositeStrategy], rounds: int) -> float:
+    """Return the milliseconds of a round with 10 of 64 clients of 128 rows, d = 1,024, batches of 10, l1."""
+    objectives = []
+    for m in range(64):
+        rng = np.random.default_rng(m)
+        features = rng.standard_normal((128, DIMENSION)).astype(np.float32)
+        objectives.append(LeastSquares(features, features @ rng.standard_normal(DIMENSION), intercept=False))
+    strategy = make(fraction_train=10 / 64, regularizer=L1(0.01), client_lr=1e-4, batch_size=10)
+    return rounds_of(strategy, objectives, rounds)[0]
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rounds, for continuous integration")
+    rounds = 20 if parser.parse_args().quick else 300
+    options = {"mirror_map": PNorm(P), "client_lr": RATE, "local_steps": STEPS, "batch_size": BATCH}
+    with threadpool_limits(1, user_api="blas"):
+        objectives = given()
+        ours, w = rounds_of(DFedDAGT(mixing=chain(CLIENTS), tracker_start="zero", **options), objectives, rounds)
+        plain, expected = reference(objectives, rounds)
+        difference = np.abs(w - expected).max() / np.abs(expected).max()
+        assert difference <= 1e-6, f"the reference differs by {difference:.1e}"
+        problem = sparse_linear_graph(seed=0)
+        stream = [problem.objective(m) for m in range(problem.num_clients)]
+        streaming, _ = rounds_of(DFedDAGT(mixing=chain(CLIENTS), **options), stream, max(10, rounds // 5))
+        rows = [
+            ("DFedDA-GT, data given, in-process grid", ours),
+            ("DFedDA-GT, data given, plain NumPy", plain),
+            ("DFedDA-GT, streaming, in-process grid", streaming),
+            ("FedDualAvg, 10 of 64 clients (no memory)", memories(FedDualAvg, rounds)),
+            ("FedDA-GT, 10 of 64 clients (memory)", memories(FedDAGT, rounds)),
+        ]
+    print(f"median of {rounds} rounds, one BLAS thread; largest relative difference to NumPy {difference:.1e}")
+    for title, value in rows:
+        print(f"{title:45s} {value:8.2f} ms a round")
+
+
+if __name__ == "__main__":
+    main()

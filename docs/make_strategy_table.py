@@ -1,0 +1,91 @@
+"""Write the generated table of docs/strategies.md: which strategy takes which mirror map and which psi.
+
+    python docs/make_strategy_table.py            # rewrite docs/strategies.md between its markers
+    python docs/make_strategy_table.py --check    # exit with 1 if the committed table is not the generated one
+
+Every cell is tried: the strategy is built and prepared with each psi of docs/geometries.md.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+
+import flwr_fco.strategies as strategies
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import Adapter, AffineSubspace, FusedLasso, TotalVariation
+from flwr_fco.strategies import CompositeStrategy
+
+sys.path.insert(0, str(Path(__file__).parent))
+from make_tables import MIRROR_MAPS, HalfSquare
+from make_tables import REGULARIZERS as _LOCAL
+
+PAGE = Path(__file__).parent / "strategies.md"
+BEGIN = "<!-- table: begin (python docs/make_strategy_table.py) -->"
+END = "<!-- table: end -->"
+
+# An operator of one's own reaches the clients under a registered name only.
+Adapter.register("half-square-of-the-table", HalfSquare)
+REGULARIZERS = {**_LOCAL, "Adapter": Adapter(name="half-square-of-the-table")}
+
+#: The strategies, in the order of the table.
+STRATEGIES: dict[str, type[CompositeStrategy]] = {
+    name: value
+    for name, value in ((name, getattr(strategies, name)) for name in strategies.__all__)
+    if inspect.isclass(value) and issubclass(value, CompositeStrategy) and not inspect.isabstract(value)
+}
+
+
+def start_arrays(row: str) -> ArrayRecord:
+    """Return a start point inside the domain of every map, of the shape that a psi takes."""
+    vector = isinstance(REGULARIZERS[row], TotalVariation | FusedLasso | AffineSubspace)
+    return ArrayRecord({"w": Array(np.full(6 if vector else (2, 3), 1.0 / 6.0))})
+
+
+@cache
+def supported(strategy: str, column: str, row: str) -> bool:
+    """Whether a strategy can be prepared with a mirror map and a psi."""
+    try:
+        made = STRATEGIES[strategy](mirror_map=MIRROR_MAPS[column], regularizer=REGULARIZERS[row])
+        made.prepare(start_arrays(row))
+    except ConfigurationError:
+        return False
+    return True
+
+
+def table() -> str:
+    """Return the table in Markdown, and the psi behind the cells that are neither all nor none."""
+    lines = ["| strategy \\ h | " + " | ".join(MIRROR_MAPS) + " |", "|---" * (len(MIRROR_MAPS) + 1) + "|"]
+    groups: dict[tuple[str, ...], int] = {}
+    for name in STRATEGIES:
+        cells = []
+        for column in MIRROR_MAPS:
+            found = tuple(row for row in REGULARIZERS if supported(name, column, row))
+            if len(found) == len(REGULARIZERS):
+                cells.append("all psi")
+            elif found:
+                cells.append(f"set {groups.setdefault(found, len(groups) + 1)}")
+            else:
+                cells.append("refused")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    sets = [f"- set {number}: {'; '.join(found)}" for found, number in groups.items()]
+    return "\n".join([*lines, "", *sets])
+
+
+def rendered() -> str:
+    """Return the page with the generated table in place of the one it has."""
+    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
+    _, after = rest.split(END)
+    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+
+
+if __name__ == "__main__":
+    text = rendered()
+    if "--check" in sys.argv[1:]:
+        sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/strategies.md is out of date")
+    PAGE.write_text(text, encoding="utf-8")

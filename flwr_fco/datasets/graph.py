@@ -1,0 +1,340 @@
+"""The sparse regressions over a graph of Liang, Peng, Zhang (section 7, D.1.3): clients that differ, a sparse optimum.
+
+Every client has a model of its own, dense; what they have in common is sparse. Clients draw fresh examples for every
+local step (streaming), so the losses are expectations, known in closed form here: the optimum and the gap are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from flwr_fco.datasets.base import FederatedDataset, Samples, stream
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
+from flwr_fco.objectives import Batch, LeastSquares, Logistic, Objective
+from flwr_fco.parameters import Layout, Vector
+
+__all__ = ["SparseGraphProblem", "StreamingObjective", "sparse_linear_graph", "sparse_logistic_graph"]
+
+# What a stream of random numbers is for: the first number of its key.
+_TRUTH, _EFFECT, _CLIENT = 0, 1, 2
+#: Gauss-Hermite nodes for expectations over one normal variable, in the standard normal's scale.
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(201)
+_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+
+
+def _mean_slope(spread: float) -> float:
+    """Return E[sigmoid'(spread t)], t ~ N(0, 1)."""
+    probability = expit(spread * _NODES)
+    return float(_WEIGHTS @ (probability * (1.0 - probability)))
+
+
+@dataclass(frozen=True, eq=False)
+class SparseGraphProblem(FederatedDataset):
+    """Linear or logistic regression whose clients have dense models with a sparse common optimum.
+
+    Linear: x = (1, N(0, I)), y = <x, own> + N(0, noise^2), loss 1/2 (y - <x, w>)^2; the clients' own models are
+    common + effects that sum to 0, so the optimum w* is the common model and the gap is 1/2 ||w - w*||^2.
+
+    Logistic: x = N(0, I), P(y = 1) = sigmoid(<x, own>); own models come in pairs (alpha_i, beta_i), (alpha_i, -beta_i)
+    with alpha_i on the first `sparsity` coordinates. With kappa(n) = E sigmoid'(n t) (Stein's identity) the mean
+    gradient is w kappa(||w||) - mean_m own_m kappa(||own_m||), so the optimum is sparse and found by one root find.
+
+    Parameters
+    ----------
+    kind : {"linear", "logistic"}
+    num_clients : int, default 16
+        M; even for the logistic problem.
+    dimension : int, default 1024
+        d.
+    sparsity : int, default 16
+        s, non-zero coordinates of the optimum.
+    scale : float, default 10.0
+        Size of the common model's coordinates: its mean for the linear problem (uniform from half to one and a half
+        of it, random signs; with 10 the dual of the optimum has the norm of the paper's, about 1,300 for p = 12); the
+        norm of alpha_i for the logistic one.
+    spread : float, default 1.0
+        Size of the clients' effects: standard deviation of each coordinate (linear), norm of beta_i (logistic).
+    noise : float, default 1.0
+        Linear only.
+    examples_per_client : int, default 100
+        What an epoch counts, and the rows of :meth:`client`.
+    seed : int, default 0
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> problem = sparse_linear_graph(num_clients=4, dimension=20, sparsity=3)
+    >>> int(np.count_nonzero(problem.optimum)), problem.gap(problem.optimum)
+    (3, 0.0)
+    >>> bool(np.count_nonzero(problem.own_model(0)) == 20)
+    True
+    """
+
+    kind: Literal["linear", "logistic"]
+    num_clients: int = 16
+    dimension: int = 1024
+    sparsity: int = 16
+    scale: float = 10.0
+    spread: float = 1.0
+    noise: float = 1.0
+    examples_per_client: int = 100
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("linear", "logistic"):
+            raise ConfigurationError(f"kind={self.kind!r}; expected 'linear' or 'logistic'")
+        for name in ("num_clients", "dimension", "sparsity", "examples_per_client"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
+        if self.sparsity > self.dimension:
+            raise ConfigurationError(f"sparsity={self.sparsity} is above dimension={self.dimension}")
+        if self.kind == "logistic" and self.num_clients % 2:
+            raise ConfigurationError(f"num_clients={self.num_clients}; the logistic problem has clients in pairs: even")
+        for name in ("scale", "spread", "noise"):
+            if not 0.0 <= getattr(self, name) < np.inf or (name == "scale" and self.scale == 0.0):
+                raise ConfigurationError(f"{name}={getattr(self, name)!r}; expected a finite number >= 0 (scale > 0)")
+
+    @cached_property
+    def layout(self) -> Layout:
+        """One array, ``coefficients``."""
+        return Layout.from_arrays({"coefficients": np.empty(self.dimension)})
+
+    @cached_property
+    def _own(self) -> NDArray[np.float64]:
+        """The clients' own models, shape (M, d)."""
+        rng, support = stream(self.seed, _TRUTH), slice(0, self.sparsity)
+        effects = stream(self.seed, _EFFECT)
+        own = np.zeros((self.num_clients, self.dimension))
+        if self.kind == "linear":
+            signs = rng.choice([-1.0, 1.0], self.sparsity)
+            own[:, support] = signs * self.scale * rng.uniform(0.5, 1.5, self.sparsity)
+            shifts = self.spread * effects.standard_normal(own.shape)
+            return np.asarray(own + (shifts - shifts.mean(axis=0)))
+        for i in range(self.num_clients // 2):
+            alpha = rng.standard_normal(self.sparsity)
+            own[2 * i : 2 * i + 2, support] = self.scale * alpha / np.linalg.norm(alpha)
+            beta = effects.standard_normal(self.dimension - self.sparsity)
+            beta *= self.spread / max(1e-300, float(np.linalg.norm(beta)))
+            own[2 * i, self.sparsity :], own[2 * i + 1, self.sparsity :] = beta, -beta
+        return own
+
+    def own_model(self, index: int) -> Vector:
+        """Return the model of one client."""
+        self._check_index(index)
+        return np.array(self._own[index])
+
+    @cached_property
+    def optimum(self) -> Vector:
+        """The minimiser w* of the mean of the clients' expected losses."""
+        optimum = np.zeros(self.dimension)
+        if self.kind == "linear":
+            # The effects sum to 0 up to rounding; the common model is what is meant.
+            optimum[: self.sparsity] = self._own[:, : self.sparsity].mean(axis=0)
+            return optimum
+        pull = self._pull[: self.sparsity]
+        size = float(np.linalg.norm(pull))
+        length = brentq(lambda n: n * _mean_slope(n) - size, 0.0, 1e3 + 10.0 * self.scale, xtol=1e-14)
+        optimum[: self.sparsity] = pull * (length / size)
+        return optimum
+
+    @cached_property
+    def _pull(self) -> Vector:
+        """mean_m own_m kappa(||own_m||): minus the mean gradient of the logistic losses at 0."""
+        slopes = [_mean_slope(float(np.linalg.norm(own))) for own in self._own]
+        return np.asarray(np.mean(self._own * np.array(slopes)[:, None], axis=0))
+
+    def value(self, w: Vector) -> float:
+        """Return the mean of the clients' expected losses.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (d,)
+        """
+        if self.kind == "linear":
+            return 0.5 * (self.noise**2 + float(((self._own - w) ** 2).sum()) / self.num_clients)
+        softplus = float(_WEIGHTS @ np.logaddexp(0.0, float(np.linalg.norm(w)) * _NODES))
+        return softplus - float(w @ self._pull)
+
+    def gap(self, w: Vector) -> float:
+        """Return the optimality gap of a point: exactly 1/2 ||w - w*||^2 for the linear problem.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (d,)
+        """
+        if self.kind == "linear":
+            difference = w - self.optimum
+            return 0.5 * float(difference @ difference)
+        return self.value(w) - self.value(self.optimum)
+
+    def draw(self, index: int, rng: np.random.Generator, count: int) -> Samples:
+        """Return fresh examples of a client.
+
+        Parameters
+        ----------
+        index : int
+        rng : numpy.random.Generator
+        count : int
+
+        Returns
+        -------
+        Samples
+            Targets are real (linear), or -1 and +1 (logistic).
+        """
+        features = rng.standard_normal((count, self.dimension))
+        if self.kind == "linear":
+            features[:, 0] = 1.0
+            return Samples(features, features @ self._own[index] + self.noise * rng.standard_normal(count))
+        hit = rng.random(count) < expit(features @ self._own[index])
+        return Samples(features, np.where(hit, 1.0, -1.0))
+
+    def client(self, index: int) -> Samples:
+        """Return `examples_per_client` examples of a client, always the same."""
+        self._check_index(index)
+        return self.draw(index, stream(self.seed, _CLIENT, index), self.examples_per_client)
+
+    def build_objective(self, examples: Samples, **options: Any) -> Objective:
+        """Return the objective of given examples: ``LeastSquares`` or ``Logistic`` without an intercept."""
+        if self.kind == "linear":
+            return LeastSquares(*examples, **{"scale": 0.5, "intercept": False, **options})
+        return Logistic(*examples, **{"intercept": False, **options})
+
+    def objective(self, index: int, **options: Any) -> Objective:
+        """Return a client's streaming objective.
+
+        Parameters
+        ----------
+        index : int
+        **options
+            None; `build_objective(client(index))` is the objective of data at rest.
+        """
+        self._check_index(index)
+        if options:
+            raise ConfigurationError(f"a streaming objective has no options, got {sorted(options)}")
+        return StreamingObjective(self, index)
+
+
+class StreamingObjective(Objective):
+    """A client's expected loss; minibatches are fresh examples, drawn from the generator of the round.
+
+    ``value`` and ``gradient`` without a batch are those of the expectation, in closed form. A minibatch's row numbers
+    count within the examples that :meth:`minibatches` drew last.
+
+    Parameters
+    ----------
+    problem : SparseGraphProblem
+    index : int
+        The client.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> problem = sparse_linear_graph(num_clients=4, dimension=20, sparsity=3)
+    >>> objective = problem.objective(1)
+    >>> bool(np.allclose(objective.gradient(problem.own_model(1)), 0.0))
+    True
+    """
+
+    def __init__(self, problem: SparseGraphProblem, index: int) -> None:
+        self.problem, self.index = problem, index
+        self.layout = problem.layout
+        self.num_examples = problem.examples_per_client
+        self._model = problem.own_model(index)
+        self._examples = Samples(np.zeros((0, problem.dimension)), np.zeros(0))
+
+    @cached_property
+    def _pull(self) -> Vector:
+        return self._model * _mean_slope(float(np.linalg.norm(self._model)))
+
+    def value(self, w: Vector) -> float:
+        """Return the expected loss."""
+        if self.problem.kind == "linear":
+            difference = w - self._model
+            return 0.5 * (self.problem.noise**2 + float(difference @ difference))
+        softplus = float(_WEIGHTS @ np.logaddexp(0.0, float(np.linalg.norm(w)) * _NODES))
+        return softplus - float(w @ self._pull)
+
+    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
+        """Return the gradient of the expected loss, or of the mean over a minibatch."""
+        if out is None:
+            out = np.zeros(self.layout.size)
+        else:
+            out[:] = 0.0
+        self.add_gradient(w, batch, 1.0, out)
+        return out
+
+    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        """Add scale times the gradient to `out` in place."""
+        if batch is None:
+            if self.problem.kind == "linear":
+                out += scale * (w - self._model)
+            else:
+                out += scale * (w * _mean_slope(float(np.linalg.norm(w))) - self._pull)
+        elif self.problem.kind == "linear":
+            add_least_squares_gradient(*self._examples, batch, w, scale, 0.0, out)
+        else:
+            add_logistic_gradient(*self._examples, batch, w, scale, 0.0, out)
+
+    def minibatches(
+        self,
+        rng: np.random.Generator,
+        batch_size: int | None,
+        *,
+        epochs: int | None = None,
+        steps: int | None = None,
+    ) -> Iterator[Batch]:
+        """Draw the examples of all steps and yield their row numbers; None for every step of full batches."""
+        sizes = [len(rows) if rows is not None else 0 for rows in self._cuts(batch_size, epochs, steps)]
+        if batch_size is None:
+            yield from (None for _ in sizes)
+            return
+        self._examples = self.problem.draw(self.index, rng, sum(sizes))
+        start = 0
+        for size in sizes:
+            yield np.arange(start, start + size)
+            start += size
+
+    def _cuts(self, batch_size: int | None, epochs: int | None, steps: int | None) -> list[Batch]:
+        """Return minibatches of the right sizes; their numbers do not matter."""
+        return list(super().minibatches(np.random.default_rng(0), batch_size, epochs=epochs, steps=steps))
+
+    def metrics(self, w: Vector) -> dict[str, float]:
+        """Return the expected loss and the problem's optimality gap."""
+        return {"loss": self.value(w), "gap": self.problem.gap(w)}
+
+
+def sparse_linear_graph(**options: Any) -> SparseGraphProblem:
+    """Return the linear problem, `sparse-linear-graph`.
+
+    Parameters
+    ----------
+    **options
+        See :class:`SparseGraphProblem`; M = 16, d = 1,024, s = 16 by default.
+    """
+    return SparseGraphProblem("linear", **options)
+
+
+def sparse_logistic_graph(**options: Any) -> SparseGraphProblem:
+    """Return the logistic problem, `sparse-logistic-graph`.
+
+    Parameters
+    ----------
+    **options
+        See :class:`SparseGraphProblem`; M = 16, d = 1,024, s = 16 and models of norm 1 by default.
+    """
+    return SparseGraphProblem("logistic", **{"scale": 1.0, "spread": 1.0, **options})

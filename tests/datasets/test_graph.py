@@ -1,0 +1,92 @@
+"""The sparse regressions over a graph: closed forms against samples and against each other."""
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+
+from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
+from flwr_fco.errors import ConfigurationError
+
+SMALL = {"num_clients": 4, "dimension": 12, "sparsity": 3}
+PROBLEMS = [sparse_linear_graph(**SMALL), sparse_logistic_graph(scale=2.0, spread=1.5, **SMALL)]
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+def test_the_optimum_is_sparse_and_stationary_and_the_clients_differ(problem):
+    gradients = np.array([problem.objective(m).gradient(problem.optimum) for m in range(4)])
+    assert np.abs(gradients.mean(axis=0)).max() <= 1e-12
+    assert np.abs(gradients).max() > 0.05
+    assert np.flatnonzero(problem.optimum).tolist() == [0, 1, 2]
+    assert all(np.count_nonzero(problem.own_model(m)) == 12 for m in range(4))
+    assert problem.gap(problem.optimum) == pytest.approx(0.0, abs=1e-14)
+    for m in range(4):
+        assert np.abs(problem.objective(m).gradient(problem.own_model(m))).max() <= 1e-12
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+def test_values_and_gradients_agree(problem):
+    rng = np.random.default_rng(0)
+    for _ in range(3):
+        w = rng.standard_normal(12)
+        objectives = [problem.objective(m) for m in range(4)]
+        assert np.mean([f.value(w) for f in objectives]) == pytest.approx(problem.value(w), rel=1e-12)
+        assert problem.gap(w) == pytest.approx(problem.value(w) - problem.value(problem.optimum), rel=1e-9)
+        assert problem.gap(w) > 0
+        for f in objectives[:2]:
+            np.testing.assert_allclose(f.gradient(w), approx_fprime(w, f.value, 1e-7), atol=1e-5)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+def test_samples_have_the_expected_gradient(problem):
+    rng, w = np.random.default_rng(1), 0.3 * np.random.default_rng(2).standard_normal(12)
+    count = 200_000
+    fixed = problem.build_objective(problem.draw(1, rng, count))
+    expected = problem.objective(1).gradient(w)
+    spread = np.std(fixed.features * (np.abs(fixed.features @ w)[:, None] + 20.0), axis=0)
+    assert (np.abs(fixed.gradient(w) - expected) <= 5 * np.maximum(spread, 1.0) / np.sqrt(count)).all()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+def test_minibatches_are_fresh_and_repeatable(problem):
+    objective, w = problem.objective(2), np.ones(12)
+
+    def gradients(seed):
+        batches = objective.minibatches(np.random.default_rng(seed), 10, steps=3)
+        return np.array([objective.gradient(w, batch) for batch in batches])
+
+    first = gradients(5)
+    assert first.shape == (3, 12)
+    assert np.unique(first, axis=0).shape == (3, 12)
+    assert np.array_equal(first, gradients(5))
+    assert not np.array_equal(first, gradients(6))
+    sizes = [len(batch) for batch in objective.minibatches(np.random.default_rng(0), 30, epochs=1)]
+    assert sizes == [30, 30, 30, 10]
+    assert list(objective.minibatches(np.random.default_rng(0), None, steps=2)) == [None, None]
+
+
+def test_the_paper_s_size():
+    problem = sparse_linear_graph()
+    assert (problem.num_clients, problem.dimension, problem.sparsity) == (16, 1024, 16)
+    q = 12 / 11
+    dual = 11 * np.sum(np.abs(problem.optimum) ** q) ** (1 / q)
+    assert 1000 < dual < 1600
+    assert problem.gap(np.zeros(1024)) == pytest.approx(0.5 * np.sum(problem.optimum**2))
+    samples = problem.client(3)
+    assert (samples.features[:, 0] == 1.0).all()
+    assert np.array_equal(samples.features, sparse_linear_graph().client(3).features)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: sparse_linear_graph(sparsity=2000), "sparsity=2000"),
+        (lambda: sparse_logistic_graph(num_clients=3), "in pairs"),
+        (lambda: sparse_linear_graph(noise=-1.0), "noise=-1.0"),
+        (lambda: sparse_linear_graph(num_clients=0), "num_clients=0"),
+        (lambda: PROBLEMS[0].objective(4), "no client 4"),
+        (lambda: PROBLEMS[0].objective(1, l2=1.0), "no options"),
+    ],
+)
+def test_refusals_name_the_value(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()

@@ -1,0 +1,70 @@
+"""The table strategy x mirror map x psi of docs/strategies.md is what the code does."""
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+from problems import clients, flat, run
+
+from flwr_fco.mirror_maps import Euclidean, PNorm
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import DReFedDAGT, FedAvgSubgradient, FedDA, MultistepReFedDAGT, ReFedDAGT
+from flwr_fco.strategies.re_fed_da_gt import restricted_map
+
+SCRIPT = Path(__file__).parents[1] / "docs" / "make_strategy_table.py"
+spec = importlib.util.spec_from_file_location("make_strategy_table", SCRIPT)
+tables = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(tables)
+
+RESTRICTED = (ReFedDAGT, MultistepReFedDAGT, DReFedDAGT)
+
+
+def test_the_committed_table_is_the_generated_one():
+    assert tables.PAGE.read_text(encoding="utf-8") == tables.rendered(), "run: python docs/make_strategy_table.py"
+
+
+@pytest.mark.parametrize("name", tables.STRATEGIES)
+@pytest.mark.parametrize("column", tables.MIRROR_MAPS)
+def test_every_cell_is_what_the_map_supports(name, column):
+    cls, mirror_map = tables.STRATEGIES[name], tables.MIRROR_MAPS[column]
+    for row, psi in tables.REGULARIZERS.items():
+        arrays = {key: array.numpy() for key, array in tables.start_arrays(row).items()}
+        layout = Layout.from_arrays(arrays)
+        geometry = mirror_map
+        if issubclass(cls, RESTRICTED):
+            plain = isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None
+            if not plain and not isinstance(mirror_map, Euclidean):
+                assert not tables.supported(name, column, row)
+                continue
+            geometry = restricted_map(mirror_map, layout.flatten(arrays), None)
+        if cls is FedAvgSubgradient:
+            continue  # its own tests: Euclidean, finite psi
+        assert tables.supported(name, column, row) == geometry.supports(psi.bind(layout)), row
+
+
+@pytest.mark.parametrize("name", [name for name in tables.STRATEGIES if name != "FedAvgSubgradient"])
+@pytest.mark.parametrize("column", tables.MIRROR_MAPS)
+def test_what_is_supported_runs(name, column):
+    if not tables.supported(name, column, "L1") or column == "PNorm, center" or "Entropy" in column:
+        return
+    mirror_map = tables.MIRROR_MAPS[column]
+    if column == "DiagonalMetric":
+        mirror_map = type(mirror_map)(np.linspace(0.5, 2.0, 7))
+    strategy = tables.STRATEGIES[name](
+        mirror_map=mirror_map, regularizer=L1(0.01), client_lr=0.01, local_steps=2, batch_size=None
+    )
+    w = flat(run(strategy, clients(), 30).arrays)
+    objectives = clients()
+    loss = np.mean([f.value(w) for f in objectives])
+    assert loss < 0.9 * np.mean([f.value(np.zeros(7)) for f in objectives])
+
+
+def test_fed_da_takes_what_fed_dual_avg_takes():
+    assert all(
+        tables.supported("FedDA", column, row) == tables.supported("FedDualAvg", column, row)
+        for column in tables.MIRROR_MAPS
+        for row in tables.REGULARIZERS
+    )
+    assert FedDA.local_solver == "dual_averaging"
