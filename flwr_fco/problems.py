@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco import datasets
-from flwr_fco.datasets import FederatedDataset, PartitionedClassification, SyntheticRegression
+from flwr_fco.datasets import FederatedDataset, PartitionedClassification, SyntheticBrain, SyntheticRegression
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.metrics import (
     client_weights,
@@ -291,6 +291,44 @@ class Classification(Task):
         }
 
 
+class PatternRecovery(Task):
+    """Scans of a synthetic brain: how well held-out sessions are classified, and by which voxels.
+
+    Parameters
+    ----------
+    dataset : SyntheticBrain
+    regularizer : Regularizer
+    threshold : float, default 1e-4
+        Coefficients above it count as non-zero.
+    """
+
+    dataset: SyntheticBrain
+
+    def __init__(self, dataset: SyntheticBrain, regularizer: Regularizer, threshold: float = 1e-4) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density, and the share of the chosen voxels that are inside the pattern."""
+        inside = support_scores(coefficients, self.dataset.pattern, self.threshold).precision
+        return {"density": density(coefficients, self.threshold), "precision": inside}
+
+    @cached_property
+    def _test(self) -> Objective:
+        parts = [self.dataset.held_out(index) for index in range(2)]
+        features = np.concatenate([part.features for part in parts])
+        targets = np.concatenate([part.targets for part in parts])
+        return self.dataset.build_objective(datasets.Samples(features, targets))
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return accuracy and regularized loss on two sessions that no client has."""
+        metrics = self._test.metrics(w)
+        return {
+            "accuracy": metrics["accuracy"],
+            "validation-objective": metrics["loss"] + float(self._psi.value(w)),
+        }
+
+
 @dataclass(frozen=True)
 class Problem:
     """An entry of :data:`PROBLEMS`.
@@ -387,6 +425,13 @@ def _haxby(seed: int, *, path: str = "", strength: float = 1e-3, num_held_out: i
     return Classification(splits[chosen], L1(strength), threshold=1e-4)
 
 
+def _synthetic_brain(
+    seed: int, *, strength: float = 1e-2, num_clients: int = 12, num_voxels: int = 39_912, contrast: float = 0.5
+) -> Task:
+    data = SyntheticBrain(num_clients, num_voxels, contrast=contrast, seed=seed)
+    return PatternRecovery(data, L1(strength))
+
+
 def _mnist(
     seed: int,
     *,
@@ -478,6 +523,12 @@ def _registry() -> dict[str, Problem]:
             "fMRI, face against house (needs nibabel and the files): a session a client, l1 norm",
             _haxby,
             _defaults(1e-2, 1.0, 300, 10, 1, objective_every=1),
+        ),
+        Problem(
+            "synthetic-brain",
+            "fMRI in size: 39,912 voxels of smooth noise with a smooth pattern; 12 sessions, l1 norm",
+            _synthetic_brain,
+            _defaults(1e-3, 1.0, 100, 10, 1, objective_every=10),
         ),
         Problem(
             "mnist-l1-ball",

@@ -92,9 +92,10 @@ def draw_curves(
             rounds, mean, low, high = band(runs)
             if rounds.size == 0:
                 continue
-            style = {"color": f"C{number % 10}", "linewidth": 1.4}
+            # Ten colours, then the same ones dotted.
+            style = {"color": f"C{number % 10}", "linewidth": 1.4, "linestyle": ":" if number >= 10 else "-"}
             if label in levels:
-                handles.setdefault(label, place.axhline(mean[-1], linestyle="--", **style))
+                handles.setdefault(label, place.axhline(mean[-1], **{**style, "linestyle": "--"}))
                 place.axhspan(low[-1], high[-1], color=style["color"], alpha=0.1, linewidth=0)
             else:
                 handles.setdefault(label, place.plot(rounds, mean, **style)[0])

@@ -334,6 +334,12 @@ def build_strategy(settings: RunSettings, num_clients: int, regularizer: Regular
     ------
     ConfigurationError
         If an option is not the strategy's, or more clients are wanted than there are.
+
+    Examples
+    --------
+    >>> settings = RunSettings.of("lasso-small", "FedMid", {"server-prox": False})
+    >>> build_strategy(settings, 16, settings.load().regularizer).server_prox
+    False
     """
     if settings.clients_per_round > num_clients:
         raise ConfigurationError(
@@ -450,6 +456,14 @@ def save_run(result: RunResult, path: Path) -> None:
     ------
     ConfigurationError
         If it holds a run, or cannot be made.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp(), "run")
+    >>> save_run(run(RunSettings.of("lasso-small", "centralized")), folder)
+    >>> sorted(path.name for path in folder.iterdir())
+    ['config.json', 'metrics.jsonl', 'model.npz']
     """
     folder = RunFolder(path, result.settings.to_config())
     for line in result.history:

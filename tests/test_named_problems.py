@@ -7,6 +7,7 @@ from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.metrics import composite_objective, recovery_error, support_scores
 from flwr_fco.problems import PROBLEMS, data_directory, find_problem, load_task, solve_baseline
 from flwr_fco.reference import sklearn_solution
+from flwr_fco.runs import RunSettings, run
 
 
 def test_every_problem_says_what_it_is_and_how_to_begin():
@@ -60,6 +61,16 @@ def test_a_round_of_classification():
     labels = np.concatenate([client.labels for client in task.clients])
     # A model of zeros says one class for all.
     assert found["training-accuracy"] in (pytest.approx(labels.mean()), pytest.approx(1 - labels.mean()))
+
+
+def test_a_synthetic_brain_is_classified_by_voxels_of_its_pattern():
+    options = {"num-voxels": 2000, "num-clients": 10, "contrast": 1.0, "client-lr": 1e-2, "num-rounds": 60}
+    result = run(RunSettings.of("synthetic-brain", "FedDualAvg", options))
+    last = result.history[-1]
+    assert last["accuracy"] > 0.9
+    assert last["density"] < 0.5
+    task = result.settings.load()
+    assert last["precision"] > 2 * (task.dataset.pattern != 0).mean()
 
 
 def test_options_are_checked():

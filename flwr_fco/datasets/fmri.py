@@ -352,10 +352,12 @@ class SyntheticBrain(FederatedDataset):
         mask = np.sort(np.argsort(radius, kind="stable")[: self.num_voxels])
         points = np.stack([axis.reshape(-1)[mask] for axis in axes])
         pattern = np.zeros(self.num_voxels, dtype=np.float32)
-        width = 0.35 * float(np.sqrt(radius[mask].max()))
-        for sign, centre in ((1.0, -0.3), (-1.0, 0.3)):
+        # Relative to the mask, so that the regions lie inside it whatever its size.
+        extent = float(np.sqrt(radius[mask].max()))
+        width = 0.35 * extent
+        for sign, centre in ((1.0, -0.35 * extent), (-1.0, 0.35 * extent)):
             distance = np.linalg.norm(points - np.array([[0.0], [centre], [centre]]), axis=0)
-            pattern += np.float32(sign) * np.maximum(1.0 - (distance / max(width, 1e-9)) ** 2, 0.0).astype(np.float32)
+            pattern += np.float32(sign) * np.maximum(1.0 - (distance / width) ** 2, 0.0).astype(np.float32)
         object.__setattr__(self, "pattern", pattern)
         object.__setattr__(self, "_mask", mask)
 

@@ -99,6 +99,14 @@ def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
     Returns
     -------
     list of Verdict
+
+    Examples
+    --------
+    >>> from flwr_fco.experiments import load_definition
+    >>> definition = load_definition("fco-theorems").quick_version()
+    >>> history = [{"round": float(r), "gap": 1.0 / r**2} for r in (10, 100)]
+    >>> [verdict.holds for verdict in judge(definition, {definition.runs[0].label: [Outcome(history)] * 2})]
+    [True]
     """
     return [_judge(definition, claim, outcomes) for claim in definition.claims]
 
@@ -131,6 +139,15 @@ def reproduce(
     ------
     DataNotFoundError
         If the problem's files are not there.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from flwr_fco.experiments import load_definition
+    >>> definition = load_definition("fco-theorems").quick_version()
+    >>> report = reproduce(definition, Path(tempfile.mkdtemp()))
+    >>> [verdict.holds for verdict in report.verdicts]
+    [True]
     """
     began = time.perf_counter()
     (folder / "runs").mkdir(parents=True, exist_ok=True)
@@ -172,6 +189,12 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
     Returns
     -------
     str
+
+    Examples
+    --------
+    >>> from flwr_fco.experiments import load_definition
+    >>> print(verdict_table(load_definition("fco-fig3"), []).splitlines()[0])
+    # fco-fig3: LASSO I, half of the truth is not zero
     """
     seeds = ", ".join(map(str, definition.seeds))
     lines = [

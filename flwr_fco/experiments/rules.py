@@ -94,6 +94,12 @@ def reaches(
     -------
     Measurement
         Rounds; infinite for a run that never gets there or diverges.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> reaches({"a": [own]}, run="a", metric="f1", at_least=0.9, within=5).values
+    [1.0]
     """
     values = [_settled(own, metric, at_least, at_most) for own in outcomes[run]]
     bounds = [f">= {at_least:g}"] * (at_least > -math.inf) + [f"<= {at_most:g}"] * (at_most < math.inf)
@@ -122,6 +128,12 @@ def never_reaches(
     -------
     Measurement
         Rounds; infinite where it never does.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> never_reaches({"a": [own]}, run="a", metric="f1", at_least=0.9).holds
+    False
     """
     found = reaches(outcomes, run=run, metric=metric, within=math.inf, at_least=at_least, at_most=at_most)
     return Measurement(found.values, all(math.isinf(value) for value in found.values), found.meaning)
@@ -148,6 +160,12 @@ def final_within(
     Returns
     -------
     Measurement
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> final_within({"a": [own]}, run="a", metric="f1", at_least=0.9).holds
+    True
     """
     values = [own.final(metric, window) for own in outcomes[run]]
     return Measurement(values, all(at_least <= value <= at_most for value in values), f"final {metric}")
@@ -182,6 +200,12 @@ def final_better(
     -------
     Measurement
         The advantage over the best of the others; infinite where all of them diverged.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> final_better({"a": [own], "b": [own]}, run="a", than=["b"], metric="f1", largest=True).values
+    [0.0]
     """
     sign = 1.0 if largest else -1.0
     values = []
@@ -210,6 +234,12 @@ def final_close(
     -------
     Measurement
         The largest distance; NaN where a run diverged.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> final_close({"a": [own], "b": [own]}, run="a", than=["b"], metric="f1", tolerance=0.1).holds
+    True
     """
     values = []
     for seed, own in enumerate(outcomes[run]):
@@ -230,6 +260,12 @@ def stays_stable(outcomes: Outcomes, *, run: str) -> Measurement:
     -------
     Measurement
         The round of divergence; infinite where there is none.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> stays_stable({"a": [own]}, run="a").holds
+    True
     """
     values = [float(own.diverged or math.inf) for own in outcomes[run]]
     return Measurement(values, all(math.isinf(value) for value in values), "round of divergence")
@@ -260,6 +296,12 @@ def faster(
     -------
     Measurement
         Rounds of the fastest other over the run's; NaN where nobody gets there.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> faster({"a": [own], "b": [own]}, run="a", than=["b"], metric="f1", factor=2.0, at_least=0.9).values
+    [1.0]
     """
     values = []
     for seed, own in enumerate(outcomes[run]):
@@ -285,6 +327,12 @@ def decays(outcomes: Outcomes, *, run: str, metric: str, exponent: float, first:
     -------
     Measurement
         log(value at `last` / value at `first`) / log(last / first); NaN where the run diverged.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> decays({"a": [own]}, run="a", metric="f1", exponent=-1.0, first=1, last=2).holds
+    False
     """
     values = []
     for own in outcomes[run]:
@@ -315,6 +363,12 @@ def shrinks(
     -------
     Measurement
         The factor to the nearest other.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> shrinks({"a": [own], "b": [own]}, run="a", than=["b"], metric="f1", factor=2.0).values
+    [1.0]
     """
     values = []
     for seed, own in enumerate(outcomes[run]):
@@ -345,6 +399,12 @@ def ratio(
     Returns
     -------
     Measurement
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> ratio({"a": [own]}, run="a", metric="f1", to="f1").values
+    [1.0]
     """
     values = [own.final(metric, window) / max(own.final(to, window), 1e-300) for own in outcomes[run]]
     return Measurement(values, all(at_least <= value <= at_most for value in values), f"{metric} / {to}")
@@ -376,6 +436,12 @@ def share(
     Returns
     -------
     Measurement
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "f1": 0.5}, {"round": 1.0, "f1": 1.0}])
+    >>> share({"a": [own]}, group="g", groups={"g": ["a"]}, bounds={"f1": [0.9, 1.0]}).values
+    [1.0]
     """
     labels = groups[group]
     values = []

@@ -219,6 +219,12 @@ def score_run(result: RunResult, rule: Rule) -> Trial:
     ------
     ConfigurationError
         If the run has no such metric.
+
+    Examples
+    --------
+    >>> trial = score_run(run(RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3})), RULES["f1"])
+    >>> trial["diverged"], trial["rounds"]
+    (0, 3)
     """
     history = result.history
     names = [name for name in {name: None for line in history for name in line} if name != "round"]
@@ -261,6 +267,12 @@ def best_trials(trials: Sequence[Trial], rule: Rule, by: str = "strategy") -> di
     -------
     dict of str to Trial
         With the mean score over the seeds. A group of which every trial diverged is absent.
+
+    Examples
+    --------
+    >>> trials = [{"settings": {"strategy": "A", "client-lr": rate}, "score": rate} for rate in (0.3, 0.1)]
+    >>> best_trials(trials, RULES["objective"])["A"]["settings"]["client-lr"]
+    0.1
     """
     seeds: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -313,6 +325,14 @@ def run_sweep(
         If the engine is unknown or Ray Tune is not installed.
     CompositeError
         If a trial raised.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> settings = [RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3, "server-lr": s}) for s in (1.0, 3.0)]
+    >>> trials = run_sweep(settings, Path(tempfile.mkdtemp()), RULES["recovery-error"], engine="in-process")
+    >>> best_trials(trials, RULES["recovery-error"])["FedDualAvg"]["settings"]["server-lr"]
+    3.0
     """
     if engine not in ("ray", "in-process"):
         raise ConfigurationError(f"engine={engine!r}; expected 'ray' or 'in-process'")
@@ -348,6 +368,11 @@ def read_trials(folder: Path) -> list[Trial]:
     Returns
     -------
     list of Trial
+
+    Examples
+    --------
+    >>> read_trials(Path("nowhere"))
+    []
     """
     file = folder / _TRIALS
     if not file.is_file():
@@ -370,6 +395,16 @@ def write_table(trials: Sequence[Trial], path: Path) -> None:
     ----------
     trials : sequence of Trial
     path : Path
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "trials.csv")
+    >>> trial = {"settings": {"seed": 0}, "score": 1.5, "diverged": 0, "rounds": 3, "seconds": 0.1}
+    >>> trial.update(mean={}, last={})
+    >>> write_table([trial], path)
+    >>> path.read_text().split()
+    ['seed,score,diverged,rounds,seconds', '0,1.5,0,3,0.1']
     """
     rows = [
         {

@@ -131,9 +131,9 @@ def test_the_real_slice(real_data):
 
 
 def test_synthetic_brain_is_smooth_seeded_and_told_apart_by_its_pattern():
-    data = SyntheticBrain(num_clients=4, num_voxels=3000, grid=(16, 16, 16), contrast=1.0, seed=3)
+    data = SyntheticBrain(num_clients=4, num_voxels=3000, grid=(16, 16, 16), contrast=2.0, seed=3)
     scan = data.client(1).features
-    assert np.array_equal(SyntheticBrain(4, 3000, (16, 16, 16), contrast=1.0, seed=3).client(1).features, scan)
+    assert np.array_equal(SyntheticBrain(4, 3000, (16, 16, 16), contrast=2.0, seed=3).client(1).features, scan)
     assert not np.array_equal(data.client(2).features, scan)
     noise = scan[2] - scan[0]
     assert 0.5 < noise.var() / 2.0 < 2.0
@@ -147,6 +147,14 @@ def test_synthetic_brain_is_smooth_seeded_and_told_apart_by_its_pattern():
     assert np.mean((scores > np.median(scores)) == (held.targets == 1)) > 0.9
     with pytest.raises(ConfigurationError, match="num_voxels=5000"):
         SyntheticBrain(num_voxels=5000, grid=(16, 16, 16))
+
+
+@pytest.mark.parametrize("num_voxels", [200, 2000, 39_912])
+def test_the_pattern_is_inside_the_mask(num_voxels):
+    pattern = SyntheticBrain(num_voxels=num_voxels).pattern
+    assert 0.05 < (pattern != 0).mean() < 0.3
+    assert pattern.min() < -0.5
+    assert pattern.max() > 0.5
 
 
 def test_the_full_size_is_that_of_the_standard_mask():

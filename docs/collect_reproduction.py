@@ -1,0 +1,65 @@
+"""Collect what `flwr-fco reproduce` wrote into docs/reproduction: the verdicts on one page, the figures beside it.
+
+    python docs/collect_reproduction.py results --note "how it was run, and how long it took"
+
+Takes every experiment that has a folder in `results` and leaves the others out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+from flwr_fco.experiments import EXPERIMENTS, load_definition
+
+HERE = Path(__file__).parent / "reproduction"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", type=Path)
+    parser.add_argument("--note", required=True)
+    options = parser.parse_args()
+    HERE.mkdir(exist_ok=True)
+    done = [name for name in EXPERIMENTS if (options.results / name / "verdicts.json").is_file()]
+    missing = [name for name in EXPERIMENTS if name not in done]
+    lines = [
+        "# 'Federated Composite Optimization', reproduced",
+        "",
+        "Written by `docs/collect_reproduction.py` from the folders of a full run; nothing here is typed by hand.",
+        "",
+        options.note,
+        "",
+        "| experiment | what | claims that hold | seconds of the runs |",
+        "|---|---|---|---|",
+    ]
+    for name in done:
+        folder = options.results / name
+        verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
+        held = sum(verdict["holds"] for verdict in verdicts)
+        runs = [json.loads(file.read_text(encoding="utf-8")) for file in (folder / "runs").glob("*.json")]
+        seconds = sum(run["seconds"] for run in runs)
+        title = load_definition(name).title
+        lines.append(f"| [{name}](#{name}) | {title} | {held} of {len(verdicts)} | {seconds:.0f} |")
+    if missing:
+        lines += ["", f"Not in this run: {', '.join(missing)}."]
+    for name in done:
+        folder = options.results / name
+        head, *rest = (folder / "verdicts.md").read_text(encoding="utf-8").splitlines()
+        shutil.copyfile(folder / "figure.png", HERE / f"{name}.png")
+        lines += [
+            "",
+            f"## {name}",
+            "",
+            f"**{head.removeprefix('# ' + name + ': ')}**",
+            *rest,
+            "",
+            f"![{name}]({name}.png)",
+        ]
+    (HERE / "fco.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
