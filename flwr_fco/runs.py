@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Context, MetricRecord
 from numpy.typing import NDArray
 
-from flwr_fco import _flower, strategies
+from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
@@ -24,7 +24,7 @@ from flwr_fco.problems import Task, find_problem, load_task, solve_baseline
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.run_folder import RunFolder
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import CompositeStrategy
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy
 from flwr_fco.strategies.base import CompositeOptions
 
 __all__ = [
@@ -40,10 +40,6 @@ __all__ = [
     "save_run",
 ]
 
-#: Strategies by name: all that the package exports.
-STRATEGIES: dict[str, type[CompositeStrategy]] = {
-    name: getattr(strategies, name) for name in strategies.__all__ if name != "CompositeStrategy"
-}
 #: What can stand in a strategy's place: solutions without a federation.
 BASELINES = {
     "centralized": "all data in one place, solved by proximal gradient, with a certificate",

@@ -8,18 +8,14 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
-from flwr_fco import regularizers, strategies
+from flwr_fco import regularizers
 from flwr_fco.app.problems import PROBLEMS
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import CompositeStrategy
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy
 
 __all__ = ["REGULARIZERS", "STRATEGIES", "Settings"]
 
-#: Strategies by the name that the run config uses: all that the package exports.
-STRATEGIES: dict[str, type[CompositeStrategy]] = {
-    name: getattr(strategies, name) for name in strategies.__all__ if name != "CompositeStrategy"
-}
 #: Regularizers that one number, the strength, describes.
 REGULARIZERS: dict[str, type[Regularizer]] = {
     name: getattr(regularizers, name) for name in ("L1", "L2Squared", "Nuclear", "Zero")

@@ -36,3 +36,12 @@ __all__ = [
     "Stage",
     "theorem_stages",
 ]
+
+#: All strategies by name, for run configs and command lines.
+STRATEGIES: dict[str, type[CompositeStrategy]] = {
+    name: value
+    for name in __all__
+    if isinstance(value := globals()[name], type)
+    and issubclass(value, CompositeStrategy)
+    and value is not CompositeStrategy
+}
