@@ -41,7 +41,7 @@ def main() -> None:
         held = sum(verdict["holds"] for verdict in verdicts)
         runs = [json.loads(file.read_text(encoding="utf-8")) for file in (folder / "runs").glob("*.json")]
         seconds = sum(run["seconds"] for run in runs)
-        title = load_definition(name).title
+        title = load_definition(name).title.replace("|", "\\|")
         lines.append(f"| [{name}](#{name}) | {title} | {held} of {len(verdicts)} | {seconds:.0f} |")
     if missing:
         lines += ["", f"Not in this run: {', '.join(missing)}."]
