@@ -18,7 +18,9 @@ __all__ = ["REGULARIZERS", "STRATEGIES", "Settings"]
 
 #: Strategies by the name that the run config uses: all that the package exports.
 STRATEGIES: dict[str, type[CompositeStrategy]] = {
-    name: getattr(strategies, name) for name in strategies.__all__ if name != "CompositeStrategy"
+    name: value
+    for name, value in ((name, getattr(strategies, name)) for name in strategies.__all__)
+    if isinstance(value, type) and issubclass(value, CompositeStrategy) and value is not CompositeStrategy
 }
 #: Regularizers that one number, the strength, describes.
 REGULARIZERS: dict[str, type[Regularizer]] = {
