@@ -213,7 +213,7 @@ def gt_fig1(*, quick: bool = False, seeds: Sequence[int] = (0,)) -> tuple[list[C
 
 
 def gt_fig2(*, quick: bool = False, seeds: Sequence[int] = (0,)) -> tuple[list[Curve], list[Verdict]]:
-    """Return figure 2, the logistic problem, with the linear problem's settings but for the radius and psi.
+    """Return a part of figure 2, the logistic problem: DFedDA with and without tracking (no radius to choose).
 
     Parameters
     ----------
