@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient
@@ -140,6 +139,9 @@ class LinearModel(Objective):
             hessian *= curvature / n
             hessian[np.arange(d), np.arange(d)] += self.l2
             return _top(hessian)
+
+        # Here and not at the top: a deployment imports this module for every message, and needs this for none.
+        from scipy.sparse.linalg import LinearOperator, eigsh
 
         def multiply(v: Vector) -> Vector:
             # The gradient of least squares with targets 0 is the Hessian times the point.
