@@ -310,8 +310,50 @@ class Nuclear(MatrixRegularizer):
         return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
 
 
+class SingularValueBall(MatrixRegularizer):
+    """A ball of a norm of the singular values; the projection acts on them alone."""
+
+    constraint: ClassVar[bool] = True
+    radius: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
+        check_reshape(self)
+
+    @abstractmethod
+    def norm_of(self, values: Array) -> float:
+        """Return the norm of singular values in descending order."""
+
+    @abstractmethod
+    def project_values(self, values: Array, radius: float) -> Array:
+        """Return the projection of singular values that are outside the ball."""
+
+    def value(self, w: Array) -> float:
+        """Return 0.0 inside the ball (up to rounding), inf outside."""
+        matrix = self.matrix(w)
+        if not matrix.size:
+            return 0.0
+        factors = scaled_svd(matrix)
+        if factors is None:
+            return math.inf
+        return outside_ball(self.norm_of(factors[2]), self.radius / factors[0], matrix)
+
+    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
+        """Project the singular values."""
+        factors = scaled_svd(matrix)
+        if factors is None:
+            return np.full(matrix.shape, np.nan), 0
+        unit, left, values, right = factors
+        radius, noise = self.radius / unit, noise_of(float(values[0]), matrix.shape)
+        if outside_ball(self.norm_of(values), radius, matrix) == 0.0:
+            return matrix, int((values > noise).sum())
+        projected = self.project_values(values, radius)
+        rank = int((projected > noise_of(float(projected[0]), matrix.shape)).sum())
+        return (left[:, :rank] * (projected[:rank] * unit)) @ right[:rank], rank
+
+
 @dataclass(frozen=True)
-class NuclearBall(MatrixRegularizer):
+class NuclearBall(SingularValueBall):
     """The nuclear-norm ball {W : sum_i s_i(W) <= radius}.
 
     The proximal map is the projection, whatever the step: the singular values are projected onto the l1 ball, with
@@ -338,41 +380,22 @@ class NuclearBall(MatrixRegularizer):
     """
 
     kind: ClassVar[str] = "nuclear-ball"
-    constraint: ClassVar[bool] = True
     radius: float
     reshape: Reshape | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
-        check_reshape(self)
+    def norm_of(self, values: Array) -> float:
+        """Return their sum."""
+        return float(values.sum())
 
-    def value(self, w: Array) -> float:
-        """Return 0.0 inside the ball (up to rounding), inf outside."""
-        matrix = self.matrix(w)
-        if not matrix.size:
-            return 0.0
-        factors = scaled_svd(matrix)
-        if factors is None:
-            return math.inf
-        return outside_ball(float(factors[2].sum()), self.radius / factors[0], matrix)
-
-    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
-        """Project the singular values onto the l1 ball."""
-        factors = scaled_svd(matrix)
-        if factors is None:
-            return np.full(matrix.shape, np.nan), 0
-        unit, left, values, right = factors
-        radius = self.radius / unit
-        if outside_ball(float(values.sum()), radius, matrix) == 0.0:
-            return matrix, int((values > noise_of(float(values[0]), matrix.shape)).sum())
+    def project_values(self, values: Array, radius: float) -> Array:
+        """Project onto the l1 ball."""
         _, top, tau, correction = kernels.simplex_threshold(values, radius, True, np.empty_like(values))
         kernels.shifted_soft_threshold(values, top, tau, correction, True, values)
-        rank = int((values > noise_of(float(values[0]), matrix.shape)).sum())
-        return (left[:, :rank] * (values[:rank] * unit)) @ right[:rank], rank
+        return values
 
 
 @dataclass(frozen=True)
-class SpectralBall(MatrixRegularizer):
+class SpectralBall(SingularValueBall):
     """The spectral-norm ball {W : s_1(W) <= radius}.
 
     The proximal map is the projection, whatever the step: the singular values are clipped, with V = P diag(s) Q' it is
@@ -399,33 +422,13 @@ class SpectralBall(MatrixRegularizer):
     """
 
     kind: ClassVar[str] = "spectral-ball"
-    constraint: ClassVar[bool] = True
     radius: float
     reshape: Reshape | None = None
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
-        check_reshape(self)
+    def norm_of(self, values: Array) -> float:
+        """Return the largest."""
+        return float(values[0])
 
-    def value(self, w: Array) -> float:
-        """Return 0.0 inside the ball (up to rounding), inf outside."""
-        matrix = self.matrix(w)
-        if not matrix.size:
-            return 0.0
-        factors = scaled_svd(matrix)
-        if factors is None:
-            return math.inf
-        return outside_ball(float(factors[2][0]), self.radius / factors[0], matrix)
-
-    def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
-        """Clip the singular values."""
-        factors = scaled_svd(matrix)
-        if factors is None:
-            return np.full(matrix.shape, np.nan), 0
-        unit, left, values, right = factors
-        radius = self.radius / unit
-        if outside_ball(float(values[0]), radius, matrix) == 0.0:
-            return matrix, int((values > noise_of(float(values[0]), matrix.shape)).sum())
-        clipped = np.minimum(values, radius)
-        rank = int((clipped > noise_of(radius, matrix.shape)).sum())
-        return (left[:, :rank] * (clipped[:rank] * unit)) @ right[:rank], rank
+    def project_values(self, values: Array, radius: float) -> Array:
+        """Clip."""
+        return np.minimum(values, radius)
