@@ -274,6 +274,17 @@ def test_a_node_that_comes_later_and_one_that_comes_back_under_another_id(client
     assert np.abs(w - optimum(objectives, [f.num_examples for f in objectives])).max() <= 1e-8
 
 
+def test_a_client_whose_first_reply_comes_late_and_with_another_weight_than_was_guessed():
+    def check(strategy, grid, number, metrics):
+        if number >= 5:  # until then its weight is unknown, and taken for the mean of the others
+            check_sums(strategy, grid, number, metrics)
+
+    strategy = FedDAGT(client_lr=0.1, batch_size=None, local_steps=4)
+    w, grid, _ = faulty_run(strategy, lose_the_message, rounds=range(5), num_rounds=300, check=check)
+    assert grid.hits == 5
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+
+
 def test_stages_survive_faults():
     strategy = MultistepReFedDAGT(stages=[Stage(4), Stage(5), Stage(10)], client_lr=0.1, batch_size=None, local_steps=4)
     w, grid, _ = faulty_run(strategy, restart, num_rounds=250, rounds=range(2, 12), check=check_sums)

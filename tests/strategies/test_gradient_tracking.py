@@ -127,11 +127,13 @@ def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
     assert relative(np.array(list(b.trackers().values())), a.state.trackers) <= 1e-10
 
 
-def test_fed_mid_on_the_complete_graph_is_fed_mid():
-    more = options(regularizer=L1(0.3), server_lr=0.7)
+@pytest.mark.parametrize("normalize", [True, False])
+def test_fed_mid_on_the_complete_graph_is_fed_mid(normalize):
+    more = options(regularizer=L1(0.3), server_lr=0.7, batch_size=7, normalize_local_work=normalize)
+    more.update(local_steps=None, local_epochs=1)  # unequal work: psi's weight is the mean of the elapsed times
     a, b = DFedMid(**more), FedMid(**more)
-    run(a, clients(EQUAL), 20)
-    run(b, clients(EQUAL), 20)
+    run(a, clients(), 20)
+    run(b, clients(), 20)
     assert relative(a.state.points, np.repeat(b.state.primal[None], 4, axis=0)) <= 1e-12
 
 
