@@ -8,7 +8,7 @@ from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.errors import ConfigurationError
 
 SMALL = {"num_clients": 4, "dimension": 12, "sparsity": 3}
-PROBLEMS = [sparse_linear_graph(**SMALL), sparse_logistic_graph(scale=2.0, spread=1.5, **SMALL)]
+PROBLEMS = [sparse_linear_graph(**SMALL), sparse_logistic_graph(scale=0.5, spread=0.7, **SMALL)]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
