@@ -516,6 +516,7 @@ def _sparse_linear_graph(
     scale: float = 5.0,
     spread: float = 5.0,
     noise: float = 1.0,
+    sampling: str = "examples",
 ) -> Task:
     data = datasets.sparse_linear_graph(
         num_clients=num_clients,
@@ -524,6 +525,7 @@ def _sparse_linear_graph(
         scale=scale,
         spread=spread,
         noise=noise,
+        sampling=sampling,
         seed=seed,
     )
     return StreamingRecovery(data, L1(strength) if strength else Zero())
@@ -538,9 +540,16 @@ def _sparse_logistic_graph(
     num_nonzero: int = 16,
     scale: float = 5.0,
     spread: float = 5.0,
+    sampling: str = "examples",
 ) -> Task:
     data = datasets.sparse_logistic_graph(
-        num_clients=num_clients, dimension=dimension, sparsity=num_nonzero, scale=scale, spread=spread, seed=seed
+        num_clients=num_clients,
+        dimension=dimension,
+        sparsity=num_nonzero,
+        scale=scale,
+        spread=spread,
+        sampling=sampling,
+        seed=seed,
     )
     return StreamingRecovery(data, L1(strength) if strength else Zero())
 
