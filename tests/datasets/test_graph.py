@@ -4,8 +4,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.integrate import quad
 from scipy.optimize import approx_fprime
+from scipy.special import expit
+from scipy.stats import norm
 
+from flwr_fco.datasets import graph as module
 from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.errors import ConfigurationError
 
@@ -125,3 +129,13 @@ def test_gradients_drawn_at_once_are_repeatable(problem):
     out = np.ones(12)
     objective.add_gradient(w, first, -0.5, out)
     np.testing.assert_allclose(out, 1.0 - 0.5 * objective.gradient(w, first))
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 1.001, 5.0, 164.0])
+def test_the_mean_slope_is_the_integral(spread):
+    def integrand(margin):
+        return expit(margin) * expit(-margin) * norm.pdf(margin / spread) / spread
+
+    ends = min(40.0, 12.0 * spread)
+    expected = quad(integrand, -ends, ends, epsabs=0.0, epsrel=1e-12, limit=500, points=[0.0])[0]
+    assert module._mean_slope(spread) == pytest.approx(expected, rel=1e-10)
