@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -506,9 +506,10 @@ def _breast_cancer(seed: int, *, strength: float = 1e-2, num_clients: int = 10, 
     return Classification(datasets.breast_cancer(num_clients, alpha, seed=seed), L1(strength))
 
 
-def _sparse_linear_graph(
+def _sparse_graph(
     seed: int,
     *,
+    variant: Literal["linear", "logistic"],
     strength: float = 0.0,
     num_clients: int = 16,
     dimension: int = 1024,
@@ -518,37 +519,15 @@ def _sparse_linear_graph(
     noise: float = 1.0,
     sampling: str = "examples",
 ) -> Task:
-    data = datasets.sparse_linear_graph(
-        num_clients=num_clients,
-        dimension=dimension,
+    data = SparseGraphProblem(
+        variant,
+        num_clients,
+        dimension,
         sparsity=num_nonzero,
         scale=scale,
         spread=spread,
         noise=noise,
-        sampling=sampling,
-        seed=seed,
-    )
-    return StreamingRecovery(data, L1(strength) if strength else Zero())
-
-
-def _sparse_logistic_graph(
-    seed: int,
-    *,
-    strength: float = 0.0,
-    num_clients: int = 16,
-    dimension: int = 1024,
-    num_nonzero: int = 16,
-    scale: float = 5.0,
-    spread: float = 5.0,
-    sampling: str = "examples",
-) -> Task:
-    data = datasets.sparse_logistic_graph(
-        num_clients=num_clients,
-        dimension=dimension,
-        sparsity=num_nonzero,
-        scale=scale,
-        spread=spread,
-        sampling=sampling,
+        sampling=sampling,  # type: ignore[arg-type]  # checked there
         seed=seed,
     )
     return StreamingRecovery(data, L1(strength) if strength else Zero())
@@ -652,9 +631,10 @@ def _registry() -> dict[str, Problem]:
             "mirror-map": "p-norm(12)",
         }
     )
-    for kind, load in (("linear", _sparse_linear_graph), ("logistic", _sparse_logistic_graph)):
+    kinds: tuple[Literal["linear", "logistic"], ...] = ("linear", "logistic")
+    for kind in kinds:
         about = f"sparse {kind} regression over a graph, fresh examples in every step; 16 clients, no psi by default"
-        found.append(Problem(f"sparse-{kind}-graph", about, load, graph))
+        found.append(Problem(f"sparse-{kind}-graph", about, partial(_sparse_graph, variant=kind), graph))
     return {problem.name: problem for problem in found}
 
 
