@@ -1,7 +1,8 @@
 """Named problems: data on clients, a regularizer, what a round reports, and the rates to begin with.
 
-The problems of 'Federated Composite Optimization' (Yuan, Zaheer, Reddi 2021, section 5 and appendix B), and two small
-ones on data that come with scikit-learn. ``flwr-fco list`` prints them, ``flwr-fco run NAME`` runs them.
+The problems of 'Federated Composite Optimization' (Yuan, Zaheer, Reddi 2021, section 5 and appendix B), those of
+'Gradient Tracking for High Dimensional Federated Optimization' (Liang, Peng, Zhang, section 7), and two small ones on
+data that come with scikit-learn. ``flwr-fco list`` prints them, ``flwr-fco run NAME`` runs them.
 """
 
 from __future__ import annotations
@@ -14,13 +15,19 @@ from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco import datasets
-from flwr_fco.datasets import FederatedDataset, PartitionedClassification, SyntheticBrain, SyntheticRegression
+from flwr_fco.datasets import (
+    FederatedDataset,
+    PartitionedClassification,
+    SparseGraphProblem,
+    SyntheticBrain,
+    SyntheticRegression,
+)
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.metrics import (
     client_weights,
@@ -36,7 +43,7 @@ from flwr_fco.metrics import (
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.reference import centralized_solution
-from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, Regularizer
+from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, Regularizer, Zero
 
 __all__ = [
     "PROBLEMS",
@@ -63,6 +70,9 @@ class Task(ABC):
     regularizer : Regularizer
         psi.
     """
+
+    #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
+    over_nodes: ClassVar[bool] = False
 
     def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
         self.dataset, self.regularizer = dataset, regularizer
@@ -329,6 +339,37 @@ class PatternRecovery(Task):
         }
 
 
+class StreamingRecovery(Task):
+    """Clients that draw fresh examples, with a sparse optimum of the expected loss that is known exactly.
+
+    Parameters
+    ----------
+    dataset : SparseGraphProblem
+    regularizer : Regularizer
+    """
+
+    over_nodes: ClassVar[bool] = True
+    dataset: SparseGraphProblem
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the l1 and the Euclidean distance to the optimum without psi, and the expected loss above it."""
+        optimum = self.dataset.optimum
+        return {
+            "l1-error": recovery_error(coefficients, optimum, norm="l1"),
+            "recovery-error": recovery_error(coefficients, optimum),
+            "gap": self.dataset.gap(coefficients),
+        }
+
+    def objective(self, w: Vector) -> float:
+        """Return the mean of the clients' expected losses, plus psi."""
+        return self.dataset.value(w) + float(self._psi.value(w))
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the norm of the proximal gradient mapping: an expectation has no dual problem in rows."""
+        pooled = self.clients if clients is None else clients
+        return "proximal gradient mapping", stationarity(pooled, None, self.regularizer, w)
+
+
 @dataclass(frozen=True)
 class Problem:
     """An entry of :data:`PROBLEMS`.
@@ -338,14 +379,14 @@ class Problem:
     name, description : str
     load : callable
         ``(seed, **options) -> Task``; its keyword arguments are the problem's options.
-    defaults : mapping of str to float
-        Settings of a run: rates, rounds, clients per round, batch size, local epochs, evaluation intervals.
+    defaults : mapping of str to number or str
+        Settings of a run: rates, rounds, clients per round, batch size, local work, evaluation intervals.
     """
 
     name: str
     description: str
     load: Callable[..., Task]
-    defaults: Mapping[str, int | float] = field(default_factory=lambda: MappingProxyType({}))
+    defaults: Mapping[str, int | float | str] = field(default_factory=lambda: MappingProxyType({}))
 
     def options(self) -> dict[str, Any]:
         """Return the problem's options in kebab-case, with their defaults."""
@@ -465,6 +506,33 @@ def _breast_cancer(seed: int, *, strength: float = 1e-2, num_clients: int = 10, 
     return Classification(datasets.breast_cancer(num_clients, alpha, seed=seed), L1(strength))
 
 
+def _sparse_graph(
+    seed: int,
+    *,
+    variant: Literal["linear", "logistic"],
+    strength: float = 0.0,
+    num_clients: int = 16,
+    dimension: int = 1024,
+    num_nonzero: int = 16,
+    scale: float = 5.0,
+    spread: float = 5.0,
+    noise: float = 1.0,
+    sampling: str = "examples",
+) -> Task:
+    data = SparseGraphProblem(
+        variant,
+        num_clients,
+        dimension,
+        sparsity=num_nonzero,
+        scale=scale,
+        spread=spread,
+        noise=noise,
+        sampling=sampling,  # type: ignore[arg-type]  # checked there
+        seed=seed,
+    )
+    return StreamingRecovery(data, L1(strength) if strength else Zero())
+
+
 def _defaults(
     client_lr: float,
     server_lr: float,
@@ -555,6 +623,18 @@ def _registry() -> dict[str, Problem]:
             _defaults(0.05, 1.0, 200, 10, 32),
         ),
     ]
+    graph = MappingProxyType(
+        {
+            **_defaults(0.1, 1.0, 300, 0, 10, objective_every=10),
+            "structure-every": 10,
+            "local-steps": 10,
+            "mirror-map": "p-norm(12)",
+        }
+    )
+    kinds: tuple[Literal["linear", "logistic"], ...] = ("linear", "logistic")
+    for kind in kinds:
+        about = f"sparse {kind} regression over a graph, fresh examples in every step; 16 clients, no psi by default"
+        found.append(Problem(f"sparse-{kind}-graph", about, partial(_sparse_graph, variant=kind), graph))
     return {problem.name: problem for problem in found}
 
 

@@ -19,13 +19,16 @@ from numpy.typing import NDArray
 from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.objectives import Objective
+from flwr_fco.parameters import Vector
 from flwr_fco.problems import Task, find_problem, load_task, solve_baseline
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.run_folder import RunFolder
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import STRATEGIES, CompositeStrategy
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, MultistepReFedDAGT, Plateau, Stage
 from flwr_fco.strategies.base import CompositeOptions
+from flwr_fco.strategies.decentralized import GraphStrategy
 
 __all__ = [
     "BASELINES",
@@ -45,8 +48,15 @@ BASELINES = {
     "centralized": "all data in one place, solved by proximal gradient, with a certificate",
     "local": "the data of one client (--set client=3), solved likewise",
 }
+#: Strategies that a length of stages makes sense for.
+_STAGED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, MultistepReFedDAGT))
 #: A coefficient of this size means that the run has diverged: no problem here has a solution near it.
 DIVERGED = 1e6
+
+#: Metrics of the strategy's own that a round of a problem over a graph reports.
+_GRAPH_METRICS = ("consensus-error", "tracker-norm")
+#: Settings that a configuration names only where they are not the default: older run folders do not have them.
+_OCCASIONAL = ("mirror_map", "stretch", "plateau", "plateau_every", "plateau_patience", "stage_rounds")
 
 #: Strategy options that are decided by the problem or by other settings.
 _OWN = frozenset(
@@ -58,6 +68,7 @@ _OWN = frozenset(
         "local_epochs",
         "local_steps",
         "batch_size",
+        "stages",
         "seed",
         "apply_to",
         "pass_through",
@@ -93,7 +104,7 @@ class RunSettings:
     num_rounds : int
         >= 1.
     clients_per_round : int
-        Drawn at random in each round; at most the number of clients.
+        Drawn at random in each round; at most the number of clients, 0: all of them.
     batch_size : int
         0: full batches.
     local_epochs : int
@@ -102,6 +113,17 @@ class RunSettings:
         Minibatches in a round.
     structure_every, objective_every : int
         Rounds between two evaluations of what is cheap, and of what needs a pass over all data.
+    mirror_map : str, default "euclidean"
+        See :func:`flwr_fco.mirror_maps.named.named_map`.
+    stretch : int, default 1
+        A round that counts as several: with so many times the batch, one communication of the run stands for so many
+        rounds. All numbers of rounds here are on that stretched axis.
+    plateau : str, default ""
+        A metric that must fall; both rates are halved by :class:`flwr_fco.strategies.Plateau` when it does not.
+    plateau_every, plateau_patience : int, default 10 and 30
+        Rounds between two looks at it, and looks without a new best after which the rates are halved.
+    stage_rounds : int, default 0
+        Length of the stages of ``MultistepReFedDAGT``; 0: one stage without an end.
     problem_options, strategy_options : dict of str to value
         In kebab-case.
 
@@ -128,6 +150,12 @@ class RunSettings:
     local_steps: int = 0
     structure_every: int = 1
     objective_every: int = 10
+    mirror_map: str = "euclidean"
+    stretch: int = 1
+    plateau: str = ""
+    plateau_every: int = 10
+    plateau_patience: int = 30
+    stage_rounds: int = 0
     problem_options: dict[str, Any] = field(default_factory=dict)
     strategy_options: dict[str, Any] = field(default_factory=dict)
 
@@ -187,17 +215,30 @@ class RunSettings:
                 raise self._error(name, "a finite number > 0")
         for name, least in (
             ("num_rounds", 1),
-            ("clients_per_round", 1),
+            ("clients_per_round", 0),
             ("batch_size", 0),
             ("local_epochs", 1),
             ("local_steps", 0),
             ("structure_every", 1),
             ("objective_every", 1),
+            ("stretch", 1),
+            ("plateau_every", 1),
+            ("plateau_patience", 1),
+            ("stage_rounds", 0),
         ):
             if getattr(self, name) < least:
                 raise self._error(name, f"a whole number >= {least}")
+        if self.stretch > self.num_rounds:
+            raise self._error("stretch", f"at most num-rounds={self.num_rounds}")
+        if self.stage_rounds and self.strategy not in _STAGED:
+            raise self._error("stage_rounds", f"0, because {self.strategy} has no stages ({', '.join(_STAGED)} has)")
         if not 0 <= self.seed < 2**32:
             raise self._error("seed", "a whole number from 0 to 2**32 - 1")
+
+    @property
+    def exchanges(self) -> int:
+        """How often server and clients communicate."""
+        return self.num_rounds // self.stretch
 
     def _error(self, name: str, expected: str) -> ConfigurationError:
         return ConfigurationError(f"{name.replace('_', '-')}={getattr(self, name)!r}; expected {expected}")
@@ -208,7 +249,12 @@ class RunSettings:
 
     def to_config(self) -> dict[str, Any]:
         """Return the settings as one flat dictionary in kebab-case."""
-        flat = {key.replace("_", "-"): value for key, value in asdict(self).items()}
+        fields = type(self).__dataclass_fields__
+        flat = {
+            key.replace("_", "-"): value
+            for key, value in asdict(self).items()
+            if key not in _OCCASIONAL or value != fields[key].default
+        }
         options = {**flat.pop("problem-options"), **flat.pop("strategy-options")}
         return {**flat, **options}
 
@@ -266,6 +312,11 @@ class Recorder:
     on_round : callable, optional
         Called with the round after each.
 
+    Attributes
+    ----------
+    strategy : CompositeStrategy
+        Built for the settings; its rates follow the plateau rule where there is one.
+
     Examples
     --------
     >>> settings = RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3})
@@ -284,35 +335,68 @@ class Recorder:
         self.sink, self.on_round = sink, on_round
         self.history: list[dict[str, float]] = []
         self.diverged = 0
+        self._plateau = (
+            Plateau(self._plateau_score, every=1, patience=settings.plateau_patience) if settings.plateau else None
+        )
+        self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Write the round's line; Flower's ``evaluate_fn``."""
         settings = self.settings
-        last = server_round == settings.num_rounds
+        last = server_round == settings.exchanges
         w = self.task.layout.flatten({name: array.numpy() for name, array in arrays.items()})
         if not np.abs(w).max(initial=0.0) <= DIVERGED:
-            self.diverged = self.diverged or server_round
-        full = (server_round % settings.objective_every == 0 or last) and not self.diverged
-        if full or server_round % settings.structure_every == 0 or self.diverged:
-            with np.errstate(over="ignore", invalid="ignore"):
-                scores = self.task.scores(w, full=full)
-            line = {"round": float(server_round), **scores}
-            self.history.append(line)
-            if self.sink is not None:
-                self.sink(line)
-            return MetricRecord(dict(scores))
-        return None
+            self.diverged = self.diverged or server_round * settings.stretch
+        full = (self._due(server_round, settings.objective_every) or last) and not self.diverged
+        watched = self._plateau is not None and self._due(server_round, settings.plateau_every)
+        if not (full or watched or self._due(server_round, settings.structure_every) or self.diverged):
+            return None
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores = self._scores(w, server_round, full)
+        line = {"round": float(server_round * settings.stretch), **scores}
+        self.history.append(line)
+        if self.sink is not None:
+            self.sink(line)
+        if watched and self._plateau is not None:
+            self._plateau(server_round, arrays, None)
+        return MetricRecord(dict(scores))
+
+    def _due(self, server_round: int, every: int) -> bool:
+        """Return whether this is the first communication at or after a multiple of `every` rounds."""
+        return server_round * self.settings.stretch % every < self.settings.stretch
+
+    def _scores(self, w: Vector, server_round: int, full: bool) -> dict[str, float]:
+        """Return the task's scores; on a graph, where the task says so, their means over the nodes' points."""
+        if not self.task.over_nodes or server_round == 0:
+            return self.task.scores(w, full=full)
+        strategy = self.strategy
+        graph = isinstance(strategy, GraphStrategy) and not strategy.central
+        points = strategy.node_primals() if isinstance(strategy, GraphStrategy) and graph else [w]
+        found = [self.task.scores(point, full=full) for point in points]
+        scores = {name: float(np.mean([own[name] for own in found])) for name in found[0]}
+        own = strategy.round_metrics()
+        return {**scores, **{name: float(own[name]) for name in _GRAPH_METRICS if name in own}}
+
+    def _plateau_score(self, arrays: ArrayRecord) -> float:
+        line, metric = self.history[-1], self.settings.plateau
+        if metric not in line:
+            raise ConfigurationError(
+                f"plateau={metric!r}, but a round of {self.settings.problem} reports {', '.join(line)}"
+            )
+        return line[metric]
 
     def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
         """Return whether the run has diverged; a callback of ``start``."""
         if metrics is not None and metrics.get("skipped", 0) and not self.diverged:
-            self.diverged = server_round
+            self.diverged = server_round * self.settings.stretch
         if self.on_round is not None:
-            self.on_round(server_round)
+            self.on_round(server_round * self.settings.stretch)
         return bool(self.diverged)
 
 
-def build_strategy(settings: RunSettings, num_clients: int, regularizer: Regularizer) -> CompositeStrategy:
+def build_strategy(
+    settings: RunSettings, num_clients: int, regularizer: Regularizer, plateau: Plateau | None = None
+) -> CompositeStrategy:
     """Return the strategy of a run.
 
     Parameters
@@ -321,6 +405,8 @@ def build_strategy(settings: RunSettings, num_clients: int, regularizer: Regular
     num_clients : int
         Of the federation.
     regularizer : Regularizer
+    plateau : Plateau, optional
+        What both rates follow.
 
     Returns
     -------
@@ -345,24 +431,34 @@ def build_strategy(settings: RunSettings, num_clients: int, regularizer: Regular
     options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}
     # Flower warns that nothing is evaluated on the clients, which is what is wanted.
     with _flower.quiet(logging.ERROR):
-        return _build(settings, num_clients, regularizer, options)
+        return _build(settings, num_clients, regularizer, plateau, options)
 
 
 def _build(
-    settings: RunSettings, num_clients: int, regularizer: Regularizer, options: dict[str, Any]
+    settings: RunSettings,
+    num_clients: int,
+    regularizer: Regularizer,
+    plateau: Plateau | None,
+    options: dict[str, Any],
 ) -> CompositeStrategy:
     local: dict[str, Any] = (
         {"local_steps": settings.local_steps} if settings.local_steps else {"local_epochs": settings.local_epochs}
     )
+    if settings.stage_rounds:
+        length = max(1, settings.stage_rounds // settings.stretch)
+        # One stage more than there is time for: the last full one ends in a restart too.
+        options["stages"] = [Stage(length)] * (settings.exchanges // length + 1)
+    clients = settings.clients_per_round or num_clients
     return STRATEGIES[settings.strategy](
         regularizer=regularizer,
-        client_lr=settings.client_lr,
-        server_lr=settings.server_lr,
-        batch_size=settings.batch_size or None,
+        mirror_map=named_map(settings.mirror_map, settings.load().layout.size),
+        client_lr=settings.client_lr if plateau is None else plateau.rate(settings.client_lr),
+        server_lr=settings.server_lr if plateau is None else plateau.rate(settings.server_lr),
+        batch_size=settings.batch_size * settings.stretch or None,
         **local,
         # The sample is int(nodes * fraction); the half keeps rounding from losing a client.
-        fraction_train=min(1.0, (settings.clients_per_round + 0.5) / num_clients),
-        min_train_nodes=settings.clients_per_round,
+        fraction_train=min(1.0, (clients + 0.5) / num_clients),
+        min_train_nodes=clients,
         min_available_nodes=num_clients,
         fraction_evaluate=0.0,
         seed=settings.seed,
@@ -408,7 +504,6 @@ def run(
         return _run_baseline(settings, task, sink)
     objectives = task.clients
     recorder = Recorder(task, settings, sink, on_round)
-    strategy = build_strategy(settings, len(objectives), task.regularizer)
 
     def load_objective(context: Context) -> Objective:
         return objectives[int(context.node_config["partition-id"])]
@@ -416,10 +511,10 @@ def run(
     began = time.perf_counter()
     with np.errstate(over="ignore", invalid="ignore"):
         result = simulate(
-            strategy,
+            recorder.strategy,
             client_app(load_objective),
             num_nodes=len(objectives),
-            num_rounds=settings.num_rounds,
+            num_rounds=settings.exchanges,
             initial_arrays=task.initial_arrays(),
             evaluate_fn=recorder.evaluate,
             callbacks=[recorder.record],

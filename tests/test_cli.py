@@ -38,6 +38,16 @@ def test_list_names_everything():
     output = call("list").output
     for name in ("FedDualAvg", "centralized", "L1", "Nuclear", "LeastSquares", "lasso-IV", "haxby", "fco-fig12"):
         assert name in output
+    assert "gt-fig1" in output
+
+
+def test_a_run_over_a_graph(tmp_path):
+    values = ("mixing=chain", "dimension=30", "num-nonzero=3", "num-clients=4", "num-rounds=20", "plateau=gap")
+    chosen = [part for value in values for part in ("--set", value)]
+    result = call("run", "sparse-linear-graph", "--strategy", "DFedDAGT", *chosen, "--out", tmp_path / "run")
+    assert result.exit_code == 0, result.output
+    for metric in ("l1-error", "recovery-error", "gap", "consensus-error", "tracker-norm"):
+        assert metric in result.output
 
 
 def test_run_report_and_plot(tmp_path):

@@ -1,11 +1,15 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.metrics import consensus_error
 from flwr_fco.run_folder import read_run
-from flwr_fco.runs import STRATEGIES, RunSettings, parse_assignments, parse_value, run, save_run
+from flwr_fco.runs import STRATEGIES, Recorder, RunSettings, parse_assignments, parse_value, run, save_run
+from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy
 
 
@@ -122,3 +126,106 @@ def test_values_and_assignments():
     for bad in (["a"], ["=1"], ["a="], ["a=1", "a=2"]):
         with pytest.raises(ConfigurationError, match="--set"):
             parse_assignments(bad)
+
+
+def graph(strategy="DFedDAGT", seed=0, **values):
+    small = {"num_clients": 4, "dimension": 40, "num_nonzero": 4, "num_rounds": 20, "mirror_map": "p-norm(6)"}
+    given = {key.replace("_", "-"): value for key, value in {**small, **values}.items()}
+    return RunSettings.of("sparse-linear-graph", strategy, given, seed)
+
+
+def test_a_run_over_a_graph_reports_means_over_the_nodes():
+    own = graph(mixing="chain", structure_every=5, objective_every=20)
+    task = own.load()
+    recorder = Recorder(task, own)
+    points = []
+
+    def keep(number, arrays, metrics):
+        if number % 5 == 0:
+            points.append(recorder.strategy.node_primals())
+
+    objectives = task.clients
+    simulate(
+        recorder.strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=4,
+        num_rounds=20,
+        initial_arrays=task.initial_arrays(),
+        evaluate_fn=recorder.evaluate,
+        callbacks=[keep],
+        progress=False,
+    )
+    assert [line["round"] for line in recorder.history] == [0, 5, 10, 15, 20]
+    optimum = task.dataset.optimum
+    for line, nodes in zip(recorder.history[1:], points, strict=True):
+        assert line["l1-error"] == pytest.approx(np.abs(nodes - optimum).sum(axis=1).mean())
+        assert line["recovery-error"] == pytest.approx(np.linalg.norm(nodes - optimum, axis=1).mean())
+        assert line["gap"] == pytest.approx(0.5 * ((nodes - optimum) ** 2).sum(axis=1).mean())
+    assert recorder.history[-1]["consensus-error"] == pytest.approx(consensus_error(recorder.strategy.state.points))
+    assert recorder.history[-1]["tracker-norm"] > 0
+    assert ["objective" in line for line in recorder.history] == [True, False, False, False, True]
+    assert run(own).history == recorder.history
+
+
+def test_a_centralised_method_reports_its_output():
+    result = run(graph("FedDAGT"))
+    w = result.arrays["coefficients"]
+    assert result.history[-1]["l1-error"] == pytest.approx(np.abs(w - result.settings.load().dataset.optimum).sum())
+    assert "consensus-error" not in result.history[-1]
+
+
+def test_the_plateau_rule_halves_both_rates():
+    # Rates so large that the gap cannot fall below what it is after a few rounds.
+    values = {"mixing": "ring", "client_lr": 0.2, "num_rounds": 60, "noise": 30.0, "structure_every": 1}
+    free = run(graph(**values))
+    ruled = graph(plateau="gap", plateau_every=2, plateau_patience=3, **values)
+    result = run(ruled)
+    gaps = [line["gap"] for line in result.history if line["round"] % 2 == 0]
+    best, waited, halved = np.inf, 0, 0
+    for gap in gaps:
+        best, waited = (gap, 0) if gap < best else (best, waited + 1)
+        if waited == 3:
+            waited, halved = 0, halved + 1
+    assert halved > 0
+    recorder = Recorder(ruled.load(), ruled)
+    for line in result.history:
+        recorder.history.append(line)
+        if line["round"] % 2 == 0:
+            recorder._plateau(int(line["round"]), None, None)
+    assert recorder._plateau.scale == 0.5**halved
+    assert recorder.strategy.rates() == (0.2 * 0.5**halved, 0.5**halved)
+    first = next(i for i, (a, b) in enumerate(zip(free.history, result.history, strict=True)) if a != b)
+    assert 0 < first < 60
+    with pytest.raises(ConfigurationError, match=r"plateau='loss'.*l1-error"):
+        run(graph(plateau="loss"))
+
+
+def test_a_stretched_run_has_larger_batches_and_fewer_exchanges():
+    stretched = run(graph("FedDAGT", stretch=4, batch_size=10))
+    plain = run(graph("FedDAGT", num_rounds=5, batch_size=40))
+    assert [line["round"] for line in stretched.history] == [0, 12, 20]
+    assert stretched.history[-1]["l1-error"] == plain.history[-1]["l1-error"]
+
+
+def test_stages_restart_from_a_sparse_mean():
+    own = graph("MultistepReFedDAGT", stage_rounds=10, radius_squared=4e3, sparsity=4, restart_window=5)
+    result = run(own)
+    assert np.count_nonzero(result.arrays["coefficients"]) == 4
+    assert np.count_nonzero(run(replace(own, num_rounds=19)).arrays["coefficients"]) > 4
+    with pytest.raises(ConfigurationError, match=r"stage-rounds=10.*DFedDA has no stages.*MultistepReFedDAGT"):
+        graph("DFedDA", stage_rounds=10)
+
+
+def test_settings_of_a_graph_survive_and_others_keep_their_configuration():
+    own = graph(mixing="chain", plateau="gap", stretch=2)
+    assert RunSettings.from_config(own.to_config()) == own
+    assert not {"mirror-map", "stretch", "plateau", "stage-rounds"} & set(settings().to_config())
+
+
+def test_mirror_maps_by_name():
+    assert run(graph("FedDAGT", mirror_map="euclidean", client_lr=1e-3)).diverged == 0
+    for text in ("p-norm", "p-norm(x)", "entropy"):
+        with pytest.raises(ConfigurationError, match=f"mirror-map='{text}'".replace("(", r"\(").replace(")", r"\)")):
+            run(graph(mirror_map=text))
+    with pytest.raises(ConfigurationError, match="p=1"):
+        run(graph(mirror_map="p-norm(1)"))

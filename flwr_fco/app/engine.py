@@ -24,7 +24,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
 from flwr_fco.problems import data_directory
 from flwr_fco.run_folder import RunFolder, read_run
-from flwr_fco.runs import BASELINES, Recorder, RunResult, RunSettings, build_strategy
+from flwr_fco.runs import BASELINES, Recorder, RunResult, RunSettings
 
 __all__ = ["client_app", "run_with_flower", "server_app"]
 
@@ -136,12 +136,11 @@ def _serve(grid: Grid, context: Context) -> None:
     task = settings.load()
     folder = RunFolder(Path(str(context.run_config["folder"])), settings.to_config())
     recorder = Recorder(task, settings, sink=folder.add)
-    strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer)
     began = time.perf_counter()
-    result = strategy.start(
+    result = recorder.strategy.start(
         grid,
         ArrayRecord({name: Array(array) for name, array in task.initial_arrays().items()}),
-        settings.num_rounds,
+        settings.exchanges,
         evaluate_fn=recorder.evaluate,
         callbacks=[recorder.record],
     )

@@ -1,4 +1,4 @@
-"""The paper's experiments as data (one TOML each), rules that decide their claims, and what runs them."""
+"""The papers' experiments as data (one TOML each), rules that decide their claims, and what runs them."""
 
 from flwr_fco.experiments.definition import EXPERIMENTS, Claim, Definition, RunLine, load_definition
 from flwr_fco.experiments.reproduction import Report, Verdict, judge, reproduce

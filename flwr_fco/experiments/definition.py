@@ -37,7 +37,7 @@ class RunLine(NamedTuple):
     @property
     def rates(self) -> str:
         """The client's and the server's learning rate."""
-        if self.strategy in BASELINES:
+        if self.strategy in BASELINES or "client-lr" not in self.settings:
             return "none"
         return f"({self.settings['client-lr']:g}, {self.settings['server-lr']:g})"
 
@@ -95,6 +95,9 @@ class Definition:
     claims : tuple of Claim
     gap : bool, default False
         Whether the runs also report ``gap``, the objective above the centralized optimum.
+    table : mapping
+        A metric's values at some rounds, beside those that somebody else reached: ``metric``, ``rounds``, ``source``
+        and ``known``, a list of numbers for each label that has one. Empty: no such table.
     """
 
     name: str
@@ -108,6 +111,7 @@ class Definition:
     claims: tuple[Claim, ...]
     gap: bool = False
     quick: Mapping[str, Any] = field(default_factory=dict)
+    table: Mapping[str, Any] = field(default_factory=dict)
 
     def quick_version(self) -> Definition:
         """Return the same experiment with fewer rounds, seeds and runs, and the claims that it can decide."""
@@ -160,7 +164,7 @@ class Definition:
 def _names() -> tuple[str, ...]:
     folder = resources.files("flwr_fco.experiments") / "definitions"
     names = [entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")]
-    return tuple(sorted(names, key=lambda name: (len(name), name)))
+    return tuple(sorted(names, key=lambda name: (name.partition("-")[0], len(name), name)))
 
 
 #: Names of all experiments.
@@ -222,6 +226,7 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
         tuple(claims),
         bool(data.get("gap", False)),
         data["quick"],
+        data.get("table", {}),
     )
 
 

@@ -23,10 +23,10 @@ from flwr_fco.problems import solve_baseline
 from flwr_fco.report import draw_curves, draw_scatter
 from flwr_fco.runs import BASELINES, RunSettings, run
 
-__all__ = ["Report", "Verdict", "judge", "reproduce", "verdict_table"]
+__all__ = ["Report", "Verdict", "judge", "reproduce", "value_table", "verdict_table"]
 
 #: Metrics that figures show on a logarithmic axis.
-_LOGARITHMIC = frozenset({"recovery-error", "objective", "gap", "validation-mse"})
+_LOGARITHMIC = frozenset({"recovery-error", "objective", "gap", "validation-mse", "l1-error", "consensus-error"})
 
 
 @dataclass(frozen=True)
@@ -173,7 +173,10 @@ def reproduce(
     (folder / "verdicts.json").write_text(
         json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8"
     )
-    (folder / "verdicts.md").write_text(verdict_table(definition, verdicts), encoding="utf-8")
+    text = verdict_table(definition, verdicts)
+    if definition.table:
+        text += "\n" + value_table(definition, outcomes)
+    (folder / "verdicts.md").write_text(text, encoding="utf-8")
     _draw(definition, outcomes, folder / "figure.png")
     return Report(definition, verdicts, outcomes, folder, seconds)
 
@@ -219,6 +222,54 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def value_table(definition: Definition, outcomes: Outcomes) -> str:
+    """Return what each run measured at the rounds of the definition's table, beside the known values.
+
+    Parameters
+    ----------
+    definition : Definition
+    outcomes : mapping of str to sequence of Outcome
+        By label, then by seed.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from flwr_fco.experiments import load_definition
+    >>> definition = load_definition("gt-fig1")
+    >>> line = definition.runs[0]
+    >>> history = [{"round": float(r), "l1-error": 300.0 / r} for r in (100, 300, 1000, 3000)]
+    >>> table = value_table(replace(definition, runs=(line,)), {line.label: [Outcome(history)]})
+    >>> table.splitlines()[2].partition(" | known")[0]
+    '| l1-error after round | 100 | 300 | 1,000 | 3,000'
+    """
+    table = definition.table
+    metric, rounds, known = table["metric"], table["rounds"], table.get("known", {})
+    lines = [
+        f"Mean [smallest, largest] over the seeds{'; known: ' + table['source'] if known else ''}.",
+        "",
+        f"| {metric} after round | " + " | ".join(f"{when:,}" for when in rounds) + (" | known |" if known else " |"),
+        "|---" * (len(rounds) + 1 + bool(known)) + "|",
+    ]
+    for line in definition.runs:
+        cells = [_band([_value_at(own, metric, when) for own in outcomes[line.label]]) for when in rounds]
+        if known:
+            cells.append(" / ".join(f"{value:g}" for value in known.get(line.label, [])))
+        lines.append(f"| {line.label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _value_at(outcome: Outcome, metric: str, when: float) -> float:
+    """Return the value at the last evaluation up to a round; NaN for a run that was cut before it."""
+    rounds, values = outcome.series(metric)
+    reached = np.flatnonzero(rounds <= when)
+    cut = outcome.diverged and outcome.diverged <= when
+    return math.nan if cut or not reached.size else float(values[reached[-1]])
 
 
 def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:

@@ -410,6 +410,85 @@ def ratio(
     return Measurement(values, all(at_least <= value <= at_most for value in values), f"{metric} / {to}")
 
 
+def final_ratio(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    than: str,
+    metric: str,
+    at_least: float = 0.0,
+    at_most: float = math.inf,
+    window: int = 1,
+) -> Measurement:
+    """Ask that a run's final metric over that of another one is in a range, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, than, metric : str
+    at_least, at_most : float
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+        NaN where a run diverged.
+
+    Examples
+    --------
+    >>> one, two = Outcome([{"round": 1.0, "gap": 4.0}]), Outcome([{"round": 1.0, "gap": 1.0}])
+    >>> final_ratio({"a": [one], "b": [two]}, run="a", than="b", metric="gap", at_least=2.0).values
+    [4.0]
+    """
+    pairs = zip(outcomes[run], outcomes[than], strict=True)
+    values = [own.final(metric, window) / max(other.final(metric, window), 1e-300) for own, other in pairs]
+    return Measurement(
+        values, all(at_least <= value <= at_most for value in values), f"final {metric}, over that of {than}"
+    )
+
+
+def rounds_ratio(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    than: str,
+    metric: str,
+    below: float,
+    at_least: float = 0.0,
+    at_most: float = math.inf,
+) -> Measurement:
+    """Ask that the rounds a run takes until a metric is below a level, over those of another, are in a range.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, than, metric : str
+    below : float
+        The level; the first evaluated round with a smaller or equal value counts.
+    at_least, at_most : float
+
+    Returns
+    -------
+    Measurement
+        Infinite where the run does not get there, NaN where the other one does not.
+
+    Examples
+    --------
+    >>> slow, fast = Outcome([{"round": 8.0, "gap": 1.0}]), Outcome([{"round": 2.0, "gap": 1.0}])
+    >>> rounds_ratio({"a": [slow], "b": [fast]}, run="a", than="b", metric="gap", below=1.0, at_most=5.0).values
+    [4.0]
+    """
+    values = []
+    for own, other in zip(outcomes[run], outcomes[than], strict=True):
+        mine, theirs = _first(own, metric, below), _first(other, metric, below)
+        values.append(math.nan if math.isinf(theirs) else mine / theirs)
+    return Measurement(
+        values,
+        all(at_least <= value <= at_most for value in values),
+        f"rounds until {metric} <= {below:g}, over those of {than}",
+    )
+
+
 def share(
     outcomes: Outcomes,
     *,
@@ -457,6 +536,13 @@ def share(
     )
 
 
+def _first(outcome: Outcome, metric: str, below: float) -> float:
+    """Return the first evaluated round with a value of at most `below`; infinite if there is none."""
+    rounds, values = outcome.series(metric)
+    found = np.flatnonzero(values <= below)
+    return float(rounds[found[0]]) if found.size else math.inf
+
+
 def _settled(outcome: Outcome, metric: str, at_least: float, at_most: float) -> float:
     """Return the first round from which the metric is between the bounds to the end; infinite if there is none."""
     if outcome.diverged:
@@ -474,10 +560,12 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "faster": faster,
         "final-better": final_better,
         "final-close": final_close,
+        "final-ratio": final_ratio,
         "final-within": final_within,
         "never-reaches": never_reaches,
         "ratio": ratio,
         "reaches": reaches,
+        "rounds-ratio": rounds_ratio,
         "share": share,
         "shrinks": shrinks,
         "stays-stable": stays_stable,

@@ -269,7 +269,7 @@ class MultistepReFedDAGT(ReFedDAGT):
     radius_squared : float, optional
         Q_0, the first radius; without it and without radii in the stages there is no ball.
     sparsity : int, optional
-        s: entries that a reference keeps, and that the output keeps (``output="last"`` within a stage keeps all).
+        s: entries that a reference keeps, and that an average as output keeps; ``output="last"`` keeps all of a point.
     restart_window : int, optional
         Take the reference from the mean over the last so many rounds of a stage; by default over all of them. The
         authors' experiments take 100.
@@ -405,6 +405,10 @@ class MultistepReFedDAGT(ReFedDAGT):
         log(INFO, "Stage %s begins, radius_squared = %s", self._stage, self.radius_of(self._stage))
 
     # --- saving and the look ----------------------------------------------------------------------------------
+
+    def output_point(self, state: TrackingState) -> Vector:
+        """Return the output; the last point keeps all its entries, so it is sparse right after a restart only."""
+        return self.retrieve(state) if self.output == "last" else super().output_point(state)
 
     def round_metrics(self) -> dict[str, float | int]:
         """Return the metrics of FedDA-GT and the stage."""

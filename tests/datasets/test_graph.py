@@ -1,14 +1,20 @@
 """The sparse regressions over a graph: closed forms against samples and against each other."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.integrate import quad
 from scipy.optimize import approx_fprime
+from scipy.special import expit
+from scipy.stats import norm
 
+from flwr_fco.datasets import graph as module
 from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.errors import ConfigurationError
 
 SMALL = {"num_clients": 4, "dimension": 12, "sparsity": 3}
-PROBLEMS = [sparse_linear_graph(**SMALL), sparse_logistic_graph(scale=2.0, spread=1.5, **SMALL)]
+PROBLEMS = [sparse_linear_graph(**SMALL), sparse_logistic_graph(scale=0.5, spread=0.7, **SMALL)]
 
 
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
@@ -83,6 +89,7 @@ def test_the_paper_s_size():
         (lambda: sparse_logistic_graph(num_clients=3), "in pairs"),
         (lambda: sparse_linear_graph(noise=-1.0), "noise=-1.0"),
         (lambda: sparse_linear_graph(num_clients=0), "num_clients=0"),
+        (lambda: sparse_linear_graph(sampling="all"), "sampling='all'"),
         (lambda: PROBLEMS[0].objective(4), "no client 4"),
         (lambda: PROBLEMS[0].objective(1, l2=1.0), "no options"),
     ],
@@ -90,3 +97,45 @@ def test_the_paper_s_size():
 def test_refusals_name_the_value(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+@pytest.mark.parametrize("place", ["far", "own", "zero"])
+def test_gradients_drawn_at_once_have_the_distribution_of_those_of_examples(problem, place):
+    w = {"far": 0.5 * np.random.default_rng(3).standard_normal(12), "own": problem.own_model(1), "zero": np.zeros(12)}
+    count, found = 6_000, []
+    for sampling in ("examples", "gradients"):
+        objective = replace(problem, sampling=sampling).objective(1)
+        batches = objective.minibatches(np.random.default_rng(4), 5, steps=count)
+        found.append(np.array([objective.gradient(w[place], batch) for batch in batches]))
+    examples, gradients = found
+    sizes = examples.std(axis=0).max()
+    assert np.abs(examples.mean(axis=0) - gradients.mean(axis=0)).max() < 6 * sizes / np.sqrt(count)
+    covariances = [np.cov(sample.T) for sample in found]
+    assert np.abs(covariances[0] - covariances[1]).max() < 10 * sizes**2 / np.sqrt(count)
+    # Beyond the covariance: the tails of each coordinate, and of the length.
+    for part in (lambda sample: np.abs(sample), lambda sample: np.linalg.norm(sample, axis=1, keepdims=True)):
+        tails = [np.quantile(part(sample), [0.1, 0.5, 0.9, 0.99], axis=0) for sample in found]
+        np.testing.assert_allclose(tails[0], tails[1], rtol=0.12, atol=0.02 * sizes)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+def test_gradients_drawn_at_once_are_repeatable(problem):
+    objective = replace(problem, sampling="gradients").objective(2)
+    first, second = objective.minibatches(np.random.default_rng(5), 10, steps=2)
+    w = np.ones(12)
+    assert np.array_equal(objective.gradient(w, first), objective.gradient(w, first))
+    assert not np.array_equal(objective.gradient(w, first), objective.gradient(w, second))
+    out = np.ones(12)
+    objective.add_gradient(w, first, -0.5, out)
+    np.testing.assert_allclose(out, 1.0 - 0.5 * objective.gradient(w, first))
+
+
+@pytest.mark.parametrize("spread", [0.01, 1.0, 1.001, 5.0, 164.0])
+def test_the_mean_slope_is_the_integral(spread):
+    def integrand(margin):
+        return expit(margin) * expit(-margin) * norm.pdf(margin / spread) / spread
+
+    ends = min(40.0, 12.0 * spread)
+    expected = quad(integrand, -ends, ends, epsabs=0.0, epsrel=1e-12, limit=500, points=[0.0])[0]
+    assert module._mean_slope(spread) == pytest.approx(expected, rel=1e-10)

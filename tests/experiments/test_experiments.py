@@ -7,7 +7,7 @@ import pytest
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.experiments import EXPERIMENTS, Claim, Definition, Outcome, RunLine, judge, load_definition, reproduce
 from flwr_fco.experiments.definition import _parse
-from flwr_fco.experiments.reproduction import verdict_table
+from flwr_fco.experiments.reproduction import value_table, verdict_table
 
 SMALL = """
 title = "Small"
@@ -83,7 +83,8 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 
 
 def test_the_papers_figures_are_there():
-    assert {f"fco-fig{number}" for number in range(1, 15)} | {"fco-theorems"} == set(EXPERIMENTS)
+    first = {f"fco-fig{number}" for number in range(1, 15)} | {"fco-theorems"}
+    assert first | {"gt-fig1", "gt-fig2", "gt-theory"} == set(EXPERIMENTS)
 
 
 def test_the_printed_settings():
@@ -191,6 +192,32 @@ def test_definitions_that_do_not_fit_together_are_refused():
     data["claims"][0]["rule"] = "wish"
     with pytest.raises(ConfigurationError, match="wish"):
         _parse("small", data)
+
+
+def test_a_table_sets_values_beside_known_ones():
+    table = {"metric": "gap", "rounds": [1, 20], "source": "a book", "known": {"good": [3, 0.25]}}
+    definition = replace(small(), runs=small().runs[:2], table=table)
+    good = [Outcome([{"round": r, "gap": 4.0 / r * factor} for r in (1.0, 2.0, 16.0)]) for factor in (1.0, 3.0)]
+    bad = [Outcome([{"round": 1.0, "gap": 7.0}], diverged=2)] * 2
+    lines = value_table(definition, {"good": good, "bad": bad}).splitlines()
+    assert "a book" in lines[0]
+    assert lines[4:] == ["| good | 8 [4, 12] | 0.5 [0.25, 0.75] | 3 / 0.25 |", "| bad | 7 | none (diverged) |  |"]
+
+
+def test_the_second_papers_printed_settings():
+    """Section 7 and D: M = 16, d = 1,024, s = 16, p = 12, K = 10, batch 10, a chain."""
+    for name in ("gt-fig1", "gt-fig2"):
+        definition = load_definition(name)
+        for line in definition.runs:
+            own = definition.run_settings(line, 0)
+            data = own.load().dataset
+            assert (data.num_clients, data.dimension, data.sparsity) == (16, 1024, 16)
+            assert (own.local_steps, own.batch_size, own.clients_per_round, own.num_rounds) == (10, 10, 0, 3000)
+            assert own.stretch == (16 if line.label.endswith("M x batch") else 1)
+            graph = line.strategy.startswith("D")
+            assert own.strategy_options.get("mixing") == ("chain" if graph else None)
+            geometry = "euclidean" if line.strategy in ("DFedMid", "FastFedDA", "CFedDA") else "p-norm(12)"
+            assert own.mirror_map == geometry
 
 
 @pytest.mark.parametrize("name", ["fco-fig3", "fco-fig6", "fco-theorems"])

@@ -58,6 +58,49 @@ BLOWN = run(0.0, 9.0, diverged=1)
         ),
         ("stays-stable", {"run": "a"}, {"a": GOOD}, {"a": BLOWN}),
         (
+            "final-ratio",
+            {"run": "a", "than": "b", "metric": "f1", "at_least": 3.0, "at_most": 5.0},
+            {"a": run(9, 4), "b": run(5, 1)},
+            {"a": run(9, 4), "b": run(1, 2)},
+        ),
+        (
+            "final-ratio",
+            {"run": "a", "than": "b", "metric": "f1", "at_most": 5.0, "window": 2},
+            {"a": run(9, 4, 6), "b": run(5, 1, 1)},
+            {"a": run(9, 4, 7), "b": run(5, 1, 1)},
+        ),
+        (
+            "final-ratio",
+            {"run": "a", "than": "b", "metric": "f1", "at_most": 5.0},
+            {"a": run(1), "b": run(1)},
+            {"a": BLOWN, "b": run(1)},
+        ),
+        (
+            "rounds-ratio",
+            {"run": "a", "than": "b", "metric": "f1", "below": 1.0, "at_most": 2.0},
+            {"a": run(9, 9, 9, 9, 1), "b": run(9, 9, 1)},
+            {"a": run(9, 9, 9, 9, 9, 1), "b": run(9, 9, 1)},
+        ),
+        (
+            "rounds-ratio",
+            {"run": "a", "than": "b", "metric": "f1", "below": 1.0, "at_least": 2.0},
+            {"a": run(9, 9, 9, 9, 1), "b": run(9, 9, 1)},
+            {"a": run(9, 9, 9, 1), "b": run(9, 9, 1)},
+        ),
+        # Who never gets there has no ratio that holds.
+        (
+            "rounds-ratio",
+            {"run": "a", "than": "b", "metric": "f1", "below": 1.0, "at_most": 2.0},
+            {"a": run(9, 1), "b": run(9, 1)},
+            {"a": run(9, 9), "b": run(9, 1)},
+        ),
+        (
+            "rounds-ratio",
+            {"run": "a", "than": "b", "metric": "f1", "below": 1.0, "at_most": 2.0},
+            {"a": run(9, 1), "b": run(9, 1)},
+            {"a": run(9, 1), "b": run(9, 9)},
+        ),
+        (
             "faster",
             {"run": "a", "than": ["b"], "metric": "f1", "at_least": 1.0, "factor": 1.5},
             {"a": GOOD, "b": run(0, 0, 0, 1)},

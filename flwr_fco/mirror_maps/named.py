@@ -1,0 +1,54 @@
+"""Mirror maps by a text, for settings that are words: command lines and TOML files."""
+
+from __future__ import annotations
+
+import re
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps.base import Euclidean, MirrorMap
+from flwr_fco.mirror_maps.p_norm import PNorm
+
+__all__ = ["named_map"]
+
+
+def named_map(text: str, dimension: int) -> MirrorMap:
+    """Return the mirror map that a text describes.
+
+    Parameters
+    ----------
+    text : str
+        ``"euclidean"``, ``"p-norm(12)"`` with any p, or ``"p-norm(2 log d)"``, the theory's p.
+    dimension : int
+        d.
+
+    Returns
+    -------
+    MirrorMap
+
+    Raises
+    ------
+    ConfigurationError
+        If the text is none of these, or p is out of range.
+
+    Examples
+    --------
+    >>> named_map("p-norm(12)", 1024).p
+    12.0
+    >>> round(named_map("p-norm(2 log d)", 1024).p, 2)
+    13.86
+    """
+    if text == "euclidean":
+        return Euclidean()
+    found = re.fullmatch(r"p-norm\(\s*([^)]*?)\s*\)", text)
+    if found is not None and found[1] == "2 log d":
+        return PNorm.for_dimension(dimension)
+    try:
+        return PNorm(float(found[1] if found is not None else ""))
+    except ValueError as error:
+        # A p out of range is a ConfigurationError of the map, which says so itself.
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(
+            f"mirror-map={text!r}; expected 'euclidean', 'p-norm(P)' with a number, such as 'p-norm(12)', or "
+            "'p-norm(2 log d)'"
+        ) from None
