@@ -231,15 +231,15 @@ def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
     else:
         found = RULES[claim.rule](outcomes, **arguments)
     text = ", ".join(f"{key}={_plain(value)}" for key, value in claim.arguments.items())
-    subject = claim.arguments.get("run")
-    rates = {line.rates for line in definition.runs if line.label == subject}
+    subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
+    rates = list(dict.fromkeys(line.rates for line in definition.runs if line.label in subjects))
     return Verdict(
         claim.name,
         claim.sentence,
         claim.number,
         f"{found.meaning}: {_band(found.values)}",
         tuple(found.values),
-        rates.pop() if rates else "all of the grid",
+        "; ".join(rates) or "all of the grid",
         found.holds,
         f"{claim.rule}({text})",
         claim.note,
@@ -341,4 +341,12 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         }
         for label, runs in outcomes.items()
     }
-    draw_curves(curves, definition.panels, definition.title, path, levels=baselines, logarithmic=_LOGARITHMIC)
+    draw_curves(
+        curves,
+        definition.panels,
+        definition.title,
+        path,
+        levels=baselines,
+        logarithmic=_LOGARITHMIC,
+        limits=definition.limits,
+    )
