@@ -175,9 +175,9 @@ def main() -> None:
     parts = [
         "# The rates of the experiments, tuned over the paper's grids\n",
         "Written by `python docs/tune_rates.py sweeps`; nothing here is typed by hand. A score is the mean recovery "
-        "error over the last 100 rounds (B.2, B.3), the objective on the held-out sessions at the end (B.4), or the mean training objective "
-        "over the last 10 checkpoints (B.5); a mean over the seeds. The best pair of each method is bold. The minutes "
-        "are of one core of a machine in use.\n",
+        "error over the last 100 rounds (B.2, B.3), the objective on the held-out sessions at the end (B.4), or the "
+        "mean training objective over the last 10 checkpoints (B.5); a mean over the seeds. The best pair of each "
+        "method is bold. The minutes are of one core of a machine in use.\n",
         *tables(options.sweeps),
     ]
     PAGE.write_text("\n".join(parts), encoding="utf-8")
