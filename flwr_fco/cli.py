@@ -199,6 +199,9 @@ def run_command(
                 result = run_with_flower(chosen, folder, on_round=advance)
             else:
                 result = run(chosen, on_round=advance)
+            if not result.diverged:
+                # A baseline has no rounds of its own.
+                advance(chosen.num_rounds)
         save_run(result, folder)
         console = _console()
         scores = Table(title=f"{problem}, {strategy}, seed {chosen.seed}", title_justify="left")

@@ -212,7 +212,10 @@ def draw_heat_map(
     figure = _figure(1.1 * len(from_columns) + 2.2, 0.7 * len(from_rows) + 1.8)
     place = figure.subplots()
     shown = np.where(finite, table, np.nan)
-    image = place.imshow(shown, cmap="viridis" if largest else "viridis_r", aspect="auto")
+    # One trial that nearly diverged would leave a single colour to all the others.
+    low, high = shown[finite].min(initial=math.inf), shown[finite].max(initial=-math.inf)
+    scale = "log" if 0 < low and low * 30 < high else "linear"
+    image = place.imshow(shown, cmap="viridis" if largest else "viridis_r", aspect="auto", norm=scale)
     for i, j in np.ndindex(table.shape):
         if finite[i, j]:
             frame = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5}

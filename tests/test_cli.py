@@ -164,6 +164,7 @@ def test_long_work_shows_how_far_it_is(tmp_path):
     one = ("--set", "num-rounds=3", "--set", "client-lr=0.01")
     commands = [
         (("run", "lasso-small", *one), "3/3"),
+        (("run", "lasso-small", "--strategy", "local"), "200/200"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--engine", "in-process", *one), "1/1"),
         (("reproduce", "fco-theorems", "--quick"), "2/2"),
     ]

@@ -77,7 +77,8 @@ def small():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_can_be_run_and_has_a_quick_version(name):
     definition = load_definition(name)
-    assert len(definition.seeds) >= 2
+    assert len(definition.seeds) >= (3 if name.startswith("fco-") else 2)
+    assert set(definition.limits) <= set(definition.panels)
     for line in definition.runs:
         definition.run_settings(line, 0)
     for claim in definition.claims:
