@@ -143,6 +143,8 @@ def draw_scatter(
     y: str,
     title: str,
     path: Path,
+    *,
+    boxes: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({}),
 ) -> None:
     """Draw a dot for each setting: a row for each group, a column for each moment.
 
@@ -157,6 +159,8 @@ def draw_scatter(
     title : str
     path : Path
         The PNG.
+    boxes : mapping of str to mapping of str to (low, high)
+        By group, then by axis: the region that a claim is about, shaded at the last moment.
 
     Raises
     ------
@@ -172,6 +176,12 @@ def draw_scatter(
             place.set_title(f"{group}, {moment}", fontsize=8)
             place.grid(alpha=0.25)
             place.set_xlim(-0.03, 1.03)
+    shown = axes[0, 0].get_ylim()
+    for row, group in zip(axes, points, strict=True):
+        if group in boxes:
+            (left, right), (bottom, top) = (boxes[group].get(name, (0.0, 1.0)) for name in (x, y))
+            row[-1].fill_between([left, right], bottom, top, color="C2", alpha=0.15, linewidth=0, zorder=0)
+    axes[0, 0].set_ylim(shown)
     figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
     figure.suptitle(title, fontsize=11)
@@ -214,7 +224,7 @@ def draw_heat_map(
     shown = np.where(finite, table, np.nan)
     # One trial that nearly diverged would leave a single colour to all the others.
     low, high = shown[finite].min(initial=math.inf), shown[finite].max(initial=-math.inf)
-    scale = "log" if 0 < low and low * 30 < high else "linear"
+    scale = "log" if low > 0 and low * 30 < high else "linear"
     image = place.imshow(shown, cmap="viridis" if largest else "viridis_r", aspect="auto", norm=scale)
     for i, j in np.ndindex(table.shape):
         if finite[i, j]:

@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -330,7 +330,12 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
             for group, labels in groups.items()
             if group not in baselines
         }
-        draw_scatter(points, [f"round {when}" for when in moments], x, y, definition.title, path)
+        boxes: dict[str, Mapping[str, Sequence[float]]] = {}
+        for claim in definition.claims:
+            if claim.rule == "share":
+                boxes.setdefault(claim.arguments["group"], claim.arguments["bounds"])
+        titles = [f"round {when}" for when in moments]
+        draw_scatter(points, titles, x, y, definition.title, path, boxes=boxes)
         return
     curves = {
         label: {
