@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all reproduce-quick test-lowest check bench pictures clean
+.PHONY: help install run test test-all reproduce reproduce-quick test-lowest check bench pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,10 @@ bench: $(INSTALLED) ## Run the benchmarks in their quick mode (BENCH= for the fu
 
 reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
 	$(BIN)/flwr-fco reproduce all --quick --quiet --out .run/reproduce-quick
+
+reproduce: $(INSTALLED) ## Run all experiments in full (an hour of one core; goes on where it was stopped) and write docs/reproduction
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/flwr-fco reproduce all --out .run/reproduce
+	$(BIN)/python docs/collect_reproduction.py .run/reproduce
 
 pictures: $(INSTALLED) ## Draw the pictures of the README again
 	$(BIN)/python -m flwr_fco.app.main_job --picture docs/images/main-job.png

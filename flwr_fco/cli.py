@@ -39,6 +39,7 @@ Assignments = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="A setting; may be given several times."),
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of data, split, samples and minibatches.")]
+OfSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Only the runs of this seed.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
@@ -48,8 +49,15 @@ def _errors() -> Iterator[None]:
     try:
         yield
     except CompositeError as error:
-        Console(stderr=True, soft_wrap=True).print(f"[red]Error:[/red] {_escaped(str(error))}", highlight=False)
+        _complain(str(error))
         raise typer.Exit(BAD_INPUT if isinstance(error, ValueError | FileNotFoundError) else FAILED) from error
+    except (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+        _complain(f"{error.filename} cannot be written: {error.strerror}. Give another place by --out")
+        raise typer.Exit(BAD_INPUT) from error
+
+
+def _complain(text: str) -> None:
+    Console(stderr=True, soft_wrap=True).print(f"[red]Error:[/red] {_escaped(text)}", highlight=False)
 
 
 @contextmanager
@@ -64,35 +72,25 @@ def _progress(total: int, what: str, quiet: bool) -> Iterator[Callable[[int], No
 
 
 @app.command("list")
-def list_() -> None:
+def list_(
+    seed: Annotated[
+        int | None, typer.Option("--seed", min=0, help="Load every problem with this seed and say how large it is.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write it to this Markdown file too.")] = None,
+    quiet: Quiet = False,
+) -> None:
     """List strategies, baselines, regularizers, objectives, problems and experiments.
 
-    Example: `flwr-fco list`
+    Examples
+    --------
+    `flwr-fco list`
+
+    `flwr-fco list --seed 3 --out list.md`
     """
     with _errors():
-        from flwr_fco import objectives, regularizers
-        from flwr_fco.experiments import EXPERIMENTS, load_definition
-        from flwr_fco.problems import PROBLEMS
-        from flwr_fco.runs import BASELINES, STRATEGIES
-
-        def documented(module: Any, base: type) -> dict[str, str]:
-            found = {name: getattr(module, name) for name in module.__all__}
-            return {
-                name: _first_line(kind)
-                for name, kind in found.items()
-                if isinstance(kind, type) and issubclass(kind, base) and kind is not base
-            }
-
-        parts = {
-            "Strategies": {name: _first_line(kind) for name, kind in STRATEGIES.items()},
-            "Baselines": BASELINES,
-            "Regularizers": documented(regularizers, regularizers.Regularizer),
-            "Objectives": documented(objectives, objectives.Objective),
-            "Problems": {
-                name: f"{problem.description} [{', '.join(problem.options())}]" for name, problem in PROBLEMS.items()
-            },
-            "Experiments": {name: load_definition(name).title for name in EXPERIMENTS},
-        }
+        parts = _everything()
+        if seed is not None:
+            parts["Problems"] = _with_sizes(parts["Problems"], seed, quiet)
         console = _console()
         for title, entries in parts.items():
             table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -102,6 +100,64 @@ def list_() -> None:
                 table.add_row(name, _escaped(text))
             console.print(table)
             console.print()
+        if out is not None:
+            from flwr_fco.report import markdown_table
+
+            tables = [
+                f"## {title}\n\n{markdown_table([{'name': name, 'what': text} for name, text in entries.items()])}\n"
+                for title, entries in parts.items()
+            ]
+            _write(out, "\n".join(tables))
+
+
+def _everything() -> dict[str, dict[str, str]]:
+    """Return what there is: title to name to a line about it."""
+    from flwr_fco import objectives, regularizers
+    from flwr_fco.experiments import EXPERIMENTS, load_definition
+    from flwr_fco.problems import PROBLEMS
+    from flwr_fco.runs import BASELINES, STRATEGIES
+
+    def documented(module: Any, base: type) -> dict[str, str]:
+        found = {name: getattr(module, name) for name in module.__all__}
+        return {
+            name: _first_line(kind)
+            for name, kind in found.items()
+            if isinstance(kind, type) and issubclass(kind, base) and kind is not base
+        }
+
+    return {
+        "Strategies": {name: _first_line(kind) for name, kind in STRATEGIES.items()},
+        "Baselines": BASELINES,
+        "Regularizers": documented(regularizers, regularizers.Regularizer),
+        "Objectives": documented(objectives, objectives.Objective),
+        "Problems": {
+            name: f"{problem.description} [{', '.join(problem.options())}]" for name, problem in PROBLEMS.items()
+        },
+        "Experiments": {name: load_definition(name).title for name in EXPERIMENTS},
+    }
+
+
+def _with_sizes(problems: dict[str, str], seed: int, quiet: bool) -> dict[str, str]:
+    """Return the problems' lines with the sizes that their data have for a seed."""
+    from flwr_fco.problems import load_task
+
+    found = {}
+    with _progress(len(problems), f"loading with seed {seed}", quiet) as advance:
+        for number, (name, text) in enumerate(problems.items(), start=1):
+            try:
+                task = load_task(name, seed)
+                sizes = [client.num_examples for client in task.clients]
+                size = (
+                    f"seed {seed}: {len(sizes)} clients with {min(sizes)} to {max(sizes)} examples, "
+                    f"{sum(sizes)} in all, {task.layout.size} parameters"
+                )
+            except DataNotFoundError:
+                size = f"seed {seed}: its files are not here"
+            except ConfigurationError as error:
+                size = f"seed {seed}: {error}"
+            found[name] = f"{text}; {size}"
+            advance(number)
+    return found
 
 
 @app.command("run")
@@ -143,6 +199,9 @@ def run_command(
                 result = run_with_flower(chosen, folder, on_round=advance)
             else:
                 result = run(chosen, on_round=advance)
+            if not result.diverged:
+                # A baseline has no rounds of its own.
+                advance(chosen.num_rounds)
         save_run(result, folder)
         console = _console()
         scores = Table(title=f"{problem}, {strategy}, seed {chosen.seed}", title_justify="left")
@@ -258,7 +317,9 @@ def _heat_maps(
 
 @app.command()
 def reproduce(
-    experiment: Annotated[str, typer.Argument(help="An experiment of `flwr-fco list`, or `all`.")],
+    experiment: Annotated[
+        str, typer.Argument(help="An experiment of `flwr-fco list`, a pattern such as `'fco-fig1*'`, or `all`.")
+    ],
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer rounds, two seeds, one claim, which must hold (else exit code 1).")
     ] = False,
@@ -267,26 +328,29 @@ def reproduce(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Run one of the paper's experiments, or all: data, figure and a table of verdicts.
+    """Run one of the papers' experiments, or several: data, figure and a table of verdicts.
 
-    Examples (with `all`, experiments whose data files are absent are skipped with a message):
+    Examples (with `all` or a pattern each gets its own folder in `--out`, and those whose data files are absent are
+    skipped with a message):
 
     `flwr-fco reproduce fco-fig3 --out results/fco-fig3 --workers 2`
+
+    `flwr-fco reproduce "fco-*" --out results`
 
     `flwr-fco reproduce all --quick`
     """
     with _errors():
-        from flwr_fco.experiments import EXPERIMENTS
+        from flwr_fco.experiments import EXPERIMENTS, select_experiments
 
-        everything = experiment == "all"
+        alone = experiment in EXPERIMENTS
         base = out or Path("results")
         held = True
-        for name in EXPERIMENTS if everything else [experiment]:
-            folder = base / name if everything else out or base / (name + ("-quick" if quick else ""))
+        for name in select_experiments(experiment):
+            folder = (out or base / (name + ("-quick" if quick else ""))) if alone else base / name
             try:
                 held = _reproduce(name, quick, seed, folder, workers, quiet) and held
             except DataNotFoundError as error:
-                if not everything:
+                if alone:
                     raise
                 _console().print(f"{name} skipped: {error}", highlight=False, markup=False)
         if quick and not held:
@@ -324,11 +388,16 @@ def _reproduce(name: str, quick: bool, seed: int | None, folder: Path, workers: 
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     metric: Annotated[list[str] | None, typer.Option(help="May be given several times; default: all.")] = None,
+    seed: OfSeed = None,
     out: Annotated[Path, typer.Option(help="The PNG.")] = Path("runs.png"),
 ) -> None:
     """Draw the metrics of runs against the rounds; runs that differ in the seed alone become a band.
 
-    Example: `flwr-fco plot runs/lasso-I-FedDualAvg-0 runs/lasso-I-FedMid-0 --metric f1 --out f1.png`
+    Examples
+    --------
+    `flwr-fco plot runs/lasso-I-FedDualAvg-0 runs/lasso-I-FedMid-0 --metric f1 --out f1.png`
+
+    `flwr-fco plot runs/* --seed 3`
     """
     with _errors():
         import numpy as np
@@ -336,7 +405,8 @@ def plot(
         from flwr_fco.report import draw_curves
         from flwr_fco.runs import BASELINES
 
-        records = _read(runs)
+        chosen = _read(runs, seed)
+        records = [record for _, record in chosen]
         known = list({key: None for record in records for line in record.metrics for key in line if key != "round"})
         wanted = metric or known
         unknown = [name for name in wanted if name not in known]
@@ -344,7 +414,7 @@ def plot(
             raise ConfigurationError(f"metric={unknown[0]!r}; these runs have {', '.join(known)}")
         groups: dict[str, list[RunRecord]] = {}
         labels: dict[str, str] = {}
-        for path, record in zip(runs, records, strict=True):
+        for path, record in chosen:
             key = json.dumps({k: v for k, v in record.config.items() if k != "seed"}, sort_keys=True)
             groups.setdefault(key, []).append(record)
             labels.setdefault(key, path.name)
@@ -366,11 +436,16 @@ def plot(
 @app.command()
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    seed: OfSeed = None,
     out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file too.")] = None,
 ) -> None:
     """Print the final metrics of runs beside each other.
 
-    Example: `flwr-fco report runs/* --out report.md`
+    Examples
+    --------
+    `flwr-fco report runs/* --out report.md`
+
+    `flwr-fco report runs/* --seed 3`
     """
     with _errors():
         from flwr_fco.report import markdown_table
@@ -383,22 +458,32 @@ def report(
                 "seed": record.config.get("seed", ""),
                 **record.metrics[-1],
             }
-            for path, record in zip(runs, _read(runs), strict=True)
+            for path, record in _read(runs, seed)
         ]
         table = markdown_table(rows)
         typer.echo(table)
         if out is not None:
-            out.write_text(table + "\n", encoding="utf-8")
+            _write(out, table + "\n")
 
 
-def _read(paths: list[Path]) -> list[RunRecord]:
+def _read(paths: list[Path], seed: int | None) -> list[tuple[Path, RunRecord]]:
+    """Return the runs of a seed, or all, with their folders."""
     from flwr_fco.run_folder import read_run
 
-    records = [read_run(path) for path in paths]
-    for path, record in zip(paths, records, strict=True):
+    records = [(path, read_run(path)) for path in paths]
+    for path, record in records:
         if not record.metrics:
             raise ConfigurationError(f"{path} has no metrics; expected the folder of a run that was evaluated")
-    return records
+    found = [(path, record) for path, record in records if seed in (None, record.config.get("seed"))]
+    if not found:
+        seeds = sorted({str(record.config.get("seed")) for _, record in records})
+        raise ConfigurationError(f"seed={seed}; these runs have {', '.join(seeds)}. Give one of them, or no --seed")
+    return found
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
 
 
 def _console() -> Console:

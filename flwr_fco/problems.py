@@ -301,6 +301,28 @@ class Classification(Task):
         }
 
 
+class ConstrainedClassification(Classification):
+    """Classification with a model in a ball around 0.
+
+    Parameters
+    ----------
+    dataset : PartitionedClassification
+    regularizer : Regularizer
+        The ball.
+    order : {1, 2}
+        Of its norm.
+    """
+
+    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, order: int) -> None:
+        super().__init__(dataset, regularizer)
+        self.order = order
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density, and the norm that the ball bounds: it shows from when on the constraint binds."""
+        norm = float(np.linalg.norm(coefficients.reshape(-1), self.order))
+        return {**super().structure(coefficients), "norm": norm}
+
+
 class PatternRecovery(Task):
     """Scans of a synthetic brain: how well held-out sessions are classified, and by which voxels.
 
@@ -484,7 +506,7 @@ def _mnist(
     by_label: bool = False,
     num_examples: int = 6000,
 ) -> Task:
-    balls: dict[str, Callable[[float], Regularizer]] = {"l1": L1Ball, "l2": L2Ball}
+    balls: dict[str, tuple[Callable[[float], Regularizer], int]] = {"l1": (L1Ball, 1), "l2": (L2Ball, 2)}
     if ball not in balls:
         raise ConfigurationError(f"ball={ball!r}; expected 'l1' or 'l2'")
     data = datasets.mnist(
@@ -495,7 +517,8 @@ def _mnist(
         num_examples=num_examples or None,
         seed=seed,
     )
-    return Classification(data, balls[ball](radius))
+    kind, order = balls[ball]
+    return ConstrainedClassification(data, kind(radius), order)
 
 
 def _digits(seed: int, *, strength: float = 2e-3, num_clients: int = 10, alpha: float = 0.3) -> Task:

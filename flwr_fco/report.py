@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -59,6 +61,7 @@ def draw_curves(
     *,
     levels: Collection[str] = (),
     logarithmic: Collection[str] = (),
+    limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> None:
     """Draw metrics against rounds: a panel a metric, a line a label, a band from the smallest to the largest seed.
 
@@ -75,40 +78,60 @@ def draw_curves(
         Labels that are drawn as horizontal lines: baselines.
     logarithmic : collection of str
         Metrics with a logarithmic axis.
+    limits : mapping of str to (low, high)
+        Of the axes of some metrics, where their first rounds would hide the differences of the last ones.
 
     Raises
     ------
     ConfigurationError
         If matplotlib is not installed.
     """
-    figure = _figure(3.6 * len(panels) + 0.4, 3.9)
-    axes = np.atleast_1d(figure.subplots(1, len(panels)))
+    columns = len(panels) if len(panels) <= 3 else -(-len(panels) // 2)
+    rows = -(-len(panels) // columns)
+    width = 3.6 * columns + 0.4
+    figure = _figure(width, 2.9 * rows + 1.0)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for unused in axes[len(panels) :]:
+        unused.set_axis_off()
+    shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
     handles: dict[str, Any] = {}
-    for place, metric in zip(axes, panels, strict=True):
-        for number, (label, by_metric) in enumerate(curves.items()):
-            runs = by_metric.get(metric, [])
+    for place, metric in zip(axes, panels, strict=False):
+        for number, label in enumerate(shown):
+            runs = curves[label].get(metric, [])
             if not runs:
                 continue
             rounds, mean, low, high = band(runs)
             if rounds.size == 0:
                 continue
-            # Ten colours, then the same ones dotted.
-            style = {"color": f"C{number % 10}", "linewidth": 1.4, "linestyle": ":" if number >= 10 else "-"}
+            # Ten colours, then the same ones dotted. A line is thinner than those below it, so equal curves are seen.
+            style = {
+                "color": f"C{number % 10}",
+                "linewidth": 3.0 - 2.0 * number / max(1, len(shown) - 1),
+                "linestyle": ":" if number >= 10 else "-",
+            }
             if label in levels:
-                handles.setdefault(label, place.axhline(mean[-1], **{**style, "linestyle": "--"}))
+                handles.setdefault(label, place.axhline(mean[-1], **{**style, "linestyle": "--", "linewidth": 1.4}))
                 place.axhspan(low[-1], high[-1], color=style["color"], alpha=0.1, linewidth=0)
             else:
                 handles.setdefault(label, place.plot(rounds, mean, **style)[0])
                 place.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
         if metric in logarithmic:
             place.set_yscale("log")
+        if metric in limits:
+            place.set_ylim(*limits[metric])
         place.set_title(metric, fontsize=10)
         place.set_xlabel("round")
         place.grid(alpha=0.25)
     figure.suptitle(title, fontsize=11)
     if handles:
+        # Inches that a column of the legend takes at this size of the letters.
+        column = 0.55 + 0.075 * max(map(len, handles))
         figure.legend(
-            handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), fontsize=8.5
+            handles.values(),
+            handles.keys(),
+            loc="outside lower center",
+            ncols=max(1, min(len(handles), int(width / column))),
+            fontsize=8.5,
         )
     _save(figure, path)
 
@@ -120,6 +143,8 @@ def draw_scatter(
     y: str,
     title: str,
     path: Path,
+    *,
+    boxes: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({}),
 ) -> None:
     """Draw a dot for each setting: a row for each group, a column for each moment.
 
@@ -134,6 +159,8 @@ def draw_scatter(
     title : str
     path : Path
         The PNG.
+    boxes : mapping of str to mapping of str to (low, high)
+        By group, then by axis: the region that a claim is about, shaded at the last moment.
 
     Raises
     ------
@@ -149,6 +176,12 @@ def draw_scatter(
             place.set_title(f"{group}, {moment}", fontsize=8)
             place.grid(alpha=0.25)
             place.set_xlim(-0.03, 1.03)
+    shown = axes[0, 0].get_ylim()
+    for row, group in zip(axes, points, strict=True):
+        if group in boxes:
+            (left, right), (bottom, top) = (boxes[group].get(name, (0.0, 1.0)) for name in (x, y))
+            row[-1].fill_between([left, right], bottom, top, color="C2", alpha=0.15, linewidth=0, zorder=0)
+    axes[0, 0].set_ylim(shown)
     figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
     figure.suptitle(title, fontsize=11)
@@ -189,7 +222,10 @@ def draw_heat_map(
     figure = _figure(1.1 * len(from_columns) + 2.2, 0.7 * len(from_rows) + 1.8)
     place = figure.subplots()
     shown = np.where(finite, table, np.nan)
-    image = place.imshow(shown, cmap="viridis" if largest else "viridis_r", aspect="auto")
+    # One trial that nearly diverged would leave a single colour to all the others.
+    low, high = shown[finite].min(initial=math.inf), shown[finite].max(initial=-math.inf)
+    scale = "log" if low > 0 and low * 30 < high else "linear"
+    image = place.imshow(shown, cmap="viridis" if largest else "viridis_r", aspect="auto", norm=scale)
     for i, j in np.ndindex(table.shape):
         if finite[i, j]:
             frame = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5}
@@ -239,5 +275,17 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _save(figure: Any, path: Path) -> None:
+    """Write a picture: a PNG with a palette of 256 colours (a third of the size), or what the file's ending says."""
+    from PIL import Image
+
     path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=100)
+    if path.suffix not in ("", ".png"):
+        try:
+            figure.savefig(path)
+        except ValueError as error:
+            raise ConfigurationError(f"{path} has the ending {path.suffix!r}; expected .png, .pdf or .svg") from error
+        return
+    drawn = io.BytesIO()
+    figure.savefig(drawn, dpi=100, format="png")
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="PNG", optimize=True)

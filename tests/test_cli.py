@@ -19,6 +19,8 @@ def test_help_has_examples():
         result = call(command, "--help")
         assert result.exit_code == 0
         assert "flwr-fco " + command in result.output
+        for option in ("--seed", "--out"):
+            assert option in result.output, (command, option)
 
 
 def test_help_does_not_load_the_heavy_parts():
@@ -48,6 +50,46 @@ def test_a_run_over_a_graph(tmp_path):
     assert result.exit_code == 0, result.output
     for metric in ("l1-error", "recovery-error", "gap", "consensus-error", "tracker-norm"):
         assert metric in result.output
+
+
+def test_list_says_how_large_the_problems_are_and_writes_a_file(tmp_path, monkeypatch):
+    from flwr_fco.problems import PROBLEMS, load_task
+
+    few = {name: PROBLEMS[name] for name in ("lasso-small", "breast-cancer", "mnist-l1-ball")}
+    monkeypatch.setattr("flwr_fco.problems.PROBLEMS", few)
+    monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path / "nowhere"))
+    result = call("list", "--seed", 3, "--out", tmp_path / "new" / "list.md")
+    assert result.exit_code == 0, result.output
+    lines = (tmp_path / "new" / "list.md").read_text().splitlines()
+    sizes = [client.num_examples for client in load_task("breast-cancer", 3).clients]
+    (own,) = [line for line in lines if line.startswith("| breast-cancer |")]
+    assert f"seed 3: {len(sizes)} clients with {min(sizes)} to {max(sizes)} examples" in own
+    (own,) = [line for line in lines if line.startswith("| mnist-l1-ball |")]
+    assert "its files are not here" in own
+    assert "seed 3" not in call("list").output
+
+
+def test_report_and_plot_of_one_seed(tmp_path):
+    folders = [tmp_path / f"run-{seed}" for seed in (1, 2)]
+    for seed, folder in zip((1, 2), folders, strict=True):
+        assert call("run", "lasso-small", "--set", "num-rounds=2", "--seed", seed, "--out", folder).exit_code == 0
+    result = call("report", *folders, "--seed", 2)
+    assert "| run-2 |" in result.output
+    assert "| run-1 |" not in result.output
+    for command in ("report", "plot"):
+        result = call(command, *folders, "--seed", 7)
+        assert result.exit_code == 2
+        assert "seed=7; these runs have 1, 2" in result.stderr
+    pytest.importorskip("matplotlib")
+    pictures = []
+    for name, extra in (("both", ()), ("one", ("--seed", 2))):
+        picture = tmp_path / f"{name}.png"
+        assert call("plot", *folders, "--metric", "f1", "--out", picture, *extra).exit_code == 0
+        pictures.append(picture.read_bytes())
+    assert pictures[0] != pictures[1]
+    result = call("plot", *folders, "--out", tmp_path / "runs.gif2")
+    assert result.exit_code == 2
+    assert "expected .png" in result.stderr
 
 
 def test_run_report_and_plot(tmp_path):
@@ -99,6 +141,11 @@ def test_a_diverged_run_says_so(tmp_path):
         (("sweep", "lasso-small", "--strategy", "FedMid", "--rule", "luck"), "expected one of recovery-error"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=uniform(0,1)"), "--samples"),
         (("reproduce", "fco-fig99"), "expected one of fco-fig1"),
+        (("reproduce", "fig*"), "expected one of fco-fig1"),
+        (("run", "lasso-small", "--set", "num-rounds=0"), "num-rounds=0; expected a whole number >= 1"),
+        (("run", "lasso-small", "--seed", "-1"), "-1"),
+        (("list", "--out", "/dev/null/list.md"), "cannot be written"),
+        (("reproduce", "fco-theorems", "--quick", "--out", "/dev/null/folder"), "Give another place by --out"),
         (("report", "/nowhere"), "has no config.json"),
     ],
 )
@@ -108,6 +155,34 @@ def test_bad_input_is_named_and_has_exit_code_2(arguments, message, tmp_path, mo
     assert result.exit_code == 2
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+def test_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def refuse(**options):
+        raise ConnectionError("no answer")
+
+    monkeypatch.setattr(ray, "init", refuse)
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    result = call("sweep", "lasso-small", "--strategy", "FedMid", "--out", tmp_path)
+    assert result.exit_code == 2
+    assert "RAY_ADDRESS=10.0.0.1:6379: no answer; expected a running cluster" in result.stderr
+
+
+def test_long_work_shows_how_far_it_is(tmp_path):
+    one = ("--set", "num-rounds=3", "--set", "client-lr=0.01")
+    commands = [
+        (("run", "lasso-small", *one), "3/3"),
+        (("run", "lasso-small", "--strategy", "local"), "200/200"),
+        (("sweep", "lasso-small", "--strategy", "FedMid", "--engine", "in-process", *one), "1/1"),
+        (("reproduce", "fco-theorems", "--quick"), "2/2"),
+    ]
+    for number, (command, last) in enumerate(commands):
+        assert last in call(*command, "--out", tmp_path / f"loud-{number}").stderr
+        quiet = call(*command, "--out", tmp_path / f"quiet-{number}", "--quiet")
+        assert quiet.exit_code == 0
+        assert quiet.stderr == ""
 
 
 def test_a_run_folder_is_not_overwritten(tmp_path):
@@ -155,9 +230,7 @@ def test_reproduce_quick_fails_when_its_claim_does(tmp_path, monkeypatch):
 
 
 def test_reproduce_all_skips_what_has_no_data(tmp_path, monkeypatch):
-    import flwr_fco.experiments
-
-    monkeypatch.setattr(flwr_fco.experiments, "EXPERIMENTS", ("fco-fig13", "fco-theorems"))
+    monkeypatch.setattr("flwr_fco.experiments.definition.EXPERIMENTS", ("fco-fig13", "fco-theorems"))
     monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path / "nowhere"))
     result = call("reproduce", "all", "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output

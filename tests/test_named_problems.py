@@ -3,10 +3,19 @@
 import numpy as np
 import pytest
 
+from flwr_fco.datasets import digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.metrics import composite_objective, recovery_error, support_scores
-from flwr_fco.problems import PROBLEMS, data_directory, find_problem, load_task, solve_baseline
+from flwr_fco.problems import (
+    PROBLEMS,
+    ConstrainedClassification,
+    data_directory,
+    find_problem,
+    load_task,
+    solve_baseline,
+)
 from flwr_fco.reference import sklearn_solution
+from flwr_fco.regularizers import L1Ball, L2Ball
 from flwr_fco.runs import RunSettings, run
 
 
@@ -61,6 +70,20 @@ def test_a_round_of_classification():
     labels = np.concatenate([client.labels for client in task.clients])
     # A model of zeros says one class for all.
     assert found["training-accuracy"] in (pytest.approx(labels.mean()), pytest.approx(1 - labels.mean()))
+
+
+@pytest.mark.parametrize(("ball", "order"), [(L1Ball(5.0), 1), (L2Ball(5.0), 2)])
+def test_a_round_in_a_ball_reports_the_norm_that_it_bounds(ball, order):
+    task = ConstrainedClassification(digits(num_clients=4, alpha=None), ball, order)
+    w = np.random.default_rng(0).normal(size=task.layout.size)
+    outside = task.scores(w)
+    # The intercept is free, and not in the norm.
+    assert outside["norm"] == pytest.approx((np.abs(w[:640]) ** order).sum() ** (1 / order))
+    assert outside["objective"] == np.inf
+    w[:640] = ball.prox(w[:640], 1.0)
+    inside = task.scores(w)
+    assert inside["norm"] == pytest.approx(5.0)
+    assert np.isfinite(inside["objective"])
 
 
 def test_a_synthetic_brain_is_classified_by_voxels_of_its_pattern():

@@ -1,6 +1,6 @@
 """The papers' experiments as data (one TOML each), rules that decide their claims, and what runs them."""
 
-from flwr_fco.experiments.definition import EXPERIMENTS, Claim, Definition, RunLine, load_definition
+from flwr_fco.experiments.definition import EXPERIMENTS, Claim, Definition, RunLine, load_definition, select_experiments
 from flwr_fco.experiments.reproduction import Report, Verdict, judge, reproduce
 from flwr_fco.experiments.rules import RULES, Measurement, Outcome, Outcomes
 
@@ -18,4 +18,5 @@ __all__ = [
     "judge",
     "load_definition",
     "reproduce",
+    "select_experiments",
 ]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
 from importlib import resources
 from typing import Any, NamedTuple
 
@@ -13,7 +14,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.rules import RULES
 from flwr_fco.runs import BASELINES, RunSettings
 
-__all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition"]
+__all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"]
 
 
 class RunLine(NamedTuple):
@@ -95,6 +96,10 @@ class Definition:
     claims : tuple of Claim
     gap : bool, default False
         Whether the runs also report ``gap``, the objective above the centralized optimum.
+    quick : mapping
+        What :meth:`quick_version` changes.
+    limits : mapping of str to (low, high)
+        Of the figure's axes, by metric.
     table : mapping
         A metric's values at some rounds, beside those that somebody else reached: ``metric``, ``rounds``, ``source``
         and ``known``, a list of numbers for each label that has one. Empty: no such table.
@@ -111,6 +116,7 @@ class Definition:
     claims: tuple[Claim, ...]
     gap: bool = False
     quick: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     table: Mapping[str, Any] = field(default_factory=dict)
 
     def quick_version(self) -> Definition:
@@ -129,17 +135,15 @@ class Definition:
         )
         if "keep-every" in quick:
             runs = runs[:: quick["keep-every"]]
-        return Definition(
-            self.name,
-            f"{self.title} (quick)",
-            self.source,
-            self.problem,
-            tuple(quick["seeds"]),
-            self.panels,
-            self.kind,
-            runs,
-            claims,
-            self.gap,
+        return replace(
+            self,
+            title=f"{self.title} (quick)",
+            seeds=tuple(quick["seeds"]),
+            runs=runs,
+            claims=claims,
+            quick={},
+            limits={},
+            table={},
         )
 
     def run_settings(self, line: RunLine, seed: int) -> RunSettings:
@@ -169,6 +173,36 @@ def _names() -> tuple[str, ...]:
 
 #: Names of all experiments.
 EXPERIMENTS: tuple[str, ...] = _names()
+
+
+def select_experiments(pattern: str) -> tuple[str, ...]:
+    """Return the experiments that a name, a pattern or ``all`` stands for.
+
+    Parameters
+    ----------
+    pattern : str
+        As in a shell: ``fco-*``, ``fco-fig1?``.
+
+    Returns
+    -------
+    tuple of str
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+
+    Examples
+    --------
+    >>> select_experiments("fco-fig1[34]")
+    ('fco-fig13', 'fco-fig14')
+    """
+    found = tuple(name for name in EXPERIMENTS if pattern == "all" or fnmatchcase(name, pattern))
+    if not found:
+        raise ConfigurationError(
+            f"experiment={pattern!r}; expected one of {', '.join(EXPERIMENTS)}, a pattern such as 'fco-*', or 'all'"
+        )
+    return found
 
 
 def load_definition(name: str) -> Definition:
@@ -226,6 +260,7 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
         tuple(claims),
         bool(data.get("gap", False)),
         data["quick"],
+        {metric: (float(low), float(high)) for metric, (low, high) in data.get("limits", {}).items()},
         data.get("table", {}),
     )
 

@@ -7,7 +7,7 @@ import math
 import multiprocessing
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -282,15 +282,15 @@ def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
     else:
         found = RULES[claim.rule](outcomes, **arguments)
     text = ", ".join(f"{key}={_plain(value)}" for key, value in claim.arguments.items())
-    subject = claim.arguments.get("run")
-    rates = {line.rates for line in definition.runs if line.label == subject}
+    subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
+    rates = list(dict.fromkeys(line.rates for line in definition.runs if line.label in subjects))
     return Verdict(
         claim.name,
         claim.sentence,
         claim.number,
         f"{found.meaning}: {_band(found.values)}",
         tuple(found.values),
-        rates.pop() if rates else "all of the grid",
+        "; ".join(rates) or "all of the grid",
         found.holds,
         f"{claim.rule}({text})",
         claim.note,
@@ -381,7 +381,12 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
             for group, labels in groups.items()
             if group not in baselines
         }
-        draw_scatter(points, [f"round {when}" for when in moments], x, y, definition.title, path)
+        boxes: dict[str, Mapping[str, Sequence[float]]] = {}
+        for claim in definition.claims:
+            if claim.rule == "share":
+                boxes.setdefault(claim.arguments["group"], claim.arguments["bounds"])
+        titles = [f"round {when}" for when in moments]
+        draw_scatter(points, titles, x, y, definition.title, path, boxes=boxes)
         return
     curves = {
         label: {
@@ -392,4 +397,12 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         }
         for label, runs in outcomes.items()
     }
-    draw_curves(curves, definition.panels, definition.title, path, levels=baselines, logarithmic=_LOGARITHMIC)
+    draw_curves(
+        curves,
+        definition.panels,
+        definition.title,
+        path,
+        levels=baselines,
+        logarithmic=_LOGARITHMIC,
+        limits=definition.limits,
+    )

@@ -171,6 +171,35 @@ def final_within(
     return Measurement(values, all(at_least <= value <= at_most for value in values), f"final {metric}")
 
 
+def always_at_most(outcomes: Outcomes, *, runs: Sequence[str], metric: str, bound: float) -> Measurement:
+    """Ask that the metric of several runs is never above a bound, for every seed; not so if a run diverged.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    runs : sequence of str
+    metric : str
+    bound : float
+
+    Returns
+    -------
+    Measurement
+        The largest value of all runs and rounds; NaN where a run diverged.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "norm": 0.5}, {"round": 1.0, "norm": 1.0}])
+    >>> always_at_most({"a": [own]}, runs=["a"], metric="norm", bound=0.9)
+    Measurement(values=[1.0], holds=False, meaning='largest norm')
+    """
+    values = []
+    for seed in range(len(outcomes[runs[0]])):
+        own = [outcomes[label][seed] for label in runs]
+        lost = any(outcome.diverged for outcome in own)
+        values.append(math.nan if lost else float(np.max([outcome.series(metric)[1].max() for outcome in own])))
+    return Measurement(values, all(value <= bound for value in values), f"largest {metric}")
+
+
 def final_better(
     outcomes: Outcomes,
     *,
@@ -556,6 +585,7 @@ def _settled(outcome: Outcome, metric: str, at_least: float, at_most: float) -> 
 #: Rules by the name that a claim uses.
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
+        "always-at-most": always_at_most,
         "decays": decays,
         "faster": faster,
         "final-better": final_better,

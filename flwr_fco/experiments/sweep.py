@@ -322,7 +322,7 @@ def run_sweep(
     Raises
     ------
     ConfigurationError
-        If the engine is unknown or Ray Tune is not installed.
+        If the engine is unknown, Ray Tune is not installed, or there is no cluster at RAY_ADDRESS.
     CompositeError
         If a trial raised.
 
@@ -505,7 +505,13 @@ def _ray(workers: int) -> Iterator[int]:
     if started:
         address = os.environ.get("RAY_ADDRESS")
         if address:
-            ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+            try:
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+            except (ConnectionError, ValueError) as error:
+                raise ConfigurationError(
+                    f"RAY_ADDRESS={address}: {error}; expected a running cluster, as `ray start --head` makes it. "
+                    "Unset RAY_ADDRESS to use this machine"
+                ) from error
         else:
             ray.init(
                 address="local",

@@ -1,3 +1,4 @@
+import shutil
 import sys
 from types import SimpleNamespace
 
@@ -86,6 +87,23 @@ def test_fetching_reads_what_nilearn_downloaded(volumes, monkeypatch):
     monkeypatch.setitem(sys.modules, "nilearn.datasets", SimpleNamespace(fetch_haxby=fetch_haxby))
     fetched = load_haxby(fetch=True, subjects=(1, 2))
     assert np.array_equal(fetched.features, load_haxby(directory, subjects=(1, 2)).features)
+
+
+def test_nilearns_own_fetcher_is_called_as_it_wants(volumes, tmp_path_factory):
+    """Nilearn downloads nothing where its folder has the files already: the real function, without a network."""
+    pytest.importorskip("nilearn")
+    directory, *_ = volumes
+    home = tmp_path_factory.mktemp("nilearn")
+    shutil.copytree(directory, home / "haxby2001")
+    (home / "haxby2001" / "MD5SUMS").write_text("0  nothing\n")
+    masks = [f"mask{name}_vt.nii.gz" for name in ("4", "8b_face", "8b_house", "8_face", "8_house")]
+    for subject in (1, 2):
+        for name in (*masks, "anat.nii.gz"):
+            (home / "haxby2001" / f"subj{subject}" / name).touch()
+    fetched = load_haxby(home, fetch=True, subjects=(1, 2))
+    wanted = load_haxby(directory, subjects=(1, 2))
+    assert np.array_equal(fetched.features, wanted.features)
+    assert np.array_equal(fetched.subjects, wanted.subjects)
 
 
 def test_what_is_missing_is_named(volumes, tmp_path):

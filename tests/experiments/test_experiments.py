@@ -5,7 +5,17 @@ from dataclasses import replace
 import pytest
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.experiments import EXPERIMENTS, Claim, Definition, Outcome, RunLine, judge, load_definition, reproduce
+from flwr_fco.experiments import (
+    EXPERIMENTS,
+    Claim,
+    Definition,
+    Outcome,
+    RunLine,
+    judge,
+    load_definition,
+    reproduce,
+    select_experiments,
+)
 from flwr_fco.experiments.definition import _parse
 from flwr_fco.experiments.reproduction import value_table, verdict_table
 
@@ -67,7 +77,8 @@ def small():
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_can_be_run_and_has_a_quick_version(name):
     definition = load_definition(name)
-    assert len(definition.seeds) >= 2
+    assert len(definition.seeds) >= (3 if name.startswith("fco-") else 2)
+    assert set(definition.limits) <= set(definition.panels)
     for line in definition.runs:
         definition.run_settings(line, 0)
     for claim in definition.claims:
@@ -85,6 +96,17 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 def test_the_papers_figures_are_there():
     first = {f"fco-fig{number}" for number in range(1, 15)} | {"fco-theorems"}
     assert first | {"gt-fig1", "gt-fig2", "gt-theory"} == set(EXPERIMENTS)
+
+
+def test_patterns_select_experiments():
+    assert select_experiments("all") == EXPERIMENTS
+    assert select_experiments("fco-fig3") == ("fco-fig3",)
+    found = select_experiments("fco-fig*")
+    assert set(found) == {name for name in EXPERIMENTS if name.startswith("fco-fig")}
+    # In the order of the figures, not of the alphabet.
+    assert found.index("fco-fig2") < found.index("fco-fig11")
+    with pytest.raises(ConfigurationError, match=r"'fig\*'.*fco-fig1, .*a pattern"):
+        select_experiments("fig*")
 
 
 def test_the_printed_settings():

@@ -56,6 +56,18 @@ BLOWN = run(0.0, 9.0, diverged=1)
             {"a": GOOD, "b": GOOD},
             {"a": GOOD, "b": BLOWN},
         ),
+        (
+            "always-at-most",
+            {"runs": ["a", "b"], "metric": "f1", "bound": 1.0},
+            {"a": GOOD, "b": BAD},
+            {"a": GOOD, "b": run(0.5, 1.1, 0.5)},
+        ),
+        (
+            "always-at-most",
+            {"runs": ["a", "b"], "metric": "f1", "bound": 10.0},
+            {"a": GOOD, "b": BAD},
+            {"a": GOOD, "b": BLOWN},
+        ),
         ("stays-stable", {"run": "a"}, {"a": GOOD}, {"a": BLOWN}),
         (
             "final-ratio",
