@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import SpecError
-from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.kernels.dual_averaging import Retrieval
+from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.spec import Spec
@@ -109,12 +110,9 @@ class Plan:
         return self.mirror_map.bind(self.layout)
 
     @cached_property
-    def l1_thresholds(self) -> Vector | None:
-        """Strength * weights on the flat vector if psi is a (weighted) l1 norm in Euclidean geometry, else None."""
-        terms = self.psi.separable_terms((self.layout.size,)) if isinstance(self.h, Euclidean) else None
-        if terms is None or np.any(terms.shrinkage) or np.any(terms.lower > -np.inf) or np.any(terms.upper < np.inf):
-            return None
-        return np.asarray(terms.threshold, dtype=np.float64)
+    def retrieval(self) -> Retrieval | None:
+        """What compiled loops need for h and psi; None where they cannot do it."""
+        return self.h.compiled(self.psi)
 
     def to_spec(self) -> Spec:
         """Return the plan as JSON and arrays."""

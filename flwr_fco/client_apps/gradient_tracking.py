@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, plan_minibatches
+from flwr_fco.client_apps.local import compiled_steps, local_solver, plan_minibatches
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
@@ -112,9 +112,12 @@ def _descend(
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
     plan, client_lr, elapsed = downlink.plan, downlink.client_lr, downlink.elapsed
+    shift = None if tracker is None else client_lr * tracker
+    compiled = compiled_steps(downlink, objective, dual, rng, shift=shift)
+    if compiled is not None:
+        return compiled
     psi, h = plan.psi, plan.h
     plain = isinstance(plan.regularizer, Zero)
-    shift = None if tracker is None else client_lr * tracker
     primal = np.empty_like(dual)
     steps = 0
     for batch in plan_minibatches(plan, objective, rng):

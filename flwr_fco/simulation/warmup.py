@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero
 
@@ -37,4 +38,4 @@ def warmup() -> None:
         regularizer.value(regularizer.prox(w, 1.0))
     order = np.arange(3)
     for single in (LeastSquares(np.eye(3), np.ones(3)), Logistic(np.eye(3), np.array([0, 1, 0]))):
-        single.dual_averaging_epoch(order, 2, np.zeros(4), 0.0, 0.1, np.zeros(4))
+        single.dual_averaging_epoch(order, 2, Retrieval(), 0.0, 0.1, NOTHING, np.zeros(4))
