@@ -219,7 +219,7 @@ def count_bytes(records: Iterable[RecordDict]) -> int:
         len(array.data)
         for content in records
         for record in _flower.items_of(content).values()
-        if isinstance(record, ArrayRecord)
+        if _flower.record_type(record) is ArrayRecord
         for array in _flower.items_of(record).values()
     )
 
@@ -303,7 +303,7 @@ def primal_request(
 
 def read_primal(content: RecordDict, layout: Layout) -> Vector:
     """Return the model of an evaluation message as a flat vector."""
-    return primal_vector(layout, _only_array_record(content))[0]
+    return primal_vector(layout, _vectors_record(content)[1])[0]
 
 
 # --- server to client ------------------------------------------------------------------------------------------------
@@ -396,11 +396,12 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
-def _only_array_record(content: RecordDict) -> ArrayRecord:
-    found = [
-        record
+def _vectors_record(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """Return the record of the vectors, and its key."""
+    found: list[tuple[str, ArrayRecord]] = [
+        (key, record)
         for key, record in _flower.items_of(content).items()
-        if isinstance(record, ArrayRecord) and key not in _OWN_ARRAYS
+        if _flower.record_type(record) is ArrayRecord and key not in _OWN_ARRAYS
     ]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
@@ -429,7 +430,7 @@ def read_downlink(message: Message, context: Context) -> Downlink:
     shape = (plan.layout.size,)
     vectors = {
         name: _from_array(name, array, ("float64",), shape)
-        for name, array in _flower.items_of(_only_array_record(content)).items()
+        for name, array in _flower.items_of(_vectors_record(content)[1]).items()
         if not name.startswith(_PASS)
     }
     numbers: dict[str, Any] = {}
@@ -532,12 +533,10 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
         for name, vector in uplink.vectors.items()
     }
     metrics = {"num-examples": int(num_examples), "elapsed": float(uplink.elapsed), "local-steps": int(uplink.steps)}
-    key = next(
-        key
-        for key, record in _flower.items_of(request).items()
-        if isinstance(record, ArrayRecord) and key not in _OWN_ARRAYS
-    )
-    content = {key: _flower.filled(ArrayRecord, arrays), _METRICS: _flower.filled(MetricRecord, metrics)}
+    content = {
+        _vectors_record(request)[0]: _flower.filled(ArrayRecord, arrays),
+        _METRICS: _flower.filled(MetricRecord, metrics),
+    }
     return _flower.filled(RecordDict, content)
 
 
@@ -569,7 +568,7 @@ class ClientReport(NamedTuple):
 
 
 def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[Mapping[str, Any], float]:
-    found = [record for record in _flower.items_of(content).values() if isinstance(record, MetricRecord)]
+    found = [record for record in _flower.items_of(content).values() if _flower.record_type(record) is MetricRecord]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
     metrics = _flower.items_of(found[0])
@@ -657,7 +656,7 @@ def read_uplink(
     ProtocolError
         With the reason, if anything is missing, extra, of another shape or dtype, NaN or infinite.
     """
-    arrays = _flower.items_of(_only_array_record(content))
+    arrays = _flower.items_of(_vectors_record(content)[1])
     through = {_PASS + entry.name: entry for entry in layout.passed_through} if layout.passed_through else {}
     if arrays.keys() - through.keys() != shapes.keys():
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
@@ -695,7 +694,7 @@ def read_unmodified(
         The client's number of steps as the user tells it. The reply's metrics ``elapsed`` or ``local-steps`` win.
     weighted_by_key : str
     """
-    vector, passed = primal_vector(layout, _only_array_record(content))
+    vector, passed = primal_vector(layout, _vectors_record(content)[1])
     metrics, examples = _metrics_of(content, weighted_by_key)
     if "local-steps" in metrics:
         steps = int(_positive(metrics, "local-steps"))

@@ -195,18 +195,17 @@ class GraphStrategy(PointOutputs):
         """Return increments with equal work, moves (increment / elapsed) and elapsed times, with rows of zeros."""
         num_nodes = self._num_nodes(uplinks)
         increments = np.zeros((num_nodes, uplinks[0].vectors["increment"].size))
-        moves, elapsed = np.zeros_like(increments), np.zeros(num_nodes)
+        elapsed, own = np.zeros(num_nodes), np.ones((num_nodes, 1))
         first = uplinks[0].elapsed
         equal = all(uplink.elapsed == first for uplink in uplinks)
         mean = first if equal else float(np.mean([uplink.elapsed for uplink in uplinks]))
         for uplink, row in zip(uplinks, rows, strict=True):
             increments[row] = uplink.vectors["increment"]
-            if self.tracking:
-                np.divide(increments[row], uplink.elapsed, out=moves[row])
-            elapsed[row] = uplink.elapsed
-            if self.normalize_local_work and not equal:
-                increments[row] *= mean / uplink.elapsed
-                elapsed[row] = mean
+            elapsed[row] = own[row] = uplink.elapsed
+        moves = increments / own if self.tracking else np.zeros_like(increments)
+        if self.normalize_local_work and not equal:
+            increments *= mean / own
+            elapsed[rows] = mean
         return increments, moves, elapsed
 
     # --- the life of a run ------------------------------------------------------------------------------------
