@@ -139,6 +139,11 @@ class Layout:
         """Names and shapes of the optimised arrays, in their order in the flat vector."""
         return {entry.name: entry.shape for entry in self.optimized}
 
+    @cached_property
+    def signature(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """What two layouts must have in common to be of one model: :attr:`shapes`, with their order."""
+        return tuple(self.shapes.items())
+
     @classmethod
     def from_arrays(
         cls,

@@ -21,6 +21,7 @@ from flwr_fco.kernels.dual_averaging import Retrieval
 from flwr_fco.kernels.seeding import fill_state
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, Vector
+from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.spec import Spec
 
@@ -115,6 +116,22 @@ class Plan:
     def retrieval(self) -> Retrieval | None:
         """What compiled loops need for h and psi; None where they cannot do it."""
         return self.h.compiled(self.psi)
+
+    def point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
+        """Return h.retrieve(z, t, psi), at the price of h.conjugate_gradient(z) where there is no psi.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (layout.size,)
+            The dual.
+        t : float
+            The weight of psi.
+        out : ndarray, optional
+            Where to write the result.
+        """
+        if isinstance(self.regularizer, Zero):
+            return self.h.conjugate_gradient(z, out)
+        return self.h.retrieve(z, t, self.psi, out)
 
     def to_spec(self) -> Spec:
         """Return the plan as JSON and arrays."""

@@ -155,7 +155,7 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
 
 def _check_layout(own: Layout, server: Layout) -> None:
     """Compare names and shapes: which arrays psi acts on, and their dtypes, are the server's business."""
-    if list(own.shapes.items()) != list(server.shapes.items()):
+    if own.signature != server.signature:
         raise ConfigurationError(
             f"the server's model is {server.shapes}, this client's objective has {own.shapes}. Give `start` initial "
             "arrays with the objective's names and shapes, in its order"

@@ -378,11 +378,11 @@ class DFedDA(GraphStrategy):
     def retrieve(self, state: GraphState) -> Vector:
         """Return the primal point of the mean dual of the nodes that are there."""
         dual, elapsed = self.rows_here(state.points).mean(axis=0), float(self.rows_here(state.elapsed).mean())
-        return self.h.retrieve(dual, elapsed, self.psi)
+        return self.plan.point(dual, elapsed)
 
     def node_primal(self, state: GraphState, row: int) -> Vector:
         """Return retrieve(dual, elapsed) of one node."""
-        return self.h.retrieve(state.points[row], float(state.elapsed[row]), self.psi)
+        return self.plan.point(state.points[row], float(state.elapsed[row]))
 
 
 class DFedDAGT(DFedDA):
