@@ -8,18 +8,34 @@ Tested against the lowest and the newest supported release.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
+from inspect import signature
 from typing import Any, TypeVar
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
 
 try:
     from flwr.supercore.task_identity import TaskIdentity
 except ImportError:  # releases before TaskIdentity take the run from the grid
     TaskIdentity = None  # type: ignore[assignment, misc]
 
-__all__ = ["filled", "identity", "isolated", "new_array", "new_context", "quiet", "set_message_id", "with_content"]
+__all__ = [
+    "filled",
+    "identity",
+    "isolated",
+    "items_of",
+    "new_array",
+    "new_context",
+    "quiet",
+    "readdressed",
+    "record_type",
+    "reply_to",
+    "set_message_id",
+    "with_content",
+]
 
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
@@ -63,15 +79,46 @@ def quiet(level: int = logging.WARNING) -> Iterator[None]:
         logger.setLevel(before)
 
 
+def _without_items(kind: type[Any]) -> dict[str, Any] | None:
+    """Return the attributes of a new record but for its items, None if this Flower keeps those elsewhere."""
+    attributes = dict(kind().__dict__)
+    return attributes if attributes.pop("_data", None) == {} else None
+
+
+#: What records of a type have in common: a fifth of the price of calling the type.
+_ATTRIBUTES = {kind: _without_items(kind) for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)}
+
+
+#: Which of Flower's record types a class is or derives from.
+_RECORD_TYPES: dict[type[Any], type[Any]] = {}
+
+
+def record_type(record: Any) -> type[Any]:
+    """Return which of Flower's three types of records this is; ``isinstance`` takes four times as long to say no."""
+    kind = type(record)
+    found = _RECORD_TYPES.get(kind)
+    if found is None:
+        bases = (base for base in (ArrayRecord, ConfigRecord, MetricRecord) if issubclass(kind, base))
+        found = _RECORD_TYPES[kind] = next(bases, kind)
+    return found
+
+
+def items_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the items of a record, to be read only: a dict if this Flower has one, which is read at once."""
+    data: Mapping[str, Any] | None = record.__dict__.get("_data")
+    return record if data is None else data
+
+
 def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:
-    """Return a record of these items, which the caller knows to be of the right types."""
-    record = kind()
-    data = record.__dict__.get("_data")
-    if isinstance(data, dict):
-        data.update(items)
-    else:
+    """Return a record of these items, which the caller knows to be of the right types and leaves to the record."""
+    attributes = _ATTRIBUTES[kind]
+    if attributes is None:
+        record = kind()
         for key, value in items.items():
             record[key] = value
+        return record
+    record = kind.__new__(kind)
+    record.__dict__.update(attributes, _data=items)
     return record
 
 
@@ -93,14 +140,90 @@ def with_content(message: Message, content: RecordDict) -> Message:
 
 def isolated(content: RecordDict) -> RecordDict:
     """Return records that share nothing that can change with the given ones; bytes and numbers cannot."""
-    return filled(RecordDict, {key: _isolated_record(record) for key, record in content.items()})
+    return filled(RecordDict, {key: _isolated_record(record) for key, record in items_of(content).items()})
 
 
 def _isolated_record(record: ArrayRecord | ConfigRecord | MetricRecord) -> ArrayRecord | ConfigRecord | MetricRecord:
-    if isinstance(record, ArrayRecord):
-        return filled(ArrayRecord, {n: new_array(a.dtype, tuple(a.shape), a.stype, a.data) for n, a in record.items()})
-    copy = record.copy()
-    for name, value in record.items():
-        if isinstance(value, list):
-            copy[name] = value.copy()  # type: ignore[assignment]
+    kind = record_type(record)
+    if kind is ArrayRecord:
+        return filled(ArrayRecord, {name: _isolated_array(array) for name, array in items_of(record).items()})
+    copies = {name: value.copy() if isinstance(value, list) else value for name, value in items_of(record).items()}
+    copy: ConfigRecord | MetricRecord = filled(kind, copies)
     return copy
+
+
+def _isolated_array(array: Array) -> Array:
+    shape = array.shape
+    return new_array(array.dtype, shape if type(shape) is tuple else tuple(shape), array.stype, array.data)
+
+
+# --- messages --------------------------------------------------------------------------------------------------------
+
+
+def _message(metadata: dict[str, Any], content: RecordDict) -> Message:
+    """Return a message of these attributes of its metadata, which the caller leaves to it."""
+    message, own = Message.__new__(Message), Metadata.__new__(Metadata)
+    own.__dict__.update(metadata)
+    message.__dict__.update(_metadata=own, _content=content, _error=None)
+    return message
+
+
+def readdressed(message: Message, content: RecordDict, dst_node_id: int) -> Message:
+    """Return a message to another node that is new like the given one, in a third of a new one's time."""
+    if not _messages_are_known():
+        metadata = message.metadata
+        return Message(content, dst_node_id, metadata.message_type, group_id=metadata.group_id)
+    return _message({**message.metadata.__dict__, "_dst_node_id": dst_node_id}, content)
+
+
+def reply_to(message: Message, content: RecordDict) -> Message:
+    """Return ``Message(content, reply_to=message)``, in a third of its time."""
+    if not _messages_are_known():
+        return Message(content, reply_to=message)
+    return _message(_reply_metadata(message.metadata.__dict__), content)
+
+
+def _reply_metadata(asked: dict[str, Any]) -> dict[str, Any]:
+    created_at = time.time()
+    fields = {
+        **asked,
+        "_message_id": "",
+        "_reply_to_message_id": asked["_message_id"],
+        "_created_at": created_at,
+        "_ttl": asked["_created_at"] + asked["_ttl"] - created_at,
+        "_delivered_at": "",
+    }
+    for ours, theirs in _SWAPPED:
+        if ours in asked:
+            fields[ours] = asked[theirs]
+    return fields
+
+
+#: What a reply takes from the message under the other name; releases before 1.41 have no tasks.
+_SWAPPED = (
+    ("_src_node_id", "_dst_node_id"),
+    ("_dst_node_id", "_src_node_id"),
+    ("_src_task_id", "_dst_task_id"),
+    ("_dst_task_id", "_src_task_id"),
+)
+
+
+@cache
+def _messages_are_known() -> bool:
+    """Whether our messages are what Flower's constructor makes, looked at once in a process."""
+    try:
+        values = (1, "2", 3, 4, "5", "6", time.time(), 7.0, "train", 8, 9)
+        question = Message(  # type: ignore[call-overload]
+            metadata=Metadata(*values[: len(signature(Metadata).parameters)]),  # type: ignore[arg-type]
+            content=RecordDict(),
+        )
+        theirs = Message(RecordDict(), reply_to=question)
+        ours = _message(_reply_metadata(question.metadata.__dict__), RecordDict())
+        attributes = [{**reply.__dict__, "_metadata": None} for reply in (theirs, ours)]
+        moment = {"_created_at": None, "_ttl": None}
+        metadata = [{**reply.metadata.__dict__, **moment} for reply in (theirs, ours)]
+        expiries = [reply.metadata.created_at + reply.metadata.ttl for reply in (theirs, ours)]
+        return attributes[0] == attributes[1] and metadata[0] == metadata[1] and abs(expiries[0] - expiries[1]) < 1e-3
+    except Exception:
+        # Whatever a later release has changed: its public way is always there.
+        return False

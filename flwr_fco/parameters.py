@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Entry", "Layout", "Vector"]
+__all__ = ["Entry", "Layout", "Vector", "all_finite"]
 
 Vector = NDArray[np.float64]
 
@@ -25,6 +25,26 @@ Vector = NDArray[np.float64]
 PASS_THROUGH = ("*running_mean", "*running_var", "*num_batches_tracked")
 #: Last parts of the names of arrays that a regularizer leaves alone by default.
 UNREGULARIZED = ("intercept", "intercept_", "bias")
+
+
+def all_finite(value: NDArray[Any] | float) -> bool:
+    """Whether there is no NaN and no infinity in an array or a number.
+
+    Parameters
+    ----------
+    value : ndarray or number
+
+    Examples
+    --------
+    >>> all_finite(np.array([1.0, 1e300])), all_finite(np.array([1.0, np.nan]))
+    (True, False)
+    """
+    if not isinstance(value, np.ndarray):
+        return math.isfinite(value)
+    # A sum of squares is finite only if all of them are, and takes no second array; it overflows from 1e154 on.
+    if value.dtype == np.float64 and math.isfinite(np.vdot(value, value)):
+        return True
+    return bool(np.isfinite(value).all())
 
 
 @dataclass(frozen=True)
@@ -118,6 +138,11 @@ class Layout:
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the optimised arrays, in their order in the flat vector."""
         return {entry.name: entry.shape for entry in self.optimized}
+
+    @cached_property
+    def signature(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
+        """What two layouts must have in common to be of one model: :attr:`shapes`, with their order."""
+        return tuple(self.shapes.items())
 
     @classmethod
     def from_arrays(

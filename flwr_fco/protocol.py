@@ -13,11 +13,15 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
 from flwr_fco.errors import SpecError
-from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.kernels.dual_averaging import Retrieval
+from flwr_fco.kernels.seeding import fill_state
+from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, Vector
+from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.spec import Spec
 
@@ -109,12 +113,25 @@ class Plan:
         return self.mirror_map.bind(self.layout)
 
     @cached_property
-    def l1_thresholds(self) -> Vector | None:
-        """Strength * weights on the flat vector if psi is a (weighted) l1 norm in Euclidean geometry, else None."""
-        terms = self.psi.separable_terms((self.layout.size,)) if isinstance(self.h, Euclidean) else None
-        if terms is None or np.any(terms.shrinkage) or np.any(terms.lower > -np.inf) or np.any(terms.upper < np.inf):
-            return None
-        return np.asarray(terms.threshold, dtype=np.float64)
+    def retrieval(self) -> Retrieval | None:
+        """What compiled loops need for h and psi; None where they cannot do it."""
+        return self.h.compiled(self.psi)
+
+    def point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
+        """Return h.retrieve(z, t, psi), at the price of h.conjugate_gradient(z) where there is no psi.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (layout.size,)
+            The dual.
+        t : float
+            The weight of psi.
+        out : ndarray, optional
+            Where to write the result.
+        """
+        if isinstance(self.regularizer, Zero):
+            return self.h.conjugate_gradient(z, out)
+        return self.h.retrieve(z, t, self.psi, out)
 
     def to_spec(self) -> Spec:
         """Return the plan as JSON and arrays."""
@@ -243,8 +260,32 @@ class Uplink(NamedTuple):
     examples: float = float("nan")
 
 
+class _Words(ISpawnableSeedSequence):
+    """``SeedSequence(words)``, quick to answer the one question that a PCG64 asks when it is made."""
+
+    def __init__(self, words: NDArray[np.uint32]) -> None:
+        self._words = words
+
+    @cached_property
+    def sequence(self) -> np.random.SeedSequence:
+        """NumPy's own, for whatever else is asked."""
+        return np.random.SeedSequence(self._words)
+
+    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
+        """Return the words from which a bit generator starts."""
+        if dtype is not np.uint64:
+            return self.sequence.generate_state(n_words, dtype)
+        state = np.empty(n_words, dtype=np.uint64)
+        fill_state(self._words, state)
+        return state
+
+    def spawn(self, n_children: int) -> list[Any]:
+        """Return children of NumPy's own."""
+        return self.sequence.spawn(n_children)
+
+
 def random_generator(seed: int, server_round: int, partition_id: int, purpose: int = 1) -> np.random.Generator:
-    """Return the generator of one (seed, round, partition).
+    """Return the generator of one (seed, round, partition): that of ``default_rng(words)``, bit for bit.
 
     Parameters
     ----------
@@ -257,7 +298,17 @@ def random_generator(seed: int, server_round: int, partition_id: int, purpose: i
     purpose : int, default 1
         Keeps streams apart that share the other numbers: 1 local solvers, 2 training sample, 3 evaluation sample.
         Never 0: trailing zeros of a seed sequence do not change it.
+
+    Notes
+    -----
+    The words are (seed, server_round, low and high 32 bits of partition_id, purpose).
+
+    Examples
+    --------
+    >>> theirs = np.random.default_rng([5, 3, 2, 0, 1])
+    >>> random_generator(seed=5, server_round=3, partition_id=2).integers(100) == theirs.integers(100)
+    np.True_
     """
     words = (seed, server_round, partition_id & 0xFFFFFFFF, partition_id >> 32, purpose)
-    # An array of words is what a tuple becomes inside, at twice the price.
-    return np.random.Generator(np.random.PCG64(np.array(words, dtype=np.uint32)))
+    # NumPy takes any ISeedSequence; its type stubs know only one.
+    return np.random.Generator(np.random.PCG64(_Words(np.array(words, dtype=np.uint32))))  # type: ignore[arg-type]

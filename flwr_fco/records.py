@@ -35,7 +35,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from io import BytesIO
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -43,7 +43,7 @@ from numpy.typing import NDArray
 
 from flwr_fco import _flower
 from flwr_fco.errors import ProtocolError
-from flwr_fco.parameters import Entry, Layout, Vector
+from flwr_fco.parameters import Entry, Layout, Vector, all_finite
 from flwr_fco.protocol import ClientStamp, ClientState, Downlink, Plan, Uplink
 from flwr_fco.spec import Spec
 
@@ -57,9 +57,8 @@ __all__ = [
     "check_metrics",
     "count_bytes",
     "downlink_records",
-    "has_plan_missing",
-    "has_state_missing",
     "layout_of",
+    "messages",
     "partition_of",
     "partition_reply",
     "plan_missing_reply",
@@ -71,9 +70,11 @@ __all__ = [
     "read_state",
     "read_unmodified",
     "read_uplink",
+    "reply",
     "state_missing_reply",
     "store_pending",
     "uplink_records",
+    "what_is_missing",
 ]
 
 #: Message type of the question 'which partition are you?' that precedes the first round.
@@ -105,26 +106,32 @@ class StateMissingError(ProtocolError):
 # --- arrays --------------------------------------------------------------------------------------------------------
 
 
+class _Form(NamedTuple):
+    """How an array of some dtype and shape is serialised."""
+
+    name: str
+    dtype: np.dtype[Any]
+    header: bytes
+    size: int
+
+
 @lru_cache(maxsize=256)
-def _npy_header(dtype: str, shape: tuple[int, ...]) -> bytes:
+def _form(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> _Form:
+    """Return the form, which takes NumPy and us longer to put together than to use."""
+    plain = np.dtype(dtype)
     buffer = BytesIO()
-    header = {"descr": np.dtype(dtype).str, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(buffer, header)
-    return buffer.getvalue()
-
-
-@lru_cache(maxsize=64)
-def _dtype_name(dtype: np.dtype[Any]) -> str:
-    """Return ``dtype.name``, which NumPy puts together anew at each call."""
-    return dtype.name
+    np.lib.format.write_array_header_1_0(buffer, {"descr": plain.str, "fortran_order": False, "shape": shape})
+    header = buffer.getvalue()
+    return _Form(plain.name, plain, header, len(header) + math.prod(shape) * plain.itemsize)
 
 
 def _to_array(array: NDArray[Any]) -> Array:
     """Serialise as ``Array(array)`` does, byte for byte, with one copy of the data instead of three."""
-    name, shape = _dtype_name(array.dtype), array.shape
-    if not (array.flags.c_contiguous and array.dtype.isnative):
-        array = np.ascontiguousarray(array, dtype=name)
-    return _flower.new_array(name, shape, _NUMPY, b"".join((_npy_header(name, shape), array.data)))
+    shape = array.shape
+    form = _form(array.dtype, shape)
+    if not (array.flags.c_contiguous and form.dtype.isnative):
+        array, form = np.ascontiguousarray(array, dtype=form.name), _form(form.name, shape)
+    return _flower.new_array(form.name, shape, _NUMPY, b"".join((form.header, array.data)))
 
 
 def _from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -135,10 +142,10 @@ def _from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[i
         )
     if array.stype != _NUMPY:
         raise ProtocolError(f"array {name!r} is serialised as {array.stype!r}, expected {_NUMPY!r}")
-    header = _npy_header(array.dtype, shape)
-    expected = len(header) + math.prod(shape) * np.dtype(array.dtype).itemsize
-    if len(array.data) == expected and array.data.startswith(header):
-        return np.frombuffer(array.data, dtype=array.dtype, offset=len(header)).reshape(shape)
+    form, data = _form(array.dtype, shape), array.data
+    if len(data) == form.size and data.startswith(form.header):
+        value = np.frombuffer(data, dtype=form.dtype, offset=len(form.header))
+        return value if len(shape) == 1 else value.reshape(shape)
     try:
         value = array.numpy()
     except (ValueError, TypeError, EOFError, OSError) as error:
@@ -151,7 +158,7 @@ def _from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[i
 
 
 def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
-    if not np.isfinite(array).all():
+    if not all_finite(array):
         bad = int(array.size - np.isfinite(array).sum())
         raise ProtocolError(f"array {name!r} holds {bad} NaN or infinite values")
     return array
@@ -181,14 +188,39 @@ class RoundCache:
         return found[1].copy()
 
 
+def messages(contents: Iterable[tuple[int, RecordDict]], message_type: str, stamp: str) -> list[Message]:
+    """Return the messages of a round.
+
+    Parameters
+    ----------
+    contents : iterable of (int, RecordDict)
+        Node ids, and what those nodes are sent.
+    message_type : str
+    stamp : str
+        The round.
+    """
+    made: list[Message] = []
+    for node_id, content in contents:
+        if made:
+            made.append(_flower.readdressed(made[0], content, node_id))
+        else:
+            made.append(Message(content, node_id, message_type, group_id=stamp))
+    return made
+
+
+def reply(message: Message, content: RecordDict) -> Message:
+    """Return the answer to a message."""
+    return _flower.reply_to(message, content)
+
+
 def count_bytes(records: Iterable[RecordDict]) -> int:
     """Return the number of bytes of array data in these records (what a round's traffic consists of)."""
     return sum(
         len(array.data)
         for content in records
-        for record in content.values()
-        if isinstance(record, ArrayRecord)
-        for array in record.values()
+        for record in _flower.items_of(content).values()
+        if _flower.record_type(record) is ArrayRecord
+        for array in _flower.items_of(record).values()
     )
 
 
@@ -271,7 +303,7 @@ def primal_request(
 
 def read_primal(content: RecordDict, layout: Layout) -> Vector:
     """Return the model of an evaluation message as a flat vector."""
-    return primal_vector(layout, _only_array_record(content))[0]
+    return primal_vector(layout, _vectors_record(content)[1])[0]
 
 
 # --- server to client ------------------------------------------------------------------------------------------------
@@ -337,9 +369,8 @@ def downlink_records(
 _plans: dict[str, Plan] = {}
 
 
-def _plan_of(content: RecordDict, context: Context) -> Plan:
+def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> Plan:
     """Return the plan of a message: from the message, this process's memory or the node's state."""
-    fco = content[_FCO]
     digest = str(fco["plan"])
     if "plan-header" in fco:
         kept = ConfigRecord({"plan": digest, "plan-header": str(fco["plan-header"])})
@@ -348,7 +379,7 @@ def _plan_of(content: RecordDict, context: Context) -> Plan:
             context.state[_FCO_PLAN] = content[_FCO_PLAN]
         elif _FCO_PLAN in context.state:
             del context.state[_FCO_PLAN]
-    stored = context.state.get(_FCO)
+    stored = _flower.items_of(context.state).get(_FCO)
     if not isinstance(stored, ConfigRecord) or stored["plan"] != digest:
         raise PlanMissingError(f"this node does not have the plan {digest}")
     plan = _plans.get(digest)
@@ -365,8 +396,13 @@ def _plan_of(content: RecordDict, context: Context) -> Plan:
     return plan
 
 
-def _only_array_record(content: RecordDict) -> ArrayRecord:
-    found = [record for key, record in content.items() if isinstance(record, ArrayRecord) and key not in _OWN_ARRAYS]
+def _vectors_record(content: RecordDict) -> tuple[str, ArrayRecord]:
+    """Return the record of the vectors, and its key."""
+    found: list[tuple[str, ArrayRecord]] = [
+        (key, record)
+        for key, record in _flower.items_of(content).items()
+        if _flower.record_type(record) is ArrayRecord and key not in _OWN_ARRAYS
+    ]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
     return found[0]
@@ -383,17 +419,20 @@ def read_downlink(message: Message, context: Context) -> Downlink:
         If the message is not one of ours.
     """
     content = message.content
-    if _FCO not in content:
+    fco: Mapping[str, Any] | None = _flower.items_of(content).get(_FCO)
+    if fco is None:
         raise ProtocolError(
             "this training message comes from a strategy that is not of flwr_fco (it lacks the 'fco' record). "
             'Use one of flwr_fco.strategies on the server, without client="unmodified".'
         )
-    plan = _plan_of(content, context)
-    fco = content[_FCO]
-    vectors = {}
-    for name, array in _only_array_record(content).items():
-        if not name.startswith(_PASS):
-            vectors[name] = _from_array(name, array, ("float64",), (plan.layout.size,))
+    fco = _flower.items_of(fco)
+    plan = _plan_of(content, fco, context)
+    shape = (plan.layout.size,)
+    vectors = {
+        name: _from_array(name, array, ("float64",), shape)
+        for name, array in _flower.items_of(_vectors_record(content)[1]).items()
+        if not name.startswith(_PASS)
+    }
     numbers: dict[str, Any] = {}
     stamp = None
     if len(fco) > 3:
@@ -402,8 +441,8 @@ def read_downlink(message: Message, context: Context) -> Downlink:
             restored = None
             if _RESTORED in content:
                 restored = _state_vectors(content[_RESTORED], plan.layout.size)  # type: ignore[arg-type]
-            stamp = ClientStamp(int(fco["epoch"]), int(fco["accepted"]), restored)  # type: ignore[arg-type]
-    return Downlink(plan, vectors, float(fco["client-lr"]), float(fco["elapsed"]), numbers, stamp)  # type: ignore[arg-type]
+            stamp = ClientStamp(int(fco["epoch"]), int(fco["accepted"]), restored)
+    return Downlink(plan, vectors, float(fco["client-lr"]), float(fco["elapsed"]), numbers, stamp)
 
 
 # --- the client's memory ---------------------------------------------------------------------------------------------
@@ -494,8 +533,10 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
         for name, vector in uplink.vectors.items()
     }
     metrics = {"num-examples": int(num_examples), "elapsed": float(uplink.elapsed), "local-steps": int(uplink.steps)}
-    key = next(key for key, record in request.items() if isinstance(record, ArrayRecord) and key not in _OWN_ARRAYS)
-    content = {key: _flower.filled(ArrayRecord, arrays), _METRICS: _flower.filled(MetricRecord, metrics)}
+    content = {
+        _vectors_record(request)[0]: _flower.filled(ArrayRecord, arrays),
+        _METRICS: _flower.filled(MetricRecord, metrics),
+    }
     return _flower.filled(RecordDict, content)
 
 
@@ -504,21 +545,18 @@ def plan_missing_reply() -> RecordDict:
     return RecordDict({_METRICS: MetricRecord({_PLAN_MISSING: 1})})
 
 
-def has_plan_missing(content: RecordDict) -> bool:
-    """Whether a reply asks for the plan."""
-    metrics = content.get(_METRICS)
-    return isinstance(metrics, MetricRecord) and _PLAN_MISSING in metrics
-
-
 def state_missing_reply() -> RecordDict:
     """Return the answer of a client that has lost its state."""
     return RecordDict({_METRICS: MetricRecord({_STATE_MISSING: 1})})
 
 
-def has_state_missing(content: RecordDict) -> bool:
-    """Whether a reply says that the client has lost its state."""
-    metrics = content.get(_METRICS)
-    return isinstance(metrics, MetricRecord) and _STATE_MISSING in metrics
+def what_is_missing(content: RecordDict) -> Literal["plan", "state"] | None:
+    """Return what a client that could not answer lacks; None for an answer."""
+    metrics = _flower.items_of(content).get(_METRICS)
+    if not isinstance(metrics, MetricRecord):
+        return None
+    names = _flower.items_of(metrics)
+    return "plan" if _PLAN_MISSING in names else "state" if _STATE_MISSING in names else None
 
 
 class ClientReport(NamedTuple):
@@ -529,11 +567,11 @@ class ClientReport(NamedTuple):
     pass_through: dict[str, NDArray[Any]]
 
 
-def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[MetricRecord, float]:
-    found = [record for record in content.values() if isinstance(record, MetricRecord)]
+def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[Mapping[str, Any], float]:
+    found = [record for record in _flower.items_of(content).values() if _flower.record_type(record) is MetricRecord]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
-    metrics = found[0]
+    metrics = _flower.items_of(found[0])
     if weighted_by_key not in metrics:
         raise ProtocolError(f"the MetricRecord lacks the weight key {weighted_by_key!r}; it has {sorted(metrics)}")
     weight = metrics[weighted_by_key]
@@ -584,7 +622,7 @@ def check_metrics(content: RecordDict, weighted_by_key: str) -> None:
             raise ProtocolError(f"the metric {name!r} is {value!r}")
 
 
-def _positive(metrics: MetricRecord, name: str) -> float:
+def _positive(metrics: Mapping[str, Any], name: str) -> float:
     value = metrics.get(name)
     if isinstance(value, list) or value is None or not math.isfinite(value) or value <= 0:
         raise ProtocolError(f"the metric {name!r} is {value!r}, expected a finite number > 0")
@@ -618,7 +656,7 @@ def read_uplink(
     ProtocolError
         With the reason, if anything is missing, extra, of another shape or dtype, NaN or infinite.
     """
-    arrays = _only_array_record(content)
+    arrays = _flower.items_of(_vectors_record(content)[1])
     through = {_PASS + entry.name: entry for entry in layout.passed_through} if layout.passed_through else {}
     if arrays.keys() - through.keys() != shapes.keys():
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
@@ -656,7 +694,7 @@ def read_unmodified(
         The client's number of steps as the user tells it. The reply's metrics ``elapsed`` or ``local-steps`` win.
     weighted_by_key : str
     """
-    vector, passed = primal_vector(layout, _only_array_record(content))
+    vector, passed = primal_vector(layout, _vectors_record(content)[1])
     metrics, examples = _metrics_of(content, weighted_by_key)
     if "local-steps" in metrics:
         steps = int(_positive(metrics, "local-steps"))

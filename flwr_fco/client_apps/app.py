@@ -91,7 +91,7 @@ def client_app(
         try:
             downlink = records.read_downlink(message, context)
         except records.PlanMissingError:
-            return Message(content=records.plan_missing_reply(), reply_to=message)
+            return records.reply(message, records.plan_missing_reply())
         plan = downlink.plan
         objective = training_objective(context)
         _check_layout(objective.layout, plan.layout)
@@ -101,7 +101,7 @@ def client_app(
             try:
                 before = records.read_state(context, stamp, plan.layout.size)
             except records.StateMissingError:
-                return Message(content=records.state_missing_reply(), reply_to=message)
+                return records.reply(message, records.state_missing_reply())
         rng = random_generator(plan.seed, server_round, _partition(context))
         with single_threaded_blas():
             uplink, after = find_solver(plan.solver)(downlink, objective, before, rng)
@@ -110,7 +110,7 @@ def client_app(
         )
         if stamp is not None:
             records.store_pending(context, stamp, server_round, before, after)
-        return Message(content=answer, reply_to=message)
+        return records.reply(message, answer)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
@@ -120,11 +120,11 @@ def client_app(
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
                 metrics[name] = float(value)
-        return Message(content=RecordDict({"metrics": metrics}), reply_to=message)
+        return records.reply(message, RecordDict({"metrics": metrics}))
 
     @app.query("partition")
     def partition(message: Message, context: Context) -> Message:
-        return Message(content=records.partition_reply(context), reply_to=message)
+        return records.reply(message, records.partition_reply(context))
 
     return app
 
@@ -155,7 +155,7 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
 
 def _check_layout(own: Layout, server: Layout) -> None:
     """Compare names and shapes: which arrays psi acts on, and their dtypes, are the server's business."""
-    if list(own.shapes.items()) != list(server.shapes.items()):
+    if own.signature != server.signature:
         raise ConfigurationError(
             f"the server's model is {server.shapes}, this client's objective has {own.shapes}. Give `start` initial "
             "arrays with the objective's names and shapes, in its order"

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, plan_minibatches
-from flwr_fco.objectives.base import DualAveragingKernel, Objective
+from flwr_fco.client_apps.local import compiled_steps, local_solver, plan_minibatches
+from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
@@ -46,7 +46,7 @@ def dual_averaging(
     dual = start.copy()
     if plan.options["trajectory"]:
         return _with_trajectory(downlink, objective, rng), state
-    steps = _in_epochs(downlink, objective, dual, rng)
+    steps = compiled_steps(downlink, objective, dual, rng, psi=bool(plan.options["client-prox"]))
     if steps is None:
         steps = sum(1 for _ in _steps(downlink, objective, dual, rng))
     return Uplink({"increment": dual - start}, client_lr * steps, steps), state
@@ -65,22 +65,6 @@ def _steps(downlink: Downlink, objective: Objective, dual: Vector, rng: np.rando
             h.conjugate_gradient(dual, primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         yield
-
-
-def _in_epochs(downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator) -> int | None:
-    """Take the local steps an epoch at a time where psi and the objective allow it; None, and no step, where not."""
-    plan, client_lr = downlink.plan, downlink.client_lr
-    thresholds = plan.l1_thresholds if plan.options["client-prox"] else None
-    if thresholds is None or plan.batch_size is None or not isinstance(objective, DualAveragingKernel):
-        return None
-    if type(objective).minibatches is not Objective.minibatches:
-        return None
-    steps = 0
-    for order in objective.orders(rng, plan.batch_size, epochs=plan.local_epochs, steps=plan.local_steps):
-        elapsed = downlink.elapsed + client_lr * steps
-        assert order is not None
-        steps += objective.dual_averaging_epoch(order, plan.batch_size, thresholds, elapsed, client_lr, dual)
-    return steps
 
 
 def _with_trajectory(downlink: Downlink, objective: Objective, rng: np.random.Generator) -> Uplink:

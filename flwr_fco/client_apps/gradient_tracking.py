@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, plan_minibatches
+from flwr_fco.client_apps.local import compiled_steps, local_solver, plan_minibatches
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
-from flwr_fco.regularizers import Zero
 
 __all__ = ["gradient_tracking", "tracked_dual_averaging"]
 
@@ -112,16 +111,14 @@ def _descend(
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
     plan, client_lr, elapsed = downlink.plan, downlink.client_lr, downlink.elapsed
-    psi, h = plan.psi, plan.h
-    plain = isinstance(plan.regularizer, Zero)
     shift = None if tracker is None else client_lr * tracker
+    compiled = compiled_steps(downlink, objective, dual, rng, shift=shift)
+    if compiled is not None:
+        return compiled
     primal = np.empty_like(dual)
     steps = 0
     for batch in plan_minibatches(plan, objective, rng):
-        if plain:
-            h.conjugate_gradient(dual, primal)
-        else:
-            h.retrieve(dual, elapsed + client_lr * steps, psi, primal)
+        plan.point(dual, elapsed + client_lr * steps, primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         if shift is not None:
             dual -= shift

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.kernels.dual_averaging import NOTHING
+from flwr_fco.objectives.base import Batch, DualAveragingKernel, Objective
+from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Plan, Uplink
 
-__all__ = ["LocalSolver", "find_solver", "local_solver", "plan_minibatches"]
+__all__ = ["LocalSolver", "compiled_steps", "find_solver", "local_solver", "plan_minibatches"]
 
 
 class LocalSolver(Protocol):
@@ -77,3 +80,57 @@ def find_solver(name: str) -> LocalSolver:
 def plan_minibatches(plan: Plan, objective: Objective, rng: np.random.Generator) -> Iterator[Batch]:
     """Return the minibatches of a round as the plan says."""
     return objective.minibatches(rng, plan.batch_size, epochs=plan.local_epochs, steps=plan.local_steps)
+
+
+def compiled_steps(
+    downlink: Downlink,
+    objective: Objective,
+    dual: Vector,
+    rng: np.random.Generator,
+    *,
+    psi: bool = True,
+    shift: Vector | None = None,
+) -> int | None:
+    """Take the local steps of dual averaging an epoch at a time where psi, h and the objective allow it.
+
+    Parameters
+    ----------
+    downlink : Downlink
+    objective : Objective
+    dual : ndarray of float64, shape (d,)
+        Changed in place: z <- z - client_lr g(retrieve(z, t)) - shift in each step.
+    rng : numpy.random.Generator
+    psi : bool, default True
+        Whether psi acts.
+    shift : ndarray of float64, shape (d,), optional
+
+    Returns
+    -------
+    int or None
+        The number of steps; None, and no step, where a step takes more than a compiled loop can do.
+    """
+    plan, client_lr = downlink.plan, downlink.client_lr
+    retrieval = plan.retrieval
+    if retrieval is None or plan.batch_size is None or not _has_own_kernel(type(objective)):
+        return None
+    assert isinstance(objective, DualAveragingKernel)
+    if not psi:
+        retrieval = retrieval._replace(thresholds=NOTHING)
+    move = NOTHING if shift is None else shift
+    steps = 0
+    for order in objective.orders(rng, plan.batch_size, epochs=plan.local_epochs, steps=plan.local_steps):
+        elapsed = downlink.elapsed + client_lr * steps
+        assert order is not None
+        steps += objective.dual_averaging_epoch(order, plan.batch_size, retrieval, elapsed, client_lr, move, dual)
+    return steps
+
+
+@cache
+def _has_own_kernel(kind: type[Objective]) -> bool:
+    """Whether the compiled loop is that of the class itself: a subclass may have other gradients or minibatches."""
+    for base in kind.__mro__:
+        if "dual_averaging_epoch" in vars(base):
+            return issubclass(kind, DualAveragingKernel)
+        if vars(base).keys() & {"gradient", "add_gradient", "minibatches", "orders"}:
+            return False
+    return False

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from threadpoolctl import ThreadpoolController
 
 __all__ = ["single_threaded_blas"]
 
 _depth = 0
+_NESTED = nullcontext()
 
 
-@contextmanager
-def single_threaded_blas() -> Iterator[None]:
+def single_threaded_blas() -> AbstractContextManager[None]:
     """Run the block with one BLAS thread; nested blocks cost nothing.
 
     Finding the BLAS libraries takes milliseconds, so whoever runs many messages (``simulate``) opens the outer block.
     """
+    return _NESTED if _depth else _limited()
+
+
+@contextmanager
+def _limited() -> Iterator[None]:
     global _depth
-    if _depth:
-        yield
-        return
     _depth += 1
     try:
         with ThreadpoolController().limit(limits=1, user_api="blas"):

@@ -18,8 +18,6 @@ __all__ = [
     "add_least_squares_gradient",
     "add_logistic_gradient",
     "add_multinomial_gradient",
-    "least_squares_dual_averaging",
-    "logistic_dual_averaging",
     "margins",
 ]
 
@@ -173,62 +171,6 @@ def add_logistic_gradient(features, signs, rows, w, factor, shrinkage, out):  # 
         residuals[i] = -weight * sign * (small if margin > 0.0 else 1.0) / (1.0 + small)
     _add_shrinkage(features.shape[1], w, shrinkage, out)
     _add_rows(features, rows, residuals, out)
-
-
-@njit(cache=True)
-def _soft_threshold(dual, thresholds, elapsed, primal):  # type: ignore[no-untyped-def]
-    """Write sign(z_i) max(|z_i| - elapsed * thresholds_i, 0), a zero as +0.0."""
-    for i in range(dual.shape[0]):
-        high = elapsed * thresholds[i]
-        clipped = min(max(dual[i], -high), high)
-        primal[i] = (dual[i] - clipped) + 0.0
-
-
-@njit(cache=True)
-def least_squares_dual_averaging(  # type: ignore[no-untyped-def]
-    features, targets, order, batch_size, thresholds, elapsed, client_lr, factor, l2, dual
-):
-    """Run local dual averaging with weighted l1 over the rows in `order`, a minibatch a step; return the steps.
-
-    One call instead of two for each minibatch: at 1,024 features half of a step is the cost of calling.
-
-    Parameters
-    ----------
-    features, targets
-        As in :func:`add_least_squares_gradient`.
-    order : ndarray of int64, shape (m,)
-        Row numbers; the last minibatch may be smaller.
-    batch_size : int
-    thresholds : ndarray of float64, shape of dual
-        strength * weights of the l1 norm, 0 where it does not act.
-    elapsed, client_lr, factor, l2 : float
-        The weight of psi at the first step, the step size, and the factors of the loss and of its l2 term.
-    dual : ndarray of float64, shape (d,) or (d + 1,)
-        Changed in place.
-    """
-    primal = np.empty_like(dual)
-    steps = 0
-    for start in range(0, order.shape[0], batch_size):
-        _soft_threshold(dual, thresholds, elapsed + client_lr * steps, primal)
-        rows = order[start : start + batch_size]
-        add_least_squares_gradient(features, targets, rows, primal, -client_lr * factor, -client_lr * l2, dual)
-        steps += 1
-    return steps
-
-
-@njit(cache=True)
-def logistic_dual_averaging(  # type: ignore[no-untyped-def]
-    features, signs, order, batch_size, thresholds, elapsed, client_lr, factor, l2, dual
-):
-    """Run local dual averaging with weighted l1 as :func:`least_squares_dual_averaging` does, on logistic loss."""
-    primal = np.empty_like(dual)
-    steps = 0
-    for start in range(0, order.shape[0], batch_size):
-        _soft_threshold(dual, thresholds, elapsed + client_lr * steps, primal)
-        rows = order[start : start + batch_size]
-        add_logistic_gradient(features, signs, rows, primal, -client_lr * factor, -client_lr * l2, dual)
-        steps += 1
-    return steps
 
 
 @njit(cache=True)

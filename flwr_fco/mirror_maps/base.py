@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
@@ -76,6 +77,16 @@ class MirrorMap(Specified, ABC):
         out : ndarray, optional
             Where to write the result; may be `z`.
         """
+
+    def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
+        """Return what compiled loops need for :meth:`retrieve`; None where they cannot do it.
+
+        Parameters
+        ----------
+        regularizer : BoundRegularizer
+            psi on the flat vector.
+        """
+        return None
 
     def conjugate(self, z: Vector) -> float:
         """Return h*(z) = max_w { <z, w> - h(w) }."""
@@ -164,6 +175,11 @@ class Euclidean(MirrorMap):
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
         """Return prox_{t psi}(z)."""
         return regularizer.prox(z, t, out)
+
+    def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
+        """Return the thresholds if psi is nothing or a (weighted) l1 norm; see :meth:`MirrorMap.compiled`."""
+        thresholds = l1_thresholds(regularizer)
+        return None if type(self) is not Euclidean or thresholds is None else Retrieval(thresholds)
 
 
 class Terms(NamedTuple):
@@ -497,6 +513,14 @@ def _decreasing_root(
             last = -1
     measure(high[0])
     return True
+
+
+def l1_thresholds(regularizer: BoundRegularizer) -> Vector | None:
+    """Return strength * weights on the flat vector if psi is a (weighted) l1 norm, nothing for no psi, else None."""
+    terms = regularizer.separable_terms((regularizer.layout.size,))
+    if terms is None or np.any(terms.shrinkage) or np.any(terms.lower > -np.inf) or np.any(terms.upper < np.inf):
+        return None
+    return np.asarray(terms.threshold, dtype=np.float64) if np.any(terms.threshold) else NOTHING
 
 
 def positive_weights(owner: object, name: str, value: ArrayLike) -> Vector:

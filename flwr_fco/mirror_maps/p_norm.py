@@ -10,8 +10,10 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
-from flwr_fco.mirror_maps.base import Terms, TermwiseMap
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
+from flwr_fco.mirror_maps.base import Terms, TermwiseMap, l1_thresholds
 from flwr_fco.parameters import Vector
+from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.regularizers.validation import frozen_array, number, positive
 
 __all__ = ["PNorm"]
@@ -174,6 +176,14 @@ class PNorm(TermwiseMap):
         if self.center is not None:
             return not terms.threshold.any() and lower == -math.inf and upper == math.inf
         return lower in (-math.inf, 0.0) and upper in (math.inf, 0.0)
+
+    def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
+        """Return thresholds, p, radius and center if there is no psi, or an l1 norm around 0."""
+        thresholds = l1_thresholds(regularizer)
+        if type(self) is not PNorm or thresholds is None or (thresholds.size and self.center is not None):
+            return None
+        # A copy: for a kernel, an array that it may not write to is of another type.
+        return Retrieval(thresholds, self.p, self._limit, NOTHING if self.center is None else self.center.copy())
 
     def check_size(self, size: int) -> None:
         """Raise unless the center has an element for each coordinate."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.dual_averaging import Retrieval
 from flwr_fco.parameters import Layout, Vector
 
 __all__ = ["Batch", "DualAveragingKernel", "Objective"]
@@ -129,7 +130,7 @@ class Objective(ABC):
 
 
 class DualAveragingKernel(ABC):
-    """Mixin of objectives that run a whole epoch of local dual averaging with l1 in one compiled call.
+    """Mixin of objectives that run a whole epoch of local dual averaging in one compiled call.
 
     Only worth its code where a step is so cheap that calling it costs as much.
     """
@@ -139,23 +140,26 @@ class DualAveragingKernel(ABC):
         self,
         order: NDArray[np.int64],
         batch_size: int,
-        thresholds: Vector,
+        retrieval: Retrieval,
         elapsed: float,
         client_lr: float,
+        shift: Vector,
         dual: Vector,
     ) -> int:
-        """Take the steps that ``client_apps/dual_averaging.py`` takes over these minibatches one by one.
+        """Take the steps of local dual averaging over these minibatches, as ``client_apps`` takes them one by one.
 
         Parameters
         ----------
         order : ndarray of int64
             Row numbers, cut into minibatches from the front.
         batch_size : int
-        thresholds : ndarray of float64, shape (layout.size,)
-            strength * weights of the l1 norm, 0 where it does not act.
+        retrieval : Retrieval
+            What retrieve is.
         elapsed : float
             The weight of psi at the first step.
         client_lr : float
+        shift : ndarray of float64, shape (layout.size,) or (0,)
+            Subtracted from the dual in each step: client_lr times a tracker.
         dual : ndarray of float64, shape (layout.size,)
             Changed in place.
 

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_least_squares_gradient, least_squares_dual_averaging, margins
+from flwr_fco.kernels.dual_averaging import Retrieval, dual_averaging
+from flwr_fco.kernels.losses import add_least_squares_gradient, margins
 from flwr_fco.objectives._linear import LinearModel, as_features, as_targets
 from flwr_fco.objectives.base import Batch, DualAveragingKernel
 from flwr_fco.parameters import Vector
@@ -66,15 +67,15 @@ class _SquaredLoss(LinearModel, DualAveragingKernel):
         self,
         order: NDArray[np.int64],
         batch_size: int,
-        thresholds: Vector,
+        retrieval: Retrieval,
         elapsed: float,
         client_lr: float,
+        shift: Vector,
         dual: Vector,
     ) -> int:
-        """Run local dual averaging with weighted l1 over an epoch in one kernel call; see the base class."""
-        steps: int = least_squares_dual_averaging(
-            self.features, self.targets, order, batch_size, thresholds, elapsed, client_lr, self._factor, self.l2, dual
-        )
+        """Run local dual averaging over an epoch in one kernel call; see the base class."""
+        data = (False, self.features, self.targets, order, batch_size)
+        steps: int = dual_averaging(*data, *retrieval, elapsed, client_lr, self._factor, self.l2, shift, dual)
         return steps
 
     def predict(self, w: Vector) -> Vector:

@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.special import logsumexp
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_logistic_gradient, add_multinomial_gradient, logistic_dual_averaging, margins
+from flwr_fco.kernels.dual_averaging import Retrieval, dual_averaging
+from flwr_fco.kernels.losses import add_logistic_gradient, add_multinomial_gradient, margins
 from flwr_fco.objectives._linear import CHUNK, LinearModel, as_features, as_labels, examples_of
 from flwr_fco.objectives.base import Batch, DualAveragingKernel
 from flwr_fco.parameters import Vector
@@ -104,15 +105,15 @@ class Logistic(LinearModel, DualAveragingKernel):
         self,
         order: NDArray[np.int64],
         batch_size: int,
-        thresholds: Vector,
+        retrieval: Retrieval,
         elapsed: float,
         client_lr: float,
+        shift: Vector,
         dual: Vector,
     ) -> int:
-        """Run local dual averaging with weighted l1 over an epoch in one kernel call; see the base class."""
-        steps: int = logistic_dual_averaging(
-            self.features, self._signs, order, batch_size, thresholds, elapsed, client_lr, 1.0, self.l2, dual
-        )
+        """Run local dual averaging over an epoch in one kernel call; see the base class."""
+        data = (True, self.features, self._signs, order, batch_size)
+        steps: int = dual_averaging(*data, *retrieval, elapsed, client_lr, 1.0, self.l2, shift, dual)
         return steps
 
     def margins(self, w: Vector) -> Vector:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.protocol import random_generator
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero
 
 __all__ = ["warmup"]
@@ -35,6 +37,6 @@ def warmup() -> None:
     w = np.zeros(3)
     for regularizer in (Zero(), L1(0.1), L1(0.1, weights=np.ones(3)), L1(0.1, bound=1.0), ElasticNet(0.1), L1Ball(1.0)):
         regularizer.value(regularizer.prox(w, 1.0))
-    order = np.arange(3)
+    order = random_generator(0, 1, 0).permutation(3)
     for single in (LeastSquares(np.eye(3), np.ones(3)), Logistic(np.eye(3), np.array([0, 1, 0]))):
-        single.dual_averaging_epoch(order, 2, np.zeros(4), 0.0, 0.1, np.zeros(4))
+        single.dual_averaging_epoch(order, 2, Retrieval(), 0.0, 0.1, NOTHING, np.zeros(4))

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from flwr_fco import records
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
-from flwr_fco.parameters import PASS_THROUGH, Layout, Vector
+from flwr_fco.parameters import PASS_THROUGH, Layout, Vector, all_finite
 from flwr_fco.protocol import Downlink, Node, Option, Plan, Uplink, random_generator
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Scope
@@ -566,7 +566,7 @@ class CompositeStrategy(FedAvg):
         current.config["server-round"] = server_round
         current.nodes = {node.node_id: node for node in nodes}
         serialised = records.RoundCache()
-        current.messages = [self._message(self.content_for(node, serialised), node, "train") for node in nodes]
+        current.messages = self._messages(((node, self.content_for(node, serialised)) for node in nodes), "train")
         current.bytes_down = records.count_bytes(message.content for message in current.messages)
         return current.messages
 
@@ -663,7 +663,7 @@ class CompositeStrategy(FedAvg):
             uplinks = self._uplinks(good, weights)
             with np.errstate(over="ignore", invalid="ignore"):
                 before, state = self.state, self.aggregate(self.state, uplinks)
-            if all(np.isfinite(value).all() for value in state):
+            if all(all_finite(value) for value in state):
                 self.state = state
                 self._average_pass_through(reports, weights)
                 self.after_round(before, uplinks)
@@ -755,18 +755,19 @@ class CompositeStrategy(FedAvg):
             answers, kept = kept, []
             for reply in answers:
                 node = self._round.nodes.get(reply.metadata.src_node_id) if reply.has_content() else None
-                if node is not None and records.has_plan_missing(reply.content):
-                    self._informed.discard(node.node_id)
-                elif node is None or not records.has_state_missing(reply.content) or not self.state_lost(node):
+                missing = None if node is None else records.what_is_missing(reply.content)
+                if node is None or missing is None or (missing == "state" and not self.state_lost(node)):
                     kept.append(reply)
                     continue
+                if missing == "plan":
+                    self._informed.discard(node.node_id)
                 log(INFO, "aggregate_train: %s has lost what it knew; it is sent again", node)
                 asking.append(node)
             if not asking or self._grid is None:
                 break
             self._round.restoring.update(node.node_id for node in asking)
             serialised = records.RoundCache()
-            again = [self._message(self.content_for(node, serialised), node, "train") for node in asking]
+            again = self._messages(((node, self.content_for(node, serialised)) for node in asking), "train")
             self._round.bytes_down += records.count_bytes(message.content for message in again)
             kept.extend(self._grid.send_and_receive(again, timeout=self._timeout))
         return kept
@@ -787,7 +788,7 @@ class CompositeStrategy(FedAvg):
             node = self._node_of(reply)
             who = str(node) if node is not None else f"node {reply.metadata.src_node_id}"
             try:
-                if reply.has_content() and records.has_state_missing(reply.content):
+                if reply.has_content() and records.what_is_missing(reply.content) == "state":
                     raise ProtocolError("it has lost its state")
                 if reply.has_error():
                     raise ProtocolError(f"error {reply.error.code}: {reply.error.reason}")
@@ -843,9 +844,8 @@ class CompositeStrategy(FedAvg):
         config = config.copy()
         config["server-round"] = server_round
         keys = {"arrayrecord_key": self.arrayrecord_key, "configrecord_key": self.configrecord_key}
-        for node in nodes:
-            content = records.primal_request(arrays, config, **keys)
-            current.messages.append(self._message(content, node, "evaluate"))
+        contents = ((node, records.primal_request(arrays, config, **keys)) for node in nodes)
+        current.messages = self._messages(contents, "evaluate")
         return current.messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
@@ -865,9 +865,9 @@ class CompositeStrategy(FedAvg):
 
     # --- nodes ----------------------------------------------------------------------------------------------------
 
-    def _message(self, content: RecordDict, node: Node, message_type: str) -> Message:
-        stamp = str(self._round.number)
-        return Message(content=content, dst_node_id=node.node_id, message_type=message_type, group_id=stamp)
+    def _messages(self, contents: Iterable[tuple[Node, RecordDict]], message_type: str) -> list[Message]:
+        numbered = ((node.node_id, content) for node, content in contents)
+        return records.messages(numbered, message_type, str(self._round.number))
 
     def _sample(
         self, grid: Grid, fraction: float, minimum: int, purpose: int, server_round: int | None = None
@@ -925,9 +925,7 @@ class CompositeStrategy(FedAvg):
         known: Mapping[int, int] | None = getattr(grid, "partition_ids", None)
         if known is not None:
             return {i: known[i] for i in node_ids if i in known}
-        questions = [
-            Message(content=RecordDict(), dst_node_id=i, message_type=records.HANDSHAKE, group_id="0") for i in node_ids
-        ]
+        questions = records.messages(((i, RecordDict()) for i in node_ids), records.HANDSHAKE, "0")
         answers = grid.send_and_receive(questions, timeout=min(self._timeout, 120.0))
         found = {a.metadata.src_node_id: records.partition_of(a.content) for a in answers if a.has_content()}
         return {node_id: partition for node_id, partition in found.items() if partition is not None}

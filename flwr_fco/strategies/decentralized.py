@@ -195,18 +195,17 @@ class GraphStrategy(PointOutputs):
         """Return increments with equal work, moves (increment / elapsed) and elapsed times, with rows of zeros."""
         num_nodes = self._num_nodes(uplinks)
         increments = np.zeros((num_nodes, uplinks[0].vectors["increment"].size))
-        moves, elapsed = np.zeros_like(increments), np.zeros(num_nodes)
+        elapsed, own = np.zeros(num_nodes), np.ones((num_nodes, 1))
         first = uplinks[0].elapsed
         equal = all(uplink.elapsed == first for uplink in uplinks)
         mean = first if equal else float(np.mean([uplink.elapsed for uplink in uplinks]))
         for uplink, row in zip(uplinks, rows, strict=True):
             increments[row] = uplink.vectors["increment"]
-            if self.tracking:
-                np.divide(increments[row], uplink.elapsed, out=moves[row])
-            elapsed[row] = uplink.elapsed
-            if self.normalize_local_work and not equal:
-                increments[row] *= mean / uplink.elapsed
-                elapsed[row] = mean
+            elapsed[row] = own[row] = uplink.elapsed
+        moves = increments / own if self.tracking else np.zeros_like(increments)
+        if self.normalize_local_work and not equal:
+            increments *= mean / own
+            elapsed[rows] = mean
         return increments, moves, elapsed
 
     # --- the life of a run ------------------------------------------------------------------------------------
@@ -259,17 +258,17 @@ class GraphStrategy(PointOutputs):
         """Return the rows of the nodes that have not left."""
         return [row for row in range(num_nodes) if row not in self._gone]
 
+    def rows_here(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the rows of the nodes that have not left; without a copy if nobody has."""
+        return rows[self.staying(rows.shape[0])] if self._gone else rows
+
     def round_metrics(self) -> dict[str, float | int]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
         if self.central:
             return {}
-        here = self.staying(self.state.points.shape[0])
-        whole = len(here) == self.state.points.shape[0]
-        metrics: dict[str, float | int] = {
-            "consensus-error": consensus_error(self.state.points if whole else self.state.points[here])
-        }
+        metrics: dict[str, float | int] = {"consensus-error": consensus_error(self.rows_here(self.state.points))}
         if self.tracking and self.state.trackers.shape[0]:
-            metrics["tracker-norm"] = root_mean_square_norm(self.state.trackers if whole else self.state.trackers[here])
+            metrics["tracker-norm"] = root_mean_square_norm(self.rows_here(self.state.trackers))
         if self._start_bytes is not None and self.state.round == 1:
             metrics["bytes-down-round-0"], metrics["bytes-up-round-0"] = self._start_bytes
         return metrics
@@ -359,13 +358,18 @@ class DFedDA(GraphStrategy):
         mixing = self.effective(missing)
         state = self.expanded(state, mixing.shape[0])
         increments, moves, elapsed = self.increments(uplinks, rows)
+        # In place, as far as the matrices are our own.
+        increments *= server_lr
+        increments += state.points
         following = state._replace(
-            points=mixing @ (state.points + server_lr * increments),
+            points=mixing @ increments,
             elapsed=mixing @ (state.elapsed + server_lr * elapsed),
             round=state.round + 1,
         )
         if self.tracking:
-            following = following._replace(trackers=state.trackers + (moves - mixing @ moves))
+            moves -= mixing @ moves
+            moves += state.trackers
+            following = following._replace(trackers=moves)
         if self.output == "last":
             return following
         total, averaged = self.summed(following, self.retrieve(following))
@@ -373,12 +377,12 @@ class DFedDA(GraphStrategy):
 
     def retrieve(self, state: GraphState) -> Vector:
         """Return the primal point of the mean dual of the nodes that are there."""
-        here = self.staying(state.points.shape[0])
-        return self.h.retrieve(state.points[here].mean(axis=0), float(state.elapsed[here].mean()), self.psi)
+        dual, elapsed = self.rows_here(state.points).mean(axis=0), float(self.rows_here(state.elapsed).mean())
+        return self.plan.point(dual, elapsed)
 
     def node_primal(self, state: GraphState, row: int) -> Vector:
         """Return retrieve(dual, elapsed) of one node."""
-        return self.h.retrieve(state.points[row], float(state.elapsed[row]), self.psi)
+        return self.plan.point(state.points[row], float(state.elapsed[row]))
 
 
 class DFedDAGT(DFedDA):

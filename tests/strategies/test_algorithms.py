@@ -273,19 +273,3 @@ def test_partial_participation_draws_from_seed_and_round():
     assert samples[0] == samples[1]
     assert len(set(samples[0])) > 1
     assert all(len(sample) == 2 and list(sample) == sorted(sample) for sample in samples[0])
-
-
-def test_fused_epochs_are_the_same_steps():
-    """The compiled epoch is used with l1; the loop over minibatches must give the same."""
-    from flwr_fco.objectives import LeastSquares
-
-    class Stepwise(LeastSquares):
-        def minibatches(self, rng, batch_size, *, epochs=None, steps=None):
-            yield from super().minibatches(rng, batch_size, epochs=epochs, steps=steps)
-
-    results = []
-    for kind in (LeastSquares, Stepwise):
-        objectives = [kind(o.features, o.targets) for o in clients()]
-        strategy = FedDualAvg(regularizer=L1(0.4), client_lr=0.02, batch_size=5, local_steps=9)
-        results.append(flat(run(strategy, objectives, 10).arrays))
-    np.testing.assert_allclose(results[0], results[1], rtol=0, atol=1e-14)
