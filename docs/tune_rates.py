@@ -97,6 +97,15 @@ STAGES = (
         (("num-rounds", 200), ("objective-every", 200)),
     ),
     Stage(
+        ["low-rank-IV"],
+        ("FedMid", "FedMidOSP", "FedAvgSubgradient"),
+        ((0.001, 1.0), (0.001, 3.0)),
+        "recovery-error",
+        "The best pair changes with the number of rounds: the two candidates with 500 rounds and three seeds.",
+        (("num-rounds", 500), ("objective-every", 500)),
+        seeds=(0, 1, 2),
+    ),
+    Stage(
         ["mnist-l2-ball"],
         FOUR,
         PAIRS_25,
