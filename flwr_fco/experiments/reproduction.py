@@ -257,7 +257,12 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
         "|---" * (len(rounds) + 1 + bool(known)) + "|",
     ]
     for line in definition.runs:
-        cells = [_band([_value_at(own, metric, when) for own in outcomes[line.label]]) for when in rounds]
+        # A run that is over has no value at a later round.
+        last = line.settings.get("num-rounds", math.inf)
+        cells = [
+            _band([_value_at(own, metric, when) for own in outcomes[line.label]]) if when <= last else ""
+            for when in rounds
+        ]
         if known:
             cells.append(" / ".join(f"{value:g}" for value in known.get(line.label, [])))
         lines.append(f"| {line.label} | " + " | ".join(cells) + " |")

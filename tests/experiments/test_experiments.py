@@ -224,6 +224,8 @@ def test_a_table_sets_values_beside_known_ones():
     lines = value_table(definition, {"good": good, "bad": bad}).splitlines()
     assert "a book" in lines[0]
     assert lines[4:] == ["| good | 8 [4, 12] | 0.5 [0.25, 0.75] | 3 / 0.25 |", "| bad | 7 | none (diverged) |  |"]
+    late = value_table(replace(definition, table={**table, "rounds": [2, 21]}), {"good": good, "bad": bad})
+    assert late.splitlines()[4].startswith("| good | 4 [2, 6] |  |")
 
 
 def test_the_second_papers_printed_settings():
