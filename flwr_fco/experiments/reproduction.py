@@ -257,11 +257,23 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
         "|---" * (len(rounds) + 1 + bool(known)) + "|",
     ]
     for line in definition.runs:
-        cells = [_band([_value_at(own, metric, when) for own in outcomes[line.label]]) for when in rounds]
+        runs = outcomes[line.label]
+        cells = [
+            ""
+            if all(_is_over(own, metric, when) for own in runs)
+            else _band([_value_at(own, metric, when) for own in runs])
+            for when in rounds
+        ]
         if known:
             cells.append(" / ".join(f"{value:g}" for value in known.get(line.label, [])))
         lines.append(f"| {line.label} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _is_over(outcome: Outcome, metric: str, when: float) -> bool:
+    """Return whether a run had ended, as it was meant to, before a round: its next evaluation would have been due."""
+    rounds = outcome.series(metric)[0]
+    return not outcome.diverged and rounds.size > 1 and bool(when - rounds[-1] >= rounds[-1] - rounds[-2])
 
 
 def _value_at(outcome: Outcome, metric: str, when: float) -> float:

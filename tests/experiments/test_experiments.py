@@ -202,6 +202,9 @@ def test_a_table_sets_values_beside_known_ones():
     lines = value_table(definition, {"good": good, "bad": bad}).splitlines()
     assert "a book" in lines[0]
     assert lines[4:] == ["| good | 8 [4, 12] | 0.5 [0.25, 0.75] | 3 / 0.25 |", "| bad | 7 | none (diverged) |  |"]
+    # A run that has ended has no value later; one whose last evaluation was the last before the round has.
+    later = replace(definition, table={**table, "rounds": [29, 30], "known": {}})
+    assert value_table(later, {"good": good, "bad": bad}).splitlines()[4] == "| good | 0.5 [0.25, 0.75] |  |"
 
 
 def test_the_second_papers_printed_settings():
