@@ -1,83 +1,129 @@
-"""Collect what `flwr-fco reproduce` wrote into docs/reproduction: the verdicts on one page, the figures beside it.
+"""Collect what `flwr-fco reproduce` wrote into docs/reproduction: a page of verdicts a paper, the figures beside it.
 
-    python docs/collect_reproduction.py results --note "how it was run, and how long it took" [--paper gt]
+    flwr-fco reproduce all --out results
+    python docs/collect_reproduction.py results
 
-Takes every experiment of the paper that has a folder in `results` and leaves the others out.
+Takes every experiment that has a folder in `results` and names the others.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import shutil
+from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
+
+from PIL import Image
 
 from flwr_fco.experiments import EXPERIMENTS, load_definition
 
 HERE = Path(__file__).parent / "reproduction"
-#: Page and title by the first part of the experiments' names.
-PAPERS = {
-    "fco": ("fco.md", "'Federated Composite Optimization', reproduced"),
-    "gt": ("gradient-tracking.md", "'Gradient Tracking for High Dimensional Federated Optimization', reproduced"),
-}
 
 
-def copy_picture(source: Path, target: Path) -> None:
-    """Copy a PNG; one above 100 kB with 256 colours, far apart, which is enough for curves."""
-    if source.stat().st_size <= 100_000:
-        shutil.copyfile(source, target)
-        return
-    from PIL import Image
+class Page(NamedTuple):
+    """A page of docs/reproduction and the experiments on it.
 
-    with Image.open(source) as picture:
-        picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
+    Parameters
+    ----------
+    file, title : str
+    prefix : str
+        Of its experiments' names.
+    data : str
+        What they were run on.
+    """
+
+    file: str
+    title: str
+    prefix: str
+    data: str
+
+
+PAGES = (
+    Page(
+        "fco.md",
+        "'Federated Composite Optimization', reproduced",
+        "fco-",
+        "with the real MNIST and the one-slice fMRI file. [rates.md](rates.md) has the sweeps that the rates come from",
+    ),
+    Page(
+        "gradient-tracking.md",
+        "'Gradient Tracking for High Dimensional Federated Optimization', reproduced",
+        "gt-",
+        "on synthetic data that are drawn as the runs go",
+    ),
+)
+#: Pictures above this size in bytes are stored with 64 colours, of which curves do not need more.
+LARGE = 100_000
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
-    parser.add_argument("--note", required=True)
-    parser.add_argument("--paper", choices=PAPERS, default="fco")
     options = parser.parse_args()
     HERE.mkdir(exist_ok=True)
-    page, title = PAPERS[options.paper]
-    own = [name for name in EXPERIMENTS if name.partition("-")[0] == options.paper]
-    done = [name for name in own if (options.results / name / "verdicts.json").is_file()]
-    missing = [name for name in own if name not in done]
-    lines = [
-        f"# {title}",
+    for page in PAGES:
+        names = [name for name in EXPERIMENTS if name.startswith(page.prefix)]
+        done = [name for name in names if (options.results / name / "verdicts.json").is_file()]
+        if done:
+            lines = [
+                *_summary(page, done, options.results),
+                *(line for name in done for line in _details(name, options.results)),
+            ]
+            missing = [name for name in names if name not in done]
+            if missing:
+                lines += ["", f"Not in this run: {', '.join(missing)}."]
+            (HERE / page.file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _summary(page: Page, done: list[str], results: Path) -> list[str]:
+    """Return the head of a page: how it was run, a row for each experiment."""
+    rows = []
+    total = 0.0
+    for name in done:
+        verdicts = json.loads((results / name / "verdicts.json").read_text(encoding="utf-8"))
+        held = sum(verdict["holds"] for verdict in verdicts)
+        runs = [json.loads(file.read_text(encoding="utf-8")) for file in (results / name / "runs").glob("*.json")]
+        seconds = sum(run["seconds"] for run in runs)
+        total += seconds
+        definition = load_definition(name)
+        title = definition.title.replace("|", "\\|")
+        rows.append(
+            f"| [{name}](#{name}) | {title} | {len(definition.seeds)} | {held} of {len(verdicts)} | {seconds:.0f} |"
+        )
+    python, numpy = platform.python_version(), version("numpy")
+    return [
+        f"# {page.title}",
         "",
         "Written by `docs/collect_reproduction.py` from the folders of a full run; nothing here is typed by hand.",
         "",
-        options.note,
+        f'Command: `flwr-fco reproduce "{page.prefix}*" --out results` (`make reproduce`: all), {page.data}. One '
+        f"process, one BLAS thread, Python {python}, NumPy {numpy}: {total / 60:.0f} minutes of runs in all. These are "
+        "wall times of a machine in use; the metrics do not depend on them. The settings are in "
+        "`flwr_fco/experiments/definitions`.",
         "",
-        "| experiment | what | claims that hold | seconds of the runs |",
-        "|---|---|---|---|",
+        "| experiment | what | seeds | claims that hold | seconds of the runs |",
+        "|---|---|---|---|---|",
+        *rows,
     ]
-    for name in done:
-        folder = options.results / name
-        verdicts = json.loads((folder / "verdicts.json").read_text(encoding="utf-8"))
-        held = sum(verdict["holds"] for verdict in verdicts)
-        runs = [json.loads(file.read_text(encoding="utf-8")) for file in (folder / "runs").glob("*.json")]
-        seconds = sum(run["seconds"] for run in runs)
-        what = load_definition(name).title.replace("|", "\\|")
-        lines.append(f"| [{name}](#{name}) | {what} | {held} of {len(verdicts)} | {seconds:.0f} |")
-    if missing:
-        lines += ["", f"Not in this run: {', '.join(missing)}."]
-    for name in done:
-        folder = options.results / name
-        head, *rest = (folder / "verdicts.md").read_text(encoding="utf-8").splitlines()
-        copy_picture(folder / "figure.png", HERE / f"{name}.png")
-        lines += [
-            "",
-            f"## {name}",
-            "",
-            f"**{head.removeprefix('# ' + name + ': ')}**",
-            *rest,
-            "",
-            f"![{name}]({name}.png)",
-        ]
-    (HERE / page).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _details(name: str, results: Path) -> list[str]:
+    """Return the section of an experiment, having copied its figure."""
+    head, *rest = (results / name / "verdicts.md").read_text(encoding="utf-8").splitlines()
+    _copy_picture(results / name / "figure.png", HERE / f"{name}.png")
+    title = head.removeprefix(f"# {name}: ")
+    return ["", f"## {name}", "", f"**{title}**", *rest, "", f"![{name}]({name}.png)"]
+
+
+def _copy_picture(source: Path, target: Path) -> None:
+    if source.stat().st_size <= LARGE:
+        shutil.copyfile(source, target)
+        return
+    with Image.open(source) as picture:
+        picture.convert("RGB").quantize(64).save(target, optimize=True)
 
 
 if __name__ == "__main__":
