@@ -55,7 +55,7 @@ PAGES = (
         "on synthetic data that are drawn as the runs go",
     ),
 )
-#: Pictures above this size in bytes are stored with 64 colours, of which curves do not need more.
+#: Pictures above this size in bytes are stored with 256 colours.
 LARGE = 100_000
 
 
@@ -123,7 +123,8 @@ def _copy_picture(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
         return
     with Image.open(source) as picture:
-        picture.convert("RGB").quantize(64).save(target, optimize=True)
+        # Colours that cover the whole range: the usual choice, the most frequent ones, makes two curves look the same.
+        picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE).save(target, optimize=True)
 
 
 if __name__ == "__main__":
