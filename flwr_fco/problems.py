@@ -500,6 +500,7 @@ def _mnist(
     *,
     ball: str = "l1",
     radius: float = 1000.0,
+    source: str = "files",
     path: str = "",
     num_clients: int = 100,
     alpha: float = 0.3,
@@ -509,14 +510,20 @@ def _mnist(
     balls: dict[str, tuple[Callable[[float], Regularizer], int]] = {"l1": (L1Ball, 1), "l2": (L2Ball, 2)}
     if ball not in balls:
         raise ConfigurationError(f"ball={ball!r}; expected 'l1' or 'l2'")
-    data = datasets.mnist(
-        data_directory("mnist", path),
-        num_clients,
-        alpha,
-        by_label=by_label,
-        num_examples=num_examples or None,
-        seed=seed,
-    )
+    if source not in ("files", "openml", "femnist"):
+        raise ConfigurationError(f"source={source!r}; expected 'files' (MNIST's, see path), 'openml' or 'femnist'")
+    if source == "femnist":
+        # A client is a writer: there is nothing to split.
+        data = datasets.femnist(num_clients, seed=seed)
+    else:
+        data = datasets.mnist(
+            data_directory("mnist", path) if source == "files" else None,
+            num_clients,
+            alpha,
+            by_label=by_label,
+            num_examples=num_examples or None,
+            seed=seed,
+        )
     kind, order = balls[ball]
     return ConstrainedClassification(data, kind(radius), order)
 
@@ -623,13 +630,13 @@ def _registry() -> dict[str, Problem]:
         ),
         Problem(
             "mnist-l1-ball",
-            "MNIST digits (needs the IDX files): 100 clients, Dirichlet labels, ||w||_1 <= 1000",
+            "MNIST (IDX files, or source=openml, femnist): 100 clients, Dirichlet labels, ||w||_1 <= 1000",
             partial(_mnist, ball="l1", radius=1000.0),
             _defaults(1e-2, 1.0, 100, 10, 10, 10, 5),
         ),
         Problem(
             "mnist-l2-ball",
-            "MNIST digits (needs the IDX files): 100 clients, Dirichlet labels, ||w||_2 <= 10",
+            "MNIST (IDX files, or source=openml, femnist): 100 clients, Dirichlet labels, ||w||_2 <= 10",
             partial(_mnist, ball="l2", radius=10.0),
             _defaults(1e-2, 1.0, 100, 10, 10, 10, 5),
         ),

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from flwr_fco.datasets import digits
+from flwr_fco import datasets
+from flwr_fco.datasets import PartitionedImages, Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.metrics import composite_objective, recovery_error, support_scores
 from flwr_fco.problems import (
@@ -122,6 +123,20 @@ def test_absent_data_say_what_to_do(tmp_path, monkeypatch):
     assert data_directory("mnist") == tmp_path / "mnist"
     with pytest.raises(DataNotFoundError, match="train-images"):
         load_task("mnist-l1-ball", 9)
+
+
+def test_mnist_has_other_sources(monkeypatch):
+    images = Samples(np.zeros((9, 16), dtype=np.uint8), np.arange(9))
+    data = PartitionedImages(images, images, (np.arange(5), np.arange(5, 9)), 10)
+    asked = []
+    monkeypatch.setattr(datasets, "femnist", lambda *given, **options: asked.append((given, options)) or data)
+    monkeypatch.setattr(datasets, "mnist", lambda path, *given, **options: asked.append(path) or data)
+    task = load_task("mnist-l2-ball", 8, options={"source": "femnist", "num-clients": 2})
+    assert [client.num_examples for client in task.clients] == [5, 4]
+    load_task("mnist-l2-ball", 8, options={"source": "openml"})
+    assert asked == [((2,), {"seed": 8}), None]
+    with pytest.raises(ConfigurationError, match="source='web'"):
+        load_task("mnist-l2-ball", 8, options={"source": "web"})
 
 
 def test_centralized_is_certified_and_what_scikit_learn_finds():

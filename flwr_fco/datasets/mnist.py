@@ -1,4 +1,4 @@
-"""MNIST from its original IDX files, and FEMNIST from Flower Datasets, split over clients."""
+"""MNIST from its original IDX files or from OpenML, and FEMNIST from Flower Datasets, split over clients."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import gzip
 import itertools
 import struct
 from dataclasses import dataclass
+from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,7 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
 
 
 def mnist(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | None,
     num_clients: int = 100,
     alpha: float | None = 0.3,
     *,
@@ -145,13 +146,14 @@ def mnist(
     seed: int = 0,
     min_size: int = 10,
 ) -> PartitionedImages:
-    """Return MNIST (60,000 + 10,000 images, 28 x 28 pixels, 10 classes) on clients, from the original IDX files.
+    """Return MNIST (60,000 + 10,000 images, 28 x 28 pixels, 10 classes) on clients.
 
     Parameters
     ----------
-    path : path-like
+    path : path-like or None
         Directory of the four files ``{train,t10k}-{images-idx3,labels-idx1}-ubyte``, with ``.gz`` or without. Mirrors
-        of the files, OpenML and torchvision's ``MNIST/raw`` have them.
+        of the files and torchvision's ``MNIST/raw`` have them. None: from OpenML by scikit-learn, which keeps a copy
+        in its data home (needs internet the first time).
     num_clients : int, default 100
     alpha : float or None, default 0.3
         Of :func:`dirichlet_partition`; None for an even random split.
@@ -173,7 +175,7 @@ def mnist(
     Raises
     ------
     DataNotFoundError
-        If a file is missing.
+        If a file is missing, or OpenML cannot be reached.
     ConfigurationError
         If a file is damaged or the images cannot be split so.
 
@@ -183,7 +185,7 @@ def mnist(
     >>> data.num_clients, data.train.features.shape  # doctest: +SKIP
     (200, (6000, 784))
     """
-    train, test = (_read_part(Path(path), part) for part in ("train", "test"))
+    train, test = _from_openml() if path is None else (_read_part(Path(path), part) for part in ("train", "test"))
     if num_examples is not None:
         if not 1 <= num_examples <= train.targets.size:
             raise ConfigurationError(f"num_examples={num_examples}; expected 1 .. {train.targets.size}")
@@ -268,6 +270,22 @@ def _joined(parts: list[Samples]) -> Samples:
 
 def _scaled(samples: Samples) -> Samples:
     return Samples(samples.features.astype(np.float32) / np.float32(255.0), samples.targets)
+
+
+def _from_openml() -> tuple[Samples, Samples]:
+    """Return MNIST's training and test part as OpenML has them: one below the other, in the original order."""
+    from sklearn.datasets import fetch_openml
+
+    # Pandas reads the file several times as fast, but nothing else here needs it.
+    parser = "pandas" if find_spec("pandas") else "liac-arff"
+    try:
+        images, labels = fetch_openml("mnist_784", version=1, return_X_y=True, as_frame=False, parser=parser)
+    except OSError as error:
+        raise DataNotFoundError(
+            f"MNIST could not be fetched from OpenML: {error}. Give the directory of its four IDX files instead"
+        ) from error
+    rows, cut = Samples(np.asarray(images, dtype=np.uint8), np.asarray(labels).astype(np.int64)), 6 * len(labels) // 7
+    return Samples(rows.features[:cut], rows.targets[:cut]), Samples(rows.features[cut:], rows.targets[cut:])
 
 
 def _read_part(directory: Path, part: str) -> Samples:

@@ -1,10 +1,13 @@
 import gzip
+import inspect
 import struct
 import sys
 from types import SimpleNamespace
+from urllib.error import URLError
 
 import numpy as np
 import pytest
+import sklearn.datasets
 
 from flwr_fco.datasets import femnist, label_partition, mnist, read_idx
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
@@ -82,6 +85,31 @@ def test_the_real_files(real_data):
     # The class sizes of the published training set.
     assert np.bincount(data.train.targets).tolist() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
     assert sum(data.client(index).targets.size for index in range(100)) == 60_000
+
+
+def test_openml_has_the_test_images_last(tiny, monkeypatch):
+    files = mnist(tiny, 5, None)
+    size = files.train.targets.size // 6
+    images = np.concatenate([files.train.features[: 6 * size], files.test.features[:1].repeat(size, axis=0)])
+    labels = np.concatenate([files.train.targets[: 6 * size], files.test.targets[:1].repeat(size)])
+    asked, real = {}, inspect.signature(sklearn.datasets.fetch_openml)
+
+    def fetch(name, **options):
+        asked.update(real.bind(name, **options).arguments)
+        return images.astype(np.float64), labels.astype(str).astype(object)
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
+    data = mnist(None, 5, None)
+    assert (asked["name"], asked["version"], asked["as_frame"]) == ("mnist_784", 1, False)
+    assert np.array_equal(data.train.features, images[: 6 * size])
+    assert np.array_equal(data.test.targets, labels[6 * size :])
+
+    def unreachable(name, **options):
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(sklearn.datasets, "fetch_openml", unreachable)
+    with pytest.raises(DataNotFoundError, match="no route to host"):
+        mnist(None)
 
 
 class Part:
