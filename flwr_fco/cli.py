@@ -172,7 +172,7 @@ def run_command(
     ] = "in-process",
     quiet: Quiet = False,
 ) -> None:
-    """Run a problem with a strategy and print its metrics.
+    """Run a problem of `flwr-fco list` with a strategy and print its metrics.
 
     Examples
     --------
@@ -238,7 +238,7 @@ def sweep(
     workers: Annotated[int, typer.Option(min=0, help="Ray workers on this machine; 0: one a core.")] = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Sweep settings over a grid or at random; write a table, the best settings and heat maps.
+    """Sweep settings of a problem of `flwr-fco list`, in a grid or at random: a table, the best ones, heat maps.
 
     Examples
     --------
@@ -328,7 +328,7 @@ def reproduce(
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     quiet: Quiet = False,
 ) -> None:
-    """Run one of the papers' experiments, or several: data, figure and a table of verdicts.
+    """Run an experiment of `flwr-fco list`, several by a pattern, or `all`: data, figure and a table of verdicts.
 
     Examples (with `all` or a pattern each gets its own folder in `--out`, and those whose data files are absent are
     skipped with a message):
@@ -391,7 +391,7 @@ def plot(
     seed: OfSeed = None,
     out: Annotated[Path, typer.Option(help="The PNG.")] = Path("runs.png"),
 ) -> None:
-    """Draw the metrics of runs against the rounds; runs that differ in the seed alone become a band.
+    """Draw the metrics of run folders against the rounds; runs that differ in the seed alone become a band.
 
     Examples
     --------
@@ -439,7 +439,7 @@ def report(
     seed: OfSeed = None,
     out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file too.")] = None,
 ) -> None:
-    """Print the final metrics of runs beside each other.
+    """Print the final metrics of run folders beside each other.
 
     Examples
     --------
