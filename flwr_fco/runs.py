@@ -370,12 +370,11 @@ class Recorder:
         if not self.task.over_nodes or server_round == 0:
             return self.task.scores(w, full=full)
         strategy = self.strategy
-        graph = isinstance(strategy, GraphStrategy) and not strategy.central
-        points = strategy.node_primals() if isinstance(strategy, GraphStrategy) and graph else [w]
+        points = list(strategy.node_primals()) if isinstance(strategy, GraphStrategy) and not strategy.central else [w]
         found = [self.task.scores(point, full=full) for point in points]
         scores = {name: float(np.mean([own[name] for own in found])) for name in found[0]}
-        own = strategy.round_metrics()
-        return {**scores, **{name: float(own[name]) for name in _GRAPH_METRICS if name in own}}
+        metrics = strategy.round_metrics()
+        return {**scores, **{name: float(metrics[name]) for name in _GRAPH_METRICS if name in metrics}}
 
     def _plateau_score(self, arrays: ArrayRecord) -> float:
         line, metric = self.history[-1], self.settings.plateau

@@ -168,7 +168,7 @@ def final_within(
     True
     """
     values = [own.final(metric, window) for own in outcomes[run]]
-    return Measurement(values, all(at_least <= value <= at_most for value in values), f"final {metric}")
+    return Measurement(values, _between(values, at_least, at_most), f"final {metric}")
 
 
 def always_at_most(outcomes: Outcomes, *, runs: Sequence[str], metric: str, bound: float) -> Measurement:
@@ -436,7 +436,7 @@ def ratio(
     [1.0]
     """
     values = [own.final(metric, window) / max(own.final(to, window), 1e-300) for own in outcomes[run]]
-    return Measurement(values, all(at_least <= value <= at_most for value in values), f"{metric} / {to}")
+    return Measurement(values, _between(values, at_least, at_most), f"{metric} / {to}")
 
 
 def final_ratio(
@@ -471,9 +471,7 @@ def final_ratio(
     """
     pairs = zip(outcomes[run], outcomes[than], strict=True)
     values = [own.final(metric, window) / max(other.final(metric, window), 1e-300) for own, other in pairs]
-    return Measurement(
-        values, all(at_least <= value <= at_most for value in values), f"final {metric}, over that of {than}"
-    )
+    return Measurement(values, _between(values, at_least, at_most), f"final {metric}, over that of {than}")
 
 
 def rounds_ratio(
@@ -513,7 +511,7 @@ def rounds_ratio(
         values.append(math.nan if math.isinf(theirs) else mine / theirs)
     return Measurement(
         values,
-        all(at_least <= value <= at_most for value in values),
+        _between(values, at_least, at_most),
         f"rounds until {metric} <= {below:g}, over those of {than}",
     )
 
@@ -560,9 +558,12 @@ def share(
         ]
         values.append(float(np.mean(inside)))
     box = ", ".join(f"{metric} in [{low:g}, {high:g}]" for metric, (low, high) in bounds.items())
-    return Measurement(
-        values, all(at_least <= value <= at_most for value in values), f"share of {len(labels)} settings with {box}"
-    )
+    return Measurement(values, _between(values, at_least, at_most), f"share of {len(labels)} settings with {box}")
+
+
+def _between(values: Sequence[float], at_least: float, at_most: float) -> bool:
+    """Whether all values are in the range; a NaN is not."""
+    return all(at_least <= value <= at_most for value in values)
 
 
 def _first(outcome: Outcome, metric: str, below: float) -> float:
