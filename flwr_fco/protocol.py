@@ -6,26 +6,25 @@ told in a round, an :class:`Uplink` what it answers. ``records.py`` turns the th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
-from flwr_fco.errors import SpecError
+from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
 from flwr_fco.kernels.dual_averaging import Retrieval
-from flwr_fco.kernels.seeding import fill_state
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.spec import Spec
+from flwr_fco.work import FirstOrder, Work, work_from_header
 
-__all__ = ["ClientStamp", "ClientState", "Downlink", "Node", "Plan", "Uplink", "random_generator"]
+__all__ = ["ClientStamp", "ClientState", "Downlink", "Node", "Plan", "Uplink"]
 
 Option = bool | int | float | str
 #: What a client remembers between rounds: named vectors; None before its first round.
@@ -78,10 +77,8 @@ class Plan:
         h.
     scope : {"each", "joint"}
         Whether psi acts on each array or on all together.
-    local_epochs, local_steps : int or None
-        Passes over the data, or minibatches, per round; exactly one is set.
-    batch_size : int or None
-        None: full batches.
+    work : Work
+        What a client does in a round.
     seed : int
         A client's generator of a round comes from (seed, round, partition id).
     wire_dtype : {"float64", "float32"}
@@ -95,9 +92,7 @@ class Plan:
     regularizer: Regularizer
     mirror_map: MirrorMap
     scope: Scope = "each"
-    local_epochs: int | None = 1
-    local_steps: int | None = None
-    batch_size: int | None = 32
+    work: Work = field(default_factory=FirstOrder)
     seed: int = 0
     wire_dtype: str = "float64"
     options: Mapping[str, Option] = field(default_factory=dict)
@@ -142,9 +137,7 @@ class Plan:
             "regularizer": psi.header,
             "mirror-map": h.header,
             "scope": self.scope,
-            "local-epochs": self.local_epochs,
-            "local-steps": self.local_steps,
-            "batch-size": self.batch_size,
+            "work": self.work.to_header(),
             "seed": self.seed,
             "wire-dtype": self.wire_dtype,
             "options": dict(self.options),
@@ -170,9 +163,7 @@ class Plan:
                 regularizer=Regularizer.from_spec(Spec(header["regularizer"], _below(spec.arrays, "regularizer/"))),
                 mirror_map=MirrorMap.from_spec(Spec(header["mirror-map"], _below(spec.arrays, "mirror-map/"))),
                 scope=header["scope"],
-                local_epochs=header["local-epochs"],
-                local_steps=header["local-steps"],
-                batch_size=header["batch-size"],
+                work=work_from_header(header["work"]),
                 seed=header["seed"],
                 wire_dtype=header["wire-dtype"],
                 options=header["options"],
@@ -216,21 +207,46 @@ class Downlink(NamedTuple):
     vectors : mapping of str to ndarray of float64, shape (d,)
         The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client.
     client_lr : float
-        Step size of the local solver in this round.
+        Step size of the local solver in this round; NaN for a method that has none.
     elapsed : float
         Sum of the step sizes behind the dual: the weight of psi at the start of the round.
     numbers : mapping of str to float
         What else the local solver wants to know in this round.
     stamp : ClientStamp or None
         Which of its states the client goes on from; None for a method without client state.
+    work : Work or None
+        What the client does in this round; None: what the plan says.
+    pass_through : mapping of str to ndarray
+        Arrays of the model that are not optimised (counters, running statistics), as the server has them.
     """
 
     plan: Plan
     vectors: Mapping[str, Vector]
-    client_lr: float
+    client_lr: float = math.nan
     elapsed: float = 0.0
     numbers: Mapping[str, float] = MappingProxyType({})
     stamp: ClientStamp | None = None
+    work: Work | None = None
+    pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+    @property
+    def job(self) -> Work:
+        """What the client does in this round: what this message says, or else the plan."""
+        return self.plan.work if self.work is None else self.work
+
+    @property
+    def first_order(self) -> FirstOrder:
+        """The job of a local solver that takes gradient steps.
+
+        Raises
+        ------
+        ConfigurationError
+            If the server asks for a minimisation.
+        """
+        job = self.job
+        if not isinstance(job, FirstOrder):
+            raise ConfigurationError(f"the local solver {self.plan.solver!r} takes gradient steps, it cannot {job}")
+        return job
 
 
 class Uplink(NamedTuple):
@@ -240,75 +256,40 @@ class Uplink(NamedTuple):
     ----------
     vectors : mapping of str to ndarray of float64
         ``"increment"`` of shape (d,): end minus start of the local solver.
-    elapsed : float
-        Sum of the client's step sizes in this round.
+    elapsed : float or None
+        Sum of the client's step sizes in this round; None after a minimisation.
     steps : int
-        Number of local steps.
+        Number of local steps; after a minimisation its iterations.
     weight : float
         Weight p_m of the client in the round's means; set by the server, the weights of a round sum to 1.
     node : Node or None
         Who answers; set by the server.
     examples : float
         The client's weight before the weights of a round are made to sum to 1; set by the server.
+    metrics : mapping of str to float
+        What the client reports besides: inner iterations, a certified gap, ...
+    pass_through : mapping of str to ndarray
+        The client's arrays of the model that are not optimised.
     """
 
     vectors: Mapping[str, Vector]
-    elapsed: float
+    elapsed: float | None
     steps: int
     weight: float = float("nan")
     node: Node | None = None
     examples: float = float("nan")
+    metrics: Mapping[str, float] = MappingProxyType({})
+    pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
+    @property
+    def step_sizes(self) -> float:
+        """`elapsed` of a client that took gradient steps.
 
-class _Words(ISpawnableSeedSequence):
-    """``SeedSequence(words)``, quick to answer the one question that a PCG64 asks when it is made."""
-
-    def __init__(self, words: NDArray[np.uint32]) -> None:
-        self._words = words
-
-    @cached_property
-    def sequence(self) -> np.random.SeedSequence:
-        """NumPy's own, for whatever else is asked."""
-        return np.random.SeedSequence(self._words)
-
-    def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        """Return the words from which a bit generator starts."""
-        if dtype is not np.uint64:
-            return self.sequence.generate_state(n_words, dtype)
-        state = np.empty(n_words, dtype=np.uint64)
-        fill_state(self._words, state)
-        return state
-
-    def spawn(self, n_children: int) -> list[Any]:
-        """Return children of NumPy's own."""
-        return self.sequence.spawn(n_children)
-
-
-def random_generator(seed: int, server_round: int, partition_id: int, purpose: int = 1) -> np.random.Generator:
-    """Return the generator of one (seed, round, partition): that of ``default_rng(words)``, bit for bit.
-
-    Parameters
-    ----------
-    seed : int
-        The run's seed, 0 <= seed < 2**32.
-    server_round : int
-        Flower's round, from 1.
-    partition_id : int
-        The client's partition, 0 <= partition_id < 2**64; 0 for the server.
-    purpose : int, default 1
-        Keeps streams apart that share the other numbers: 1 local solvers, 2 training sample, 3 evaluation sample.
-        Never 0: trailing zeros of a seed sequence do not change it.
-
-    Notes
-    -----
-    The words are (seed, server_round, low and high 32 bits of partition_id, purpose).
-
-    Examples
-    --------
-    >>> theirs = np.random.default_rng([5, 3, 2, 0, 1])
-    >>> random_generator(seed=5, server_round=3, partition_id=2).integers(100) == theirs.integers(100)
-    np.True_
-    """
-    words = (seed, server_round, partition_id & 0xFFFFFFFF, partition_id >> 32, purpose)
-    # NumPy takes any ISeedSequence; its type stubs know only one.
-    return np.random.Generator(np.random.PCG64(_Words(np.array(words, dtype=np.uint32))))  # type: ignore[arg-type]
+        Raises
+        ------
+        ProtocolError
+            If it reports none.
+        """
+        if self.elapsed is None:
+            raise ProtocolError("the client reports no sum of step sizes")
+        return self.elapsed

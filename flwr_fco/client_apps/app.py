@@ -14,7 +14,7 @@ from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Layout
-from flwr_fco.protocol import random_generator
+from flwr_fco.randomness import random_generator
 
 __all__ = ["LoadObjective", "client_app", "forget_objectives"]
 

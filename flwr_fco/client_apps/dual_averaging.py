@@ -58,7 +58,7 @@ def _steps(downlink: Downlink, objective: Objective, dual: Vector, rng: np.rando
     psi, h = plan.psi, plan.h
     client_prox = plan.options["client-prox"]
     primal = np.empty_like(dual)
-    for k, batch in enumerate(plan_minibatches(plan, objective, rng)):
+    for k, batch in enumerate(plan_minibatches(downlink, objective, rng)):
         if client_prox:
             h.retrieve(dual, elapsed + client_lr * k, psi, primal)
         else:

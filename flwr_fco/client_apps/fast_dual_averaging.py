@@ -65,7 +65,7 @@ def _bao(
     plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
     options, geometry = plan.options, _geometry(downlink)
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
-    batches = list(plan_minibatches(plan, objective, rng))
+    batches = list(plan_minibatches(downlink, objective, rng))
     # C-FedDA's model has the weights of the end of the round in all of its steps.
     end = numbers["steps"] + len(batches)
     for k, batch in enumerate(batches, start=1):
@@ -100,7 +100,7 @@ def _liang(
     plan, vectors = downlink.plan, downlink.vectors
     options, geometry = plan.options, _geometry(downlink)
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
-    batches = list(plan_minibatches(plan, objective, rng))
+    batches = list(plan_minibatches(downlink, objective, rng))
     first = int(downlink.numbers["steps"]) + 1
     for step, batch in enumerate(batches, start=first):
         a, before, after = liang_weights(step)

@@ -117,7 +117,7 @@ def _descend(
         return compiled
     primal = np.empty_like(dual)
     steps = 0
-    for batch in plan_minibatches(plan, objective, rng):
+    for batch in plan_minibatches(downlink, objective, rng):
         plan.point(dual, elapsed + client_lr * steps, primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         if shift is not None:
@@ -130,7 +130,7 @@ def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.r
     """Return one stochastic gradient at the start point, in the place of the increment."""
     plan = downlink.plan
     point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
-    batch = next(iter(objective.minibatches(rng, plan.batch_size, steps=1)))
+    batch = next(iter(objective.minibatches(rng, downlink.first_order.batch_size, steps=1)))
     return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, downlink.client_lr, 1)
 
 

@@ -12,7 +12,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.objectives.base import Batch, DualAveragingKernel, Objective
 from flwr_fco.parameters import Vector
-from flwr_fco.protocol import Downlink, Plan, Uplink
+from flwr_fco.protocol import Downlink, Uplink
 
 __all__ = ["LocalSolver", "compiled_steps", "find_solver", "local_solver", "plan_minibatches"]
 
@@ -77,9 +77,10 @@ def find_solver(name: str) -> LocalSolver:
     return _SOLVERS[name]
 
 
-def plan_minibatches(plan: Plan, objective: Objective, rng: np.random.Generator) -> Iterator[Batch]:
-    """Return the minibatches of a round as the plan says."""
-    return objective.minibatches(rng, plan.batch_size, epochs=plan.local_epochs, steps=plan.local_steps)
+def plan_minibatches(downlink: Downlink, objective: Objective, rng: np.random.Generator) -> Iterator[Batch]:
+    """Return the minibatches of a round as the server says."""
+    work = downlink.first_order
+    return objective.minibatches(rng, work.batch_size, epochs=work.epochs, steps=work.steps)
 
 
 def compiled_steps(
@@ -111,17 +112,18 @@ def compiled_steps(
     """
     plan, client_lr = downlink.plan, downlink.client_lr
     retrieval = plan.retrieval
-    if retrieval is None or plan.batch_size is None or not _has_own_kernel(type(objective)):
+    work = downlink.first_order
+    if retrieval is None or work.batch_size is None or not _has_own_kernel(type(objective)):
         return None
     assert isinstance(objective, DualAveragingKernel)
     if not psi:
         retrieval = retrieval._replace(thresholds=NOTHING)
     move = NOTHING if shift is None else shift
     steps = 0
-    for order in objective.orders(rng, plan.batch_size, epochs=plan.local_epochs, steps=plan.local_steps):
+    for order in objective.orders(rng, work.batch_size, epochs=work.epochs, steps=work.steps):
         elapsed = downlink.elapsed + client_lr * steps
         assert order is not None
-        steps += objective.dual_averaging_epoch(order, plan.batch_size, retrieval, elapsed, client_lr, move, dual)
+        steps += objective.dual_averaging_epoch(order, work.batch_size, retrieval, elapsed, client_lr, move, dual)
     return steps
 
 

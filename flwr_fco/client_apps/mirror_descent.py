@@ -44,7 +44,7 @@ def mirror_descent(
     start = downlink.vectors["primal"]
     primal = start.copy()
     steps = 0
-    for batch in plan_minibatches(plan, objective, rng):
+    for batch in plan_minibatches(downlink, objective, rng):
         dual = h.gradient(primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         if client_prox:

@@ -40,7 +40,7 @@ def subgradient(downlink: Downlink, objective: Objective, state: Any, rng: np.ra
     start = downlink.vectors["primal"]
     primal = start.copy()
     steps = 0
-    for batch in plan_minibatches(plan, objective, rng):
+    for batch in plan_minibatches(downlink, objective, rng):
         direction = plan.psi.subgradient(primal)
         objective.add_gradient(primal, batch, 1.0, direction)
         primal -= client_lr * direction

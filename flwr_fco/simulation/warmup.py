@@ -6,7 +6,7 @@ import numpy as np
 
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.protocol import random_generator
+from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero
 
 __all__ = ["warmup"]

@@ -24,10 +24,12 @@ from flwr_fco import records
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.parameters import PASS_THROUGH, Layout, Vector, all_finite
-from flwr_fco.protocol import Downlink, Node, Option, Plan, Uplink, random_generator
+from flwr_fco.protocol import Downlink, Node, Option, Plan, Uplink
+from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Scope
 from flwr_fco.spec import Spec
+from flwr_fco.work import FirstOrder
 
 # Flower's names among them are for the other modules of this package: none of them imports Flower itself.
 __all__ = [
@@ -407,9 +409,7 @@ class CompositeStrategy(FedAvg):
             regularizer=self.regularizer,
             mirror_map=mirror_map,
             scope=self.scope,  # type: ignore[arg-type]
-            local_epochs=local_epochs,
-            local_steps=local_steps,
-            batch_size=self.batch_size,
+            work=FirstOrder(local_steps, local_epochs, self.batch_size),
             seed=self.seed,
             wire_dtype=self.wire_dtype,
             options=self.solver_options(),

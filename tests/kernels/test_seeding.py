@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from flwr_fco.kernels.seeding import fill_state
-from flwr_fco.protocol import random_generator
+from flwr_fco.randomness import random_generator
 
 NUMBERS = np.random.default_rng(1)
 

@@ -1,0 +1,166 @@
+"""What a client does in a round: so many stochastic gradient steps, or one minimisation to a tolerance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from flwr_fco.errors import ConfigurationError, SpecError
+
+__all__ = ["FirstOrder", "Minimise", "Work", "work_from_header"]
+
+
+@dataclass(frozen=True)
+class FirstOrder:
+    """Steps along stochastic gradients.
+
+    Parameters
+    ----------
+    steps : int, optional
+        Minibatches per round, K.
+    epochs : int, optional
+        Passes over the client's data per round, instead of `steps`. Default 1 if `steps` is not given.
+    batch_size : int or None, default 32
+        Rows of a minibatch; None: full batches, without any randomness.
+
+    Raises
+    ------
+    ConfigurationError
+        If both `steps` and `epochs` are given, or a number is not a whole number >= 1.
+
+    Examples
+    --------
+    >>> FirstOrder()
+    FirstOrder(steps=None, epochs=1, batch_size=32)
+    >>> str(FirstOrder(steps=5, batch_size=None))
+    '5 step(s) in full batches'
+    """
+
+    steps: int | None = None
+    epochs: int | None = None
+    batch_size: int | None = 32
+
+    def __post_init__(self) -> None:
+        if self.steps is None and self.epochs is None:
+            object.__setattr__(self, "epochs", 1)
+        if self.steps is not None and self.epochs is not None:
+            raise ConfigurationError(
+                f"local_epochs={self.epochs!r} and local_steps={self.steps!r}; give one of them: passes over the data, "
+                "or a number of minibatches"
+            )
+        for name, value in (("local_steps", self.steps), ("local_epochs", self.epochs)):
+            _check_count(name, value)
+        _check_count("batch_size", self.batch_size)
+
+    def __str__(self) -> str:
+        work = f"{self.epochs} epoch(s)" if self.steps is None else f"{self.steps} step(s)"
+        return f"{work} in " + ("full batches" if self.batch_size is None else f"batches of {self.batch_size}")
+
+    def num_draws(self, num_examples: int, per_step: int = 1) -> int:
+        """Return how many minibatches the work takes: steps times `per_step`, or what the epochs hold.
+
+        Parameters
+        ----------
+        num_examples : int
+            Of the client.
+        per_step : int, default 1
+            Minibatches that a step takes; an epoch counts minibatches, rounded up to whole steps.
+        """
+        if self.steps is not None:
+            return self.steps * per_step
+        per_epoch = 1 if self.batch_size is None else -(-num_examples // self.batch_size)
+        assert self.epochs is not None
+        return -(-self.epochs * per_epoch // per_step) * per_step
+
+    def to_header(self) -> dict[str, Any]:
+        """Return the work as JSON; :func:`work_from_header` reads it."""
+        return {"kind": "first-order", "steps": self.steps, "epochs": self.epochs, "batch-size": self.batch_size}
+
+
+@dataclass(frozen=True)
+class Minimise:
+    """One minimisation of the client's loss with linear and quadratic terms, to a tolerance.
+
+    Parameters
+    ----------
+    engine : str, default "auto"
+        Name of the engine; ``"auto"`` is the fastest that the objective allows.
+    tolerance : float, default 1e-10
+        What the stopping rule is compared with.
+    rule : {"gradient", "energy", "gap"}, default "gradient"
+        ``"gradient"``: the norm of the gradient of what is minimised. ``"energy"``: the relative change of its value.
+        ``"gap"``: a certified primal-dual gap, where the conjugate can be computed.
+    max_iterations : int, default 10000
+        A client that stops at this many says so in its metrics.
+
+    Raises
+    ------
+    ConfigurationError
+        If a value is out of range.
+
+    Examples
+    --------
+    >>> str(Minimise("lbfgs", tolerance=1e-12))
+    'minimise with lbfgs until the gradient is below 1e-12'
+    """
+
+    engine: str = "auto"
+    tolerance: float = 1e-10
+    rule: str = "gradient"
+    max_iterations: int = 10_000
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.engine, str) or not self.engine:
+            raise ConfigurationError(f"engine={self.engine!r}; expected the name of an engine, such as 'auto'")
+        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
+            raise ConfigurationError(f"tolerance={self.tolerance!r}; expected a finite number > 0")
+        if not 0.0 < self.tolerance < math.inf:
+            raise ConfigurationError(f"tolerance={self.tolerance!r}; expected a finite number > 0")
+        if self.rule not in ("gradient", "energy", "gap"):
+            raise ConfigurationError(f"rule={self.rule!r}; expected 'gradient', 'energy' or 'gap'")
+        _check_count("max_iterations", self.max_iterations)
+
+    def __str__(self) -> str:
+        return f"minimise with {self.engine} until the {self.rule} is below {self.tolerance:g}"
+
+    def to_header(self) -> dict[str, Any]:
+        """Return the work as JSON; :func:`work_from_header` reads it."""
+        return {
+            "kind": "minimise",
+            "engine": self.engine,
+            "tolerance": self.tolerance,
+            "rule": self.rule,
+            "max-iterations": self.max_iterations,
+        }
+
+
+Work = FirstOrder | Minimise
+
+
+def work_from_header(header: Mapping[str, Any]) -> Work:
+    """Return the work that ``to_header`` wrote.
+
+    Raises
+    ------
+    SpecError
+        If the header is not one of those.
+
+    Examples
+    --------
+    >>> work_from_header(FirstOrder(steps=3).to_header())
+    FirstOrder(steps=3, epochs=None, batch_size=32)
+    """
+    kinds: dict[Any, type[Work]] = {"first-order": FirstOrder, "minimise": Minimise}
+    kind = header.get("kind") if isinstance(header, Mapping) else None
+    try:
+        cls = kinds[kind]
+        return cls(**{name.replace("-", "_"): value for name, value in header.items() if name != "kind"})
+    except (KeyError, TypeError, ConfigurationError) as error:
+        raise SpecError(f"{dict(header)!r} is not a client's work: {error}") from error
+
+
+def _check_count(name: str, value: Any) -> None:
+    if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+        raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
