@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.local import compiled_steps, local_solver, plan_minibatches
+from flwr_fco.client_apps.local import local_solver, take_dual_steps
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
+from flwr_fco.work import FirstOrder
 
 __all__ = ["gradient_tracking", "tracked_dual_averaging"]
 
@@ -110,27 +111,15 @@ def _descend(
     downlink: Downlink, objective: Objective, dual: Vector, tracker: Vector | None, rng: np.random.Generator
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
-    plan, client_lr, elapsed = downlink.plan, downlink.client_lr, downlink.elapsed
-    shift = None if tracker is None else client_lr * tracker
-    compiled = compiled_steps(downlink, objective, dual, rng, shift=shift)
-    if compiled is not None:
-        return compiled
-    primal = np.empty_like(dual)
-    steps = 0
-    for batch in plan_minibatches(downlink, objective, rng):
-        plan.point(dual, elapsed + client_lr * steps, primal)
-        objective.add_gradient(primal, batch, -client_lr, dual)
-        if shift is not None:
-            dual -= shift
-        steps += 1
-    return steps
+    shift = None if tracker is None else downlink.client_lr * tracker
+    return take_dual_steps(downlink, objective, dual, rng, shift=shift)
 
 
 def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:
     """Return one stochastic gradient at the start point, in the place of the increment."""
     plan = downlink.plan
     point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
-    batch = next(iter(objective.minibatches(rng, downlink.first_order.batch_size, steps=1)))
+    batch = next(objective.batches(rng, FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)))
     return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, downlink.client_lr, 1)
 
 

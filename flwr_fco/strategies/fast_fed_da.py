@@ -53,7 +53,7 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Option, Uplink
-from flwr_fco.quadratic import Geometry, accumulated, bao_point, liang_point
+from flwr_fco.quadratic_models import Geometry, accumulated, bao_point, liang_point
 from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.contract import ConfigRecord, Grid
 from flwr_fco.strategies.graph import Graph, Matrix, Mixing, uniform_weighting
