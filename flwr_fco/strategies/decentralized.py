@@ -50,14 +50,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.metrics import consensus_error, root_mean_square_norm
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Option, Uplink
 from flwr_fco.strategies.base import CompositeOptions, ConfigRecord, Grid, log
 from flwr_fco.strategies.outputs import PointOutputs
 from flwr_fco.strategies.re_fed_da_gt import restricted_map
-from flwr_fco.topology import TOPOLOGIES, Topology, effective_mixing, from_matrix
+from flwr_fco.topology import (
+    TOPOLOGIES,
+    Topology,
+    consensus_error,
+    effective_mixing,
+    from_matrix,
+    root_mean_square_norm,
+)
 
 __all__ = ["DFedDA", "DFedDAGT", "DFedMid", "DReFedDAGT", "DScaffold", "GraphState", "GraphStrategy"]
 

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, RecordDict
+from flwr_fco.app.problems import Scorer, load_dataset
+from flwr_fco.app.settings import Settings
 
 from flwr_fco import _flower
 from flwr_fco.app import client_app, server_app
-from flwr_fco.app.problems import Scorer, load_dataset
-from flwr_fco.app.settings import Settings
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.run_folder import read_run
+from flwr_fco.experiments.run_folder import read_run
 from flwr_fco.simulation import InProcessGrid, simulate
 
 CONFIG = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))

@@ -3,9 +3,9 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+from flwr_fco.app.settings import REGULARIZERS, STRATEGIES, Settings
 
 from flwr_fco import regularizers, strategies
-from flwr_fco.app.settings import REGULARIZERS, STRATEGIES, Settings
 from flwr_fco.errors import ConfigurationError
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from flwr_fco.app import client_app
-from flwr_fco.app.local_superlink import _descendants, _processes, local_superlink
-from flwr_fco.app.main_job import flower_run, read_settings
-from flwr_fco.app.problems import Scorer, load_dataset
+from flwr_fco.app.main_job import read_settings
 from flwr_fco.errors import CompositeError
-from flwr_fco.run_folder import read_run
+from flwr_fco.experiments.local_superlink import _descendants, _processes, flower_run, local_superlink
+from flwr_fco.experiments.recorder import build_strategy
+from flwr_fco.experiments.run_folder import read_run
 from flwr_fco.simulation import simulate
 
 pytestmark = pytest.mark.flower
@@ -45,18 +45,18 @@ def test_the_root_app_gives_the_same_bits_as_simulate(superlink, tmp_path, reque
     (folder,) = (tmp_path / "runs").iterdir()
     record = read_run(folder)
     settings = read_settings(root, overrides)
-    scorer = Scorer.from_dataset(load_dataset(settings, 4), settings.build_regularizer())
+    task = settings.load()
     here = simulate(
-        settings.build_strategy(4),
+        build_strategy(settings, 4, task.regularizer),
         client_app.app,
         num_nodes=4,
         num_rounds=3,
-        initial_arrays=scorer.initial_arrays(),
+        initial_arrays=task.initial_arrays(),
         run_config=settings.to_config(),
     )
     for name, array in record.arrays.items():
         np.testing.assert_array_equal(array, here.arrays[name].numpy())
-    scores = scorer.scores(scorer.layout.flatten(record.arrays))
+    scores = task.scores(task.layout.flatten(record.arrays))
     assert record.metrics[-1]["objective"] == scores["objective"]
     assert [line["round"] for line in record.metrics] == [0, 3]
 
