@@ -134,7 +134,7 @@ def test_a_diverged_run_says_so(tmp_path):
         (("run", "lasso-V"), "expected one of lasso-I"),
         (("run", "lasso-small", "--strategy", "FedSGD"), "expected one of CFedDA, "),
         (("run", "lasso-small", "--set", "client-lr"), "expected key=value"),
-        (("run", "lasso-small", "--set", "client-lr=fast"), "expected float"),
+        (("run", "lasso-small", "--set", "client-lr=fast"), "expected a number"),
         (("run", "lasso-small", "--set", "speed=1"), "unknown key 'speed'"),
         (("run", "lasso-small", "--engine", "mpi"), "expected 'in-process' or 'flower'"),
         (("run", "mnist-l1-ball", "--set", "path=/nowhere"), "/nowhere does not exist"),

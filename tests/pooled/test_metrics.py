@@ -10,7 +10,6 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.pooled import (
-    _balanced,
     centralized_solution,
     client_weights,
     composite_objective,
@@ -25,6 +24,7 @@ from flwr_fco.pooled import (
     support,
     support_scores,
 )
+from flwr_fco.pooled.certificates import _balanced
 from flwr_fco.regularizers import Regularizer, SeparableTerms
 
 
