@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from flwr_fco.errors import ConfigurationError
 
@@ -558,19 +560,8 @@ TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
 
 def _components(weights: NDArray[Any]) -> list[list[int]]:
     """Return the connected parts of the graph of the positive weights."""
-    linked = weights > 0.0
-    unseen = set(range(linked.shape[0]))
-    parts = []
-    while unseen:
-        start = min(unseen)
-        part, border = {start}, [start]
-        while border:
-            found = set(np.flatnonzero(linked[border.pop()]).tolist()) - part
-            part |= found
-            border.extend(found)
-        unseen -= part
-        parts.append(sorted(part))
-    return parts
+    count, labels = connected_components(csr_array(weights > 0.0), directed=False)
+    return [np.flatnonzero(labels == label).tolist() for label in range(count)]
 
 
 def _without_loops(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
