@@ -47,6 +47,18 @@ def test_axes():
     assert all(0 <= p["u"] <= 2 for p in expand_axes([parse_axis("u", "uniform(0, 2)")], 20))
 
 
+def test_points_are_plain_numbers_in_the_order_of_the_axes():
+    axes = [parse_axis("b", "integers(1, 3)"), parse_axis("a", "uniform(0, 1)")]
+    for point in expand_axes(axes, samples=5):
+        assert [(key, type(value)) for key, value in point.items()] == [("b", int), ("a", float)]
+    assert list(expand_axes([parse_axis("b", "1"), parse_axis("a", "2")])[0]) == ["b", "a"]
+
+
+def test_a_random_search_of_lists_repeats_no_point():
+    points = expand_axes([parse_axis("a", "1,2,3"), parse_axis("b", "x,y")], samples=5)
+    assert len({tuple(point.items()) for point in points}) == 5
+
+
 @pytest.mark.parametrize("text", ["uniform(2, 1)", "loguniform(0, 1)", "integers(a, b)", ","])
 def test_bad_axes_are_named(text):
     with pytest.raises(ConfigurationError, match="client-lr"):
