@@ -54,7 +54,7 @@ if TYPE_CHECKING:
         TotalVariation,
         Zero,
     )
-    from flwr_fco.simulation import simulate
+    from flwr_fco.simulation.simulate import simulate
     from flwr_fco.strategies import (
         CFedDA,
         CompositeStrategy,
