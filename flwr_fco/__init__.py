@@ -77,6 +77,8 @@ if TYPE_CHECKING:
         Scaffold,
     )
 
+__version__: str
+
 __all__ = [
     "L1",
     "L2",

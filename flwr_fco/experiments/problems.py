@@ -444,10 +444,11 @@ def load_task(name: str, seed: int = 0, options: Mapping[str, Any] | None = None
     >>> sorted(task.structure(task.dataset.coefficients))
     ['density', 'f1', 'precision', 'recall', 'recovery-error']
     """
-    return _load(name, seed, tuple(sorted((options or {}).items())))
+    # Checked before the cache, where True would be 1.0.
+    checked_options = find_problem(name).checked_options(options or {})
+    return _load(name, seed, tuple(sorted(checked_options.items())))
 
 
 @lru_cache(maxsize=4)
 def _load(name: str, seed: int, options: tuple[tuple[str, Any], ...]) -> Task:
-    problem = find_problem(name)
-    return problem.load(seed, **problem.checked_options(dict(options)))
+    return PROBLEMS[name].load(seed, **dict(options))

@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, Context, RecordDict
 from flwr_fco import _flower
 from flwr_fco.app import client_app, server_app
 from flwr_fco.app.run_config import run_settings
+from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.experiments.recorder import build_strategy
 from flwr_fco.experiments.run_folder import read_run
@@ -28,7 +29,8 @@ def run(overrides, num_nodes=3):
     config = {**CONFIG, **overrides}
     grid = InProcessGrid(client_app.app, num_nodes, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id):
+    # As `simulate` does: each message would look for the BLAS libraries again.
+    with _flower.identity(grid.run_id), single_threaded_blas():
         server_app.app(grid, context)
     return grid
 

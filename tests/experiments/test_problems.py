@@ -101,6 +101,10 @@ def test_options_are_checked():
         load_task("lasso-I", options={"alpha": 1.0})
     with pytest.raises(ConfigurationError, match="strength='x' is a str"):
         load_task("lasso-small", options={"strength": "x"})
+    with pytest.raises(ConfigurationError, match="strength=True is a bool; expected a number"):
+        load_task("lasso-small", options={"strength": True})
+    with pytest.raises(ConfigurationError, match="regularizer='L3'; expected one of L1, L2Squared, Nuclear, Zero"):
+        load_task("digits", options={"regularizer": "L3"})
     with pytest.raises(ConfigurationError, match="num-ones=99"):
         load_task("lasso-small", options={"num-ones": 99})
 
