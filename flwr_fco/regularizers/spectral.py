@@ -195,7 +195,7 @@ class MatrixRegularizer(Regularizer):
         -------
         tuple of ndarray and int
             The result in the shape and dtype of v, and its rank. Of float64 results
-            :func:`flwr_fco.metrics.numerical_rank` finds the same rank; rounding to float32 may hide
+            :func:`flwr_fco.pooled.numerical_rank` finds the same rank; rounding to float32 may hide
             singular values below 64 eps sigma_1 max(m, n) of float32.
         """
         result = destination(self, v, out)

@@ -11,7 +11,7 @@ from flwr_fco import _flower, topology
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.reference import centralized_solution
+from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
