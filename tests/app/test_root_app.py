@@ -12,6 +12,7 @@ from flwr_fco import _flower
 from flwr_fco.app import client_app, server_app
 from flwr_fco.app.problems import Scorer, load_dataset
 from flwr_fco.app.settings import Settings
+from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.run_folder import read_run
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -25,7 +26,8 @@ def run(overrides, num_nodes=3):
     config = {**CONFIG, **overrides}
     grid = InProcessGrid(client_app.app, num_nodes, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
-    with _flower.identity(grid.run_id):
+    # As `simulate` does: each message would look for the BLAS libraries again.
+    with _flower.identity(grid.run_id), single_threaded_blas():
         server_app.app(grid, context)
     return grid
 
