@@ -49,7 +49,8 @@ def test_every_make_target_that_is_named_exists(page):
 
 def test_targets_are_found_where_people_write_them():
     """The test above would pass if it found nothing in code."""
-    text = "We make it so: `make test`, `make bench BENCH=`\n```shell\nmake run     # make haste\n```\n    make check test-lowest\n"
+    text = "We make it so: `make test`, `make bench BENCH=`\n```shell\nmake run     # make haste\n```\n"
+    text += "    make check test-lowest\n"
     assert named_targets(text) == {"test", "bench", "run", "check", "test-lowest"}
 
 
@@ -96,7 +97,7 @@ def test_hooks_call_the_projects_own_tools():
     venv = re.search(r"^VENV := (\S+)$", read(ROOT / "Makefile"), flags=re.MULTILINE)[1]
     commands = [hook["entry"].split()[0] for hook in hooks if hook["language"] == "system"]
     assert {command.removeprefix(f"{venv}/bin/") for command in commands} == TOOLS
-    assert TOOLS <= set(installed)
+    assert set(installed) >= TOOLS
 
 
 def hook_finds(name, text):

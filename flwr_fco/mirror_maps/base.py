@@ -21,10 +21,10 @@ from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTe
 from flwr_fco.regularizers.validation import frozen_array
 from flwr_fco.spec import Specified
 
-__all__ = ["Euclidean", "MirrorMap", "Solver", "Terms", "TermwiseMap"]
+__all__ = ["Euclidean", "MirrorMap", "RetrievalMethod", "Terms", "TermwiseMap"]
 
 #: How retrieve finds its minimiser.
-Solver = Literal["closed form", "root find", "refused"]
+RetrievalMethod = Literal["closed form", "root find", "refused"]
 
 
 class MirrorMap(Specified, ABC):
@@ -93,7 +93,7 @@ class MirrorMap(Specified, ABC):
         w = self.conjugate_gradient(z)
         return float(z @ w) - self.value(w)
 
-    def solver(self, regularizer: Proximable) -> Solver:
+    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
         """Return how :meth:`retrieve` works for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
         return "closed form" if self.supports(regularizer) else "refused"
 
@@ -266,22 +266,22 @@ class TermwiseMap(MirrorMap):
         """Write the minimiser with a ball or simplex on a block; `out` must not overlap `z`."""
         return _find_multiplier(self, z, block, terms, out)
 
-    def constraint_solver(self, ball: Ball, whole: bool) -> Solver:
+    def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
         """Return how a ball or simplex is solved, on the whole vector or on a block of it."""
         return "root find"
 
-    def solver(self, regularizer: Proximable) -> Solver:
+    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
         """Return how :meth:`retrieve` works for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
         parts = _split(regularizer, ())
         if parts is None or not self._can_constrain(parts):
             return "refused"
-        ways = [self.constraint_solver(block.ball, block.whole) for block in parts.balls]
+        ways = [self.constraint_method(block.ball, block.whole) for block in parts.balls]
         easy = self.closed_form(_scaled(parts.terms, 1.0, None))
         return "closed form" if easy and all(way == "closed form" for way in ways) else "root find"
 
     def supports(self, regularizer: Proximable) -> bool:
         """Whether psi has separable terms, or is a ball or simplex that the map can solve for."""
-        return self.solver(regularizer) != "refused"
+        return self.retrieval_method(regularizer) != "refused"
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) }; see :meth:`MirrorMap.retrieve`.
@@ -331,7 +331,7 @@ class TermwiseMap(MirrorMap):
         """Whether the blocks with a ball can be solved together."""
         if len(parts.balls) > 1 and not self.separable:
             return False
-        return all(self.constraint_solver(block.ball, block.whole) != "refused" for block in parts.balls)
+        return all(self.constraint_method(block.ball, block.whole) != "refused" for block in parts.balls)
 
 
 #: What psi is cut into, for bound regularizers: they are asked once a step and never change.

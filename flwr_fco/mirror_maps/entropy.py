@@ -10,7 +10,7 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
-from flwr_fco.mirror_maps.base import Ball, Block, Solver, Terms, TermwiseMap
+from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, Terms, TermwiseMap
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.validation import positive
@@ -102,14 +102,14 @@ class OrthantEntropy(TermwiseMap):
         """Whether no squared l2 norm is there."""
         return not terms.shrinkage.any()
 
-    def constraint_solver(self, ball: Ball, whole: bool) -> Solver:
+    def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
         """Return "closed form" for the simplex and the unweighted l1 ball, else "root find"."""
         plain = isinstance(ball, Simplex) or (isinstance(ball, L1Ball) and ball.weights is None)
         return "closed form" if plain else "root find"
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
         """Write the minimiser with a ball or simplex on the whole of `z`."""
-        if self.constraint_solver(block.ball, True) == "root find":
+        if self.constraint_method(block.ball, True) == "root find":
             return super().constrain(z, block, terms, out)
         if isinstance(block.ball, L1Ball):
             self.conjugate_gradient(z, out)
@@ -212,7 +212,7 @@ class SimplexEntropy(TermwiseMap):
         open_box = bool((terms.lower <= 0.0).all() and (terms.upper >= self.radius).all())
         return open_box and not terms.shrinkage.any()
 
-    def constraint_solver(self, ball: Ball, whole: bool) -> Solver:
+    def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
         """Return "refused" for sets that miss the simplex, "closed form" for those that contain it."""
         if isinstance(ball, L2Ball):
             return "closed form" if ball.radius >= self.radius else "root find"
@@ -228,6 +228,6 @@ class SimplexEntropy(TermwiseMap):
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
         """Write the minimiser with a ball or simplex on a block."""
-        if self.constraint_solver(block.ball, block.whole) == "closed form":
+        if self.constraint_method(block.ball, block.whole) == "closed form":
             return self.solve(z, terms, out)
         return super().constrain(z, block, terms, out)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
-from flwr_fco.mirror_maps.base import MirrorMap, Solver
+from flwr_fco.mirror_maps.base import MirrorMap, RetrievalMethod
 from flwr_fco.parameters import Entry, Layout, Vector
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable
 
@@ -93,15 +93,15 @@ class Product(MirrorMap):
         """Raise: a vector without names has no maps."""
         self._refuse()
 
-    def solver(self, regularizer: Proximable) -> Solver:
-        """Return the bound map's solver, in the layout that psi is bound to."""
+    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
+        """Return the bound map's method, in the layout that psi is bound to."""
         if not isinstance(regularizer, BoundRegularizer):
             self._refuse()
-        return self.bind(regularizer.layout).solver(regularizer)
+        return self.bind(regularizer.layout).retrieval_method(regularizer)
 
     def supports(self, regularizer: Proximable) -> bool:
         """Whether the bound map supports psi, in the layout that psi is bound to."""
-        return self.solver(regularizer) != "refused"
+        return self.retrieval_method(regularizer) != "refused"
 
     def require(self, regularizer: Proximable) -> None:
         """Raise :class:`UnsupportedPairError` unless every array's pair is supported."""
@@ -197,13 +197,13 @@ class BoundProduct(MirrorMap):
         """Return the sum of the maps' conjugates."""
         return sum(part.mirror_map.conjugate(z[part.place]) for part in self.parts)
 
-    def solver(self, regularizer: Proximable) -> Solver:
-        """Return the worst of the arrays' solvers; "refused" unless psi is bound to this layout with scope="each"."""
+    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
+        """Return the worst of the arrays' methods; "refused" unless psi is bound to this layout with scope="each"."""
         if not isinstance(regularizer, BoundRegularizer) or regularizer.layout != self.layout:
             return "refused"
         if regularizer.scope == "joint":
             return "refused"
-        ways = {part.mirror_map.solver(own) for part, own in self._pairs(regularizer)}
+        ways = {part.mirror_map.retrieval_method(own) for part, own in self._pairs(regularizer)}
         for way in ("refused", "root find"):
             if way in ways:
                 return way
@@ -211,7 +211,7 @@ class BoundProduct(MirrorMap):
 
     def supports(self, regularizer: Proximable) -> bool:
         """Whether every array's map supports that array's psi."""
-        return self.solver(regularizer) != "refused"
+        return self.retrieval_method(regularizer) != "refused"
 
     def require(self, regularizer: Proximable) -> None:
         """Raise :class:`UnsupportedPairError` naming the first array whose pair is not supported."""
