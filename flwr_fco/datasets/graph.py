@@ -1,6 +1,6 @@
 """The sparse regressions over a graph of Liang, Peng, Zhang (section 7, D.1.3): clients that differ, a sparse optimum.
 
-Every client has a model of its own, dense; what they have in common is sparse. Clients draw fresh examples for every
+Every client has a dense model; what these models have in common is sparse. Clients draw fresh examples for every
 local step (streaming), so the losses are expectations, known in closed form here: the optimum and the gap are exact.
 """
 
@@ -47,14 +47,16 @@ def _mean_slope(spread: float) -> float:
 class SparseGraphProblem(FederatedDataset):
     """Linear or logistic regression whose clients have dense models with a sparse common optimum.
 
-    The paper does not print how large its models are; these are those of its authors' public code. The common model has
+    The paper does not print how large its models are; the sizes here are those of its authors' public code. The common model has
     coordinates sign (|N(0, 1)| + 1) scale on the first `sparsity` places and 0 elsewhere.
 
-    Linear: x = (1, N(0, I)), y = <x, own> + N(0, noise^2), loss 1/2 (y - <x, w>)^2; own models are the common one plus
-    effects: N(0, spread^2) on the support, (Dirichlet(1, .., 1) - 1/M) spread over the clients elsewhere, which sums to
-    0. So the optimum w* is their mean, and the gap is 1/2 ||w - w*||^2.
+    In what follows `own_m`, or `own` for short, is the model of client m from which its examples are drawn.
 
-    Logistic: x = N(0, I), P(y = 1) = sigmoid(<x, own>); own models come in pairs (alpha_i, beta_i), (alpha_i, -beta_i)
+    Linear: x = (1, N(0, I)), y = <x, own> + N(0, noise^2), loss 1/2 (y - <x, w>)^2. own_m is the common model plus an
+    effect: N(0, spread^2) on the support, (Dirichlet(1, .., 1) - 1/M) spread elsewhere. The effects elsewhere sum to 0
+    over the clients, so the optimum w* is the mean of the clients' models, and the gap is 1/2 ||w - w*||^2.
+
+    Logistic: x = N(0, I), P(y = 1) = sigmoid(<x, own>). The own_m come in pairs (alpha_i, beta_i), (alpha_i, -beta_i)
     with alpha_i = common + N(0, spread^2) on the support and beta_i = N(0, spread^2) elsewhere. With kappa(n) = E
     sigmoid'(n t) (Stein's identity) the mean gradient is w kappa(||w||) - mean_m own_m kappa(||own_m||), so the optimum
     is sparse and found by one root find.
@@ -132,7 +134,7 @@ class SparseGraphProblem(FederatedDataset):
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:
-        """The clients' own models, shape (M, d)."""
+        """The models of all clients, shape (M, d)."""
         effects = stream(self.seed, _EFFECT)
         common = stream(self.seed, _TRUTH).standard_normal(self.sparsity)
         common = self.scale * np.copysign(np.abs(common) + 1.0, common)
@@ -346,7 +348,7 @@ class StreamingObjective(Objective):
         shared = float(first @ w)
         second = w - shared * first
         size = float(np.linalg.norm(second))
-        # What rounding leaves of a multiple of the own model has no direction.
+        # If w is a multiple of the client's model, what rounding leaves of the difference has no direction.
         second, size = (second / size, size) if size > 1e-12 * abs(shared) else (np.zeros_like(w), 0.0)
         signs = np.where(draw.extra < expit(own_size * draw.inside[:, 0]), 1.0, -1.0)
         margins = signs * (draw.inside @ np.array([shared, size]))

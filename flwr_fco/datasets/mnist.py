@@ -31,7 +31,7 @@ _SPLIT, _SUBSET = 0, 1
 class PartitionedImages(PartitionedClassification):
     """Images kept as bytes; a client's are scaled to float32 in [0, 1] when it asks for them.
 
-    Eight times smaller than float64: MNIST takes 47 MB, and a client's objective only its own share more.
+    This is an eighth of float64's size: MNIST takes 47 MB, and each client's objective adds only that client's share.
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def femnist(num_clients: int = 100, *, test_fraction: float = 0.1, seed: int = 0
     Raises
     ------
     ConfigurationError
-        If ``flwr-datasets`` is not installed, or there are not so many writers.
+        If ``flwr-datasets`` is not installed, or the data set has fewer writers than were asked for.
 
     Examples
     --------

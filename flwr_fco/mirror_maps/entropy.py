@@ -17,7 +17,7 @@ from flwr_fco.regularizers.validation import positive
 
 __all__ = ["OrthantEntropy", "SimplexEntropy"]
 
-#: Relative distance from the simplex at which a start point is taken for a slip (float32 primals are within 1e-6).
+#: Relative distance from the simplex from which a start point is taken for a mistake (float32 primals are within 1e-6).
 _OFF_SIMPLEX = 1e-4
 
 
@@ -85,7 +85,7 @@ class OrthantEntropy(TermwiseMap):
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
         """Return exp(z), at least 2.2e-308."""
         result = np.minimum(z, 710.0, out=out)
-        # Above 709.78 exp is inf, which is the answer, not an accident to warn of.
+        # Above 709.78 exp is inf, which is the right answer here and no reason for a warning.
         with np.errstate(over="ignore"):
             np.exp(result, out=result)
         return np.maximum(result, kernels.TINY, out=result)
@@ -125,7 +125,7 @@ class SimplexEntropy(TermwiseMap):
 
     The simplex is part of h, so every result lies on it whatever psi is. The gradient is log w; on the simplex duals
     that differ by a constant are the same point, so ``gradient(conjugate_gradient(z))`` is z up to a constant. Softmax
-    subtracts the largest dual first: duals of any size are fine. Results are never below 2.2e-308, so that the
+    subtracts the largest dual first, so duals of any size are allowed. Results are never below 2.2e-308, so that the
     gradient exists at every one of them (0 only where psi's upper bound is 0).
 
     With l1 the duals shift by t a, which changes nothing if all weights are equal: ||w||_1 is the radius. Bounds

@@ -24,7 +24,7 @@ class Product(MirrorMap):
     """h(w) = sum over arrays of h_array(w_array): a map for each array, chosen by its name.
 
     A matrix game takes entropy x entropy, a model with an intercept p-norm x Euclidean. The map acts on named arrays
-    only: ``bind`` it to a layout (strategies and clients do). Every array gets a map of its own, also if one pattern
+    only: ``bind`` it to a layout (strategies and clients do). Every array gets a separate map, even if one pattern
     matches several: two arrays under ``"*": SimplexEntropy()`` lie on two simplices.
 
     Parameters
@@ -110,7 +110,7 @@ class Product(MirrorMap):
         self.bind(regularizer.layout).require(regularizer)
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
-        """Return what the bound map returns, in the layout that psi is bound to; ``bind`` once to be fast."""
+        """Return what the bound map returns, in the layout that psi is bound to; binding once beforehand is faster."""
         if not isinstance(regularizer, BoundRegularizer):
             self._refuse()
         return self.bind(regularizer.layout).retrieve(z, t, regularizer, out)
@@ -135,7 +135,7 @@ class _Part:
         name, shape, dtype, _, regularized = (getattr(self.entry, field) for field in Entry.__dataclass_fields__)
         own = regularizer.regularizer.for_array(name) if regularized else None
         if own is None:
-            # No psi: any regularizer does, bound to an array that it leaves alone.
+            # There is no psi here: any regularizer will do, bound to an array that it leaves alone.
             return BoundRegularizer(regularizer.regularizer, Layout([Entry(name, shape, dtype, 0, False)]))
         return own.bind(self.layout)
 
@@ -249,7 +249,7 @@ class BoundProduct(MirrorMap):
         if regularizer not in self._accepted:
             self.require(regularizer)
             self._accepted.add(regularizer)
-        assert isinstance(regularizer, BoundRegularizer)  # what `require` has made sure of
+        assert isinstance(regularizer, BoundRegularizer)  # `require` has made sure of this
         out = np.empty_like(z) if out is None else out
         for part, own in self._pairs(regularizer):
             part.mirror_map.retrieve(z[part.place], t, own, out[part.place])
