@@ -47,8 +47,8 @@ def _mean_slope(spread: float) -> float:
 class SparseGraphProblem(FederatedDataset):
     """Linear or logistic regression whose clients have dense models with a sparse common optimum.
 
-    The paper does not print how large its models are; the sizes here are those of its authors' public code. The common model has
-    coordinates sign (|N(0, 1)| + 1) scale on the first `sparsity` places and 0 elsewhere.
+    The paper does not print how large its models are; the sizes here are those of its authors' public code. The common
+    model has coordinates sign (|N(0, 1)| + 1) scale on the first `sparsity` places and 0 elsewhere.
 
     In what follows `own_m`, or `own` for short, is the model of client m from which its examples are drawn.
 
@@ -78,10 +78,10 @@ class SparseGraphProblem(FederatedDataset):
     noise : float, default 1.0
         Linear only.
     sampling : {"examples", "gradients"}, default "examples"
-        How a minibatch's gradient is drawn. ``"gradients"``: from its exact distribution, by d normals in the place of
-        one for each number of each example; a run is several times as fast. See :class:`StreamingObjective`.
+        How a minibatch's gradient is drawn. ``"gradients"``: from its exact distribution, by d normal numbers
+        instead of one for each number of each example; a run is several times as fast. See :class:`StreamingObjective`.
     examples_per_client : int, default 100
-        What an epoch counts, and the rows of :meth:`client`.
+        The number of examples in an epoch, and of rows in :meth:`client`.
     seed : int, default 0
 
     Raises
@@ -160,7 +160,7 @@ class SparseGraphProblem(FederatedDataset):
         """The minimiser w* of the mean of the clients' expected losses."""
         optimum = np.zeros(self.dimension)
         if self.kind == "linear":
-            # Off the support the effects sum to 0 up to rounding, and 0 is what is meant.
+            # Off the support the effects sum to 0 only up to rounding; the exact value is 0.
             optimum[: self.sparsity] = self._own[:, : self.sparsity].mean(axis=0)
             return optimum
         pull = self._pull[: self.sparsity]
@@ -332,7 +332,7 @@ class StreamingObjective(Objective):
     def _add_linear(self, draw: _Draw, w: Vector, scale: float, out: Vector) -> None:
         difference = w - self._model
         along, size = draw.inside[:, 0], float(np.linalg.norm(difference[1:]))
-        # Of the first coordinate, which is always 1, nothing is random.
+        # The first coordinate is always 1, so nothing about it is random.
         slopes = difference[0] + size * along - self.problem.noise * draw.extra
         factor = scale / along.size
         out[0] += factor * float(slopes.sum())

@@ -29,7 +29,7 @@ _SPLIT, _SUBSET = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class PartitionedImages(PartitionedClassification):
-    """Images kept as bytes; a client's are scaled to float32 in [0, 1] when it asks for them.
+    """Images kept as bytes; those of a client are scaled to float32 in [0, 1] when it asks for them.
 
     This is an eighth of float64's size: MNIST takes 47 MB, and each client's objective adds only that client's share.
 
@@ -202,14 +202,14 @@ def mnist(
 
 
 def femnist(num_clients: int = 100, *, test_fraction: float = 0.1, seed: int = 0) -> PartitionedImages:
-    """Return the digits of Federated EMNIST, a writer a client, from Flower Datasets (needs internet).
+    """Return the digits of Federated EMNIST, one writer for each client, from Flower Datasets (needs internet).
 
     Parameters
     ----------
     num_clients : int, default 100
         Writers, drawn at random from the seed.
     test_fraction : float, default 0.1
-        Share of all these writers' images that becomes the test part.
+        Share of these writers' images that becomes the test part.
     seed : int, default 0
 
     Returns

@@ -104,8 +104,8 @@ class AffineSubspace(FlatRegularizer):
 class HardSparsity(FlatRegularizer):
     """At most `count` non-zeros: {w : ||w||_0 <= count}. Not convex.
 
-    The proximal map is a projection, whatever the step: the `count` coordinates with the largest |v_i| stay, the others
-    become 0. Ties are broken in favour of the first, so the result is the same on every machine.
+    The proximal map is a projection, whatever the step: the `count` coordinates with the largest |v_i| stay, and the
+    others become 0. Ties are broken in favour of the first, so the result is the same on every machine.
 
     Parameters
     ----------
