@@ -98,7 +98,7 @@ def test_the_graph_forms_are_the_matrices(make, tracking):
     z, c = plain(objectives, 30, mixing=graph.mixing, lr=0.02, server_lr=0.7, steps=4, p=3.0, tracking=tracking)
     strategy = (DFedDAGT if tracking else DFedDA)(mixing=graph, mirror_map=PNorm(3.0), **options(server_lr=0.7))
     run(strategy, objectives, 30)
-    assert relative(strategy.state.points, z) <= 1e-10
+    assert relative(strategy.state.dual, z) <= 1e-10
     if tracking:
         assert relative(strategy.state.trackers, c) <= 1e-10
     primals = np.array([grad_conjugate(row, 3.0) for row in z])
@@ -114,7 +114,7 @@ def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
         a, b = graph(mixing="complete", **more), central(**more)
         run(a, clients(EQUAL), 20)
         run(b, clients(EQUAL), 20)
-        assert relative(a.state.points, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
+        assert relative(a.state.primal, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
 
 
 def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
@@ -123,7 +123,7 @@ def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
     a, b = DFedDAGT(**more), FedDAGT(**more)
     run(a, clients(), 20)
     run(b, clients(), 20)
-    assert relative(a.state.points[2], b.state.dual) <= 1e-10
+    assert relative(a.state.dual[2], b.state.dual) <= 1e-10
     assert relative(np.array(list(b.trackers().values())), a.state.trackers) <= 1e-10
 
 
@@ -134,7 +134,7 @@ def test_fed_mid_on_the_complete_graph_is_fed_mid(normalize):
     a, b = DFedMid(**more), FedMid(**more)
     run(a, clients(), 20)
     run(b, clients(), 20)
-    assert relative(a.state.points, np.repeat(b.state.primal[None], 4, axis=0)) <= 1e-12
+    assert relative(a.state.primal, np.repeat(b.state.primal[None], 4, axis=0)) <= 1e-12
 
 
 def test_fed_mid_on_a_chain_is_the_printed_one():
@@ -210,7 +210,7 @@ def test_one_step_without_noise_is_distributed_dual_averaging():
         z = mixing @ (z - 0.02 * np.array([f.gradient(row) for f, row in zip(objectives, w, strict=True)]))
     strategy = DFedDA(mixing="ring", mirror_map=PNorm(3.0), **options(local_steps=1))
     run(strategy, objectives, 12)
-    assert relative(strategy.state.points, z) <= 1e-12
+    assert relative(strategy.state.dual, z) <= 1e-12
     central, dual = FedDAGT(mirror_map=PNorm(3.0), **options(local_steps=1)), np.zeros(D)
     run(central, objectives, 12)
     for _ in range(12):
@@ -538,7 +538,7 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
 def test_the_metrics_name_consensus_and_trackers():
     strategy = DFedDAGT(mixing="ring", **options())
     metrics = run(strategy, clients(EQUAL), 3).train_metrics_clientapp[3]
-    points, trackers = strategy.state.points, strategy.state.trackers
+    points, trackers = strategy.state.dual, strategy.state.trackers
     assert metrics["consensus-error"] == pytest.approx(np.sqrt(((points - points.mean(0)) ** 2).sum() / 4))
     assert metrics["tracker-norm"] == pytest.approx(np.sqrt((trackers**2).sum() / 4))
 
@@ -600,7 +600,7 @@ def test_a_ledger_that_does_not_fit_becomes_reset():
     small, big = FedDAGT(ledger_bytes=8 * D * 4 - 1, **options()), FedDAGT(ledger_bytes=8 * D * 4, **options())
     for strategy in (small, big):
         run(strategy, clients(EQUAL), 1)
-    assert (small.ledger, big.ledger) == (False, True)
+    assert (small.memories.ledger, big.memories.ledger) == (False, True)
     with pytest.raises(ConfigurationError, match="ledger"):
         small.trackers()
 
