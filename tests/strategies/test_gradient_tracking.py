@@ -31,6 +31,7 @@ from flwr_fco.strategies import (
     Stage,
     theorem_stages,
 )
+from flwr_fco.work import FirstOrder
 
 D = FEATURES + 1
 EQUAL = (20, 20, 20, 20)
@@ -114,7 +115,7 @@ def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
         a, b = graph(mixing="complete", **more), central(**more)
         run(a, clients(EQUAL), 20)
         run(b, clients(EQUAL), 20)
-        assert relative(a.state.primal, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
+        assert relative(a.state.dual, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
 
 
 def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
@@ -396,7 +397,7 @@ def test_a_node_of_the_graph_is_sent_its_own_mixture_only():
     for m, message in enumerate(messages):
         arrays = message.content["arrays"]
         assert set(arrays) == {"dual", "tracker"}
-        assert np.array_equal(arrays["dual"].numpy(), before.points[m])
+        assert np.array_equal(arrays["dual"].numpy(), before.dual[m])
         assert np.array_equal(arrays["tracker"].numpy(), before.trackers[m])
 
 
@@ -443,7 +444,7 @@ def test_the_multistep_method_is_algorithm_3(window):
     result = run(strategy, objectives, 11)
     assert strategy.stage == 2
     assert strategy.plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
-    assert strategy.plan.local_steps == 4
+    assert strategy.plan.work == FirstOrder(steps=4, batch_size=strategy.batch_size)
     assert np.count_nonzero(v) == 3
     np.testing.assert_allclose(flat(result.arrays), v, rtol=1e-9, atol=1e-12)
     z, c = plain(
