@@ -71,7 +71,7 @@ class ModelStage(NamedTuple):
     Parameters
     ----------
     rounds : int
-        After so many rounds the next stage begins; the last one has no end.
+        Number of rounds after which the next stage begins; the last stage has no end.
     radius : float
         rho_s, of the l1 ball around the stage's anchor.
     strength : float, default 1.0
