@@ -150,6 +150,7 @@ class FastFedDA(WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Shifted()
     source: ClassVar[str] = "Bao and others 2022; as run by [2]"
     sends: ClassVar[str] = "sums of gradients and points"
+    traffic: ClassVar[str] = "3 / 2"
     constrained: ClassVar[bool] = False
 
     variant: Literal["bao", "liang"] = "bao"
@@ -399,6 +400,7 @@ class CFedDA(FastFedDA):
 
     limit: ClassVar[Limit] = Vanishing()
     constrained: ClassVar[bool] = True
+    traffic: ClassVar[str] = "3 / 1; Liang's 3 / 2"
 
     smoothness: float = field(default=10.0, metadata=POSITIVE)
     radius: float | None = field(default=None, metadata=POSITIVE)
@@ -439,6 +441,7 @@ class MCFedDA(FastFedDA):
 
     limit: ClassVar[Limit] = Vanishing()
     constrained: ClassVar[bool] = True
+    traffic: ClassVar[str] = "3 / 1; Liang's 3 / 2"
 
     stages: Sequence[ModelStage] | None = None
     smoothness: float = field(default=10.0, metadata=POSITIVE)

@@ -147,6 +147,7 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Exact()
     source: ClassVar[str] = "[2], algorithm 1"
     remembers: ClassVar[str] = "a tracker"
+    traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
 
     tracker_start: Literal["gradient", "zero"] = "gradient"
 
