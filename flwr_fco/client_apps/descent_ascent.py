@@ -1,0 +1,85 @@
+"""Local gradient descent-ascent: the client half of FedAvgS and DistributedPGDA."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.client_apps.local import local_solver
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.saddle import SaddleObjective
+from flwr_fco.protocol import Downlink, Uplink
+
+__all__ = ["descent_ascent"]
+
+
+@local_solver("descent_ascent")
+def descent_ascent(
+    downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
+) -> tuple[Uplink, Any]:
+    """Descend for the minimising player, ascend for the maximising one, each projected onto psi's constraint.
+
+    Simultaneously, from one batch a step, with s a subgradient of the finite part of psi and P the projection::
+
+        (x, y) <- P((x, y) - client_lr (g(x, y) + s(x, y)))
+
+    Alternating, on the same batch: first x, then y at the new x, by ``ascent-lr``, along the gradient or its sign::
+
+        x <- P(x - client_lr (grad_x f(x, y) + s(x)))
+        y <- P(y + ascent_lr (grad_y f(x, y) - s(y)))        or  ascent_lr sign( . )
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal``, and the number ``ascent-lr`` (default client_lr). The plan's option ``alternating``
+        says which of the two, ``sign-ascent`` whether y moves along the sign. The geometry is Euclidean.
+    objective : SaddleObjective
+        Its gradient is the operator g.
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = (x, y)_K - (x, y)_0, ``elapsed`` = client_lr K.
+    None
+        No client state.
+
+    Raises
+    ------
+    ConfigurationError
+        If the objective has no two players.
+
+    References
+    ----------
+    Simultaneous: Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point optimization (2021),
+    FedAvg-S. Alternating: Shafahi et al.: Universal Adversarial Training (AAAI 2020), algorithm 3.
+    """
+    if not isinstance(objective, SaddleObjective):
+        raise ConfigurationError(
+            f"descent-ascent needs an objective with two players, a SaddleObjective; the client's is a "
+            f"{type(objective).__name__}. For a loss to be minimised use FedAvg"
+        )
+    plan, client_lr = downlink.plan, downlink.client_lr
+    ascent_lr = downlink.numbers.get("ascent-lr", client_lr)
+    psi, split = plan.psi, objective.split
+    start = downlink.vectors["primal"]
+    primal = start.copy()
+    steps = 0
+    for batch in objective.batches(rng, downlink.first_order):
+        direction = psi.subgradient(primal)
+        objective.add_gradient(primal, batch, 1.0, direction)
+        if plan.options["alternating"]:
+            primal[:split] -= client_lr * direction[:split]
+            psi.prox(primal, 0.0, primal)
+            direction = psi.subgradient(primal)
+            objective.add_gradient(primal, batch, 1.0, direction)
+        else:
+            primal[:split] -= client_lr * direction[:split]
+        ascent = -direction[split:]
+        primal[split:] += ascent_lr * (np.sign(ascent) if plan.options["sign-ascent"] else ascent)
+        psi.prox(primal, 0.0, primal)
+        steps += 1
+    return Uplink({"increment": primal - start}, client_lr * steps, steps), state
