@@ -1,6 +1,7 @@
 """Objectives F_m: a client's loss, its stochastic gradients and its metrics."""
 
-from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.objectives.base import Batch, Line, Objective
+from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
 from flwr_fco.objectives.saddle import (
@@ -15,8 +16,11 @@ from flwr_fco.objectives.saddle import (
 __all__ = [
     "Batch",
     "BilinearSaddle",
+    "Design",
     "FunctionSaddle",
     "LeastSquares",
+    "Line",
+    "LinearData",
     "Logistic",
     "MatrixGame",
     "MultinomialLogistic",

@@ -99,20 +99,6 @@ class SaddleObjective(Objective):
             grad_x, grad_y, x=x, y=y, value=value, num_examples=num_examples, minibatch=minibatch, lipschitz=lipschitz
         )
 
-    # BRIDGE: goes when the objectives' own contract has it.
-    def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
-        """Yield row numbers."""
-        if work.batch_size is None:
-            yield from [None] * work.num_draws(self.num_examples, per_step)
-            return
-        yield from self.minibatches(rng, work.batch_size, steps=work.num_draws(self.num_examples, per_step))
-
-    def strong_convexity(self) -> float:
-        """Refuse."""
-        raise ConfigurationError("bridge")
-
-    # BRIDGE ends.
-
     @property
     def min_arrays(self) -> tuple[str, ...]:
         """Names of the minimising player's arrays."""
