@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -104,7 +104,26 @@ class UniversalAdversarialLogistic(SaddleObjective):
         -------
         ndarray of float64, shape (layout.size,)
         """
-        slopes = self._classifier.gradient(self._shifted(w), batch)
+        return self._operator(w, self._classifier.gradient(self._shifted(w), batch), out)
+
+    def value_and_gradient(
+        self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None
+    ) -> tuple[float, Vector]:
+        """Return the mean over a batch and the operator, in one pass over the examples.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : ndarray of int64, optional
+            Rows; all by default.
+        out : ndarray, optional
+            Where to write the operator; must not be `w`.
+        """
+        value, slopes = self._classifier.value_and_gradient(self._shifted(w), batch)
+        return value, self._operator(w, slopes, out)
+
+    def _operator(self, w: Vector, slopes: Vector, out: Vector | None) -> Vector:
+        """Return the operator, made of the gradient of the classifier that sees the perturbed examples."""
         out = np.empty(self.layout.size) if out is None else out
         residual = slopes[self._count :]
         coefficients = w[: self._count].reshape(self._shape)
@@ -156,13 +175,3 @@ class UniversalAdversarialLogistic(SaddleObjective):
         shifted = self._clean(w)
         shifted[self._count :] += w[self.split :] @ w[: self._count].reshape(self._shape)
         return shifted
-
-    @property
-    def features(self) -> NDArray[Any]:
-        """The examples without perturbation."""
-        return self._classifier.features
-
-    @property
-    def labels(self) -> NDArray[np.int64]:
-        """Their classes."""
-        return self._classifier.labels
