@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver
+from flwr_fco.client_apps.local import local_solver, primal_steps
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.objectives.saddle import SaddleObjective
+from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
 __all__ = ["descent_ascent"]
@@ -65,21 +66,21 @@ def descent_ascent(
     plan, client_lr = downlink.plan, downlink.client_lr
     ascent_lr = downlink.numbers.get("ascent-lr", client_lr)
     psi, split = plan.psi, objective.split
-    start = downlink.vectors["primal"]
-    primal = start.copy()
-    steps = 0
-    for batch in objective.batches(rng, downlink.first_order):
-        direction = psi.subgradient(primal)
-        objective.add_gradient(primal, batch, 1.0, direction)
+
+    def direction(primal: Vector, batch: Batch) -> Vector:
+        result = psi.subgradient(primal)
+        objective.add_gradient(primal, batch, 1.0, result)
+        return result
+
+    def step(primal: Vector, batch: Batch) -> None:
+        against = direction(primal, batch)
+        primal[:split] -= client_lr * against[:split]
         if plan.options["alternating"]:
-            primal[:split] -= client_lr * direction[:split]
+            # At step 0 the proximal map of a sum of a norm and a constraint is the projection onto the constraint.
             psi.prox(primal, 0.0, primal)
-            direction = psi.subgradient(primal)
-            objective.add_gradient(primal, batch, 1.0, direction)
-        else:
-            primal[:split] -= client_lr * direction[:split]
-        ascent = -direction[split:]
-        primal[split:] += ascent_lr * (np.sign(ascent) if plan.options["sign-ascent"] else ascent)
+            against = direction(primal, batch)
+        ascent = np.sign(against[split:]) if plan.options["sign-ascent"] else against[split:]
+        primal[split:] -= ascent_lr * ascent
         psi.prox(primal, 0.0, primal)
-        steps += 1
-    return Uplink({"increment": primal - start}, client_lr * steps, steps), state
+
+    return primal_steps(downlink, objective, rng, step), state

@@ -105,7 +105,6 @@ def dual_extrapolation(
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 1.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    psi, h = plan.psi, plan.h
     start = downlink.vectors["dual"]
     dual = start.copy()
     half_steps = extrapolations(
@@ -113,7 +112,7 @@ def dual_extrapolation(
         plan_pairs(downlink, objective, rng),
         elapsed=downlink.elapsed,
         step_size=client_lr,
-        retrieve=lambda z, t, out: h.retrieve(z, t, psi, out),
+        retrieve=plan.point,
         add_operator=objective.add_gradient,
     )
     vectors: dict[str, Vector] = {}

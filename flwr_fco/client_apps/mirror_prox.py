@@ -46,18 +46,17 @@ def mirror_prox(downlink: Downlink, objective: Objective, state: Any, rng: np.ra
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 2 (appendix H).
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    psi, h = plan.psi, plan.h
     start = downlink.vectors["primal"]
     primal, half = start.copy(), np.empty_like(start)
     halves = []
     steps = 0
     for first, second in plan_pairs(downlink, objective, rng):
-        dual = h.gradient(primal)
-        half[:] = dual
-        objective.add_gradient(primal, first, -client_lr, half)
-        h.retrieve(half, client_lr, psi, half)
+        dual = plan.h.gradient(primal)
+        moved = dual.copy()
+        objective.add_gradient(primal, first, -client_lr, moved)
+        plan.point(moved, client_lr, half)
         objective.add_gradient(half, second, -client_lr, dual)
-        h.retrieve(dual, client_lr, psi, primal)
+        plan.point(dual, client_lr, primal)
         steps += 1
         if plan.options["trajectory"]:
             halves.append(half - start)
