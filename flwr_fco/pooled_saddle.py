@@ -46,6 +46,9 @@ __all__ = [
 
 Array = NDArray[np.float64]
 
+#: Distance from psi's constraints, relative to 1 + ||w||, that counts as rounding.
+_ROUNDING = 1e-9
+
 
 def conjugate(regularizer: Regularizer | BoundRegularizer, v: Array) -> float:
     """Return psi*(v) = max_w <v, w> - psi(w).
@@ -137,7 +140,8 @@ def duality_gap(
     Returns
     -------
     float
-        Not negative up to rounding; infinite outside psi's constraints, and where the maximum is.
+        Not negative up to rounding; infinite where the maximum is, and outside psi's constraints. A point within 1e-9
+        of them, such as a mean of feasible points, is projected first.
 
     Raises
     ------
@@ -163,9 +167,15 @@ def duality_gap(
                 "gap; natural_residual() works for it"
             )
     psi = _feasible(objectives, regularizer)
-    operator = pooled_gradient(objectives, weights, w)
     value = psi.value(w)
-    return math.inf if value == math.inf else value + conjugate(psi, -operator) + float(operator @ w)
+    if value == math.inf:
+        # The mean of feasible points leaves the constraints by rounding, and a gap should not be infinite for that.
+        nearest = psi.prox(w, 0.0)
+        if float(np.linalg.norm(nearest - w)) > _ROUNDING * (1.0 + float(np.linalg.norm(w))):
+            return math.inf
+        w, value = nearest, psi.value(nearest)
+    operator = pooled_gradient(objectives, weights, w)
+    return value + conjugate(psi, -operator) + float(operator @ w)
 
 
 def natural_residual(
