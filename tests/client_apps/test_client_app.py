@@ -129,7 +129,7 @@ def test_the_same_generator_gives_the_same_bits():
 
 
 def test_an_algorithm_that_the_client_does_not_have_is_named():
-    with pytest.raises(ConfigurationError, match="'quantum_descent'; this client knows .*, dual_averaging, "):
+    with pytest.raises(ConfigurationError, match=r"'quantum_descent'; this client knows .*, dual_averaging, "):
         find_solver("quantum_descent")
 
 
