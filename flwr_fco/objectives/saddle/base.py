@@ -128,7 +128,7 @@ class NoisyOperator(SaddleObjective):
 
     A batch is a draw of the noise: one standard normal number a coordinate. Whatever its ``batch_size``, a query gets
     noise of standard deviation `noise`; ``batch_size=None`` (and ``noise=0``) asks for the exact operator and draws
-    nothing. Subclasses implement :meth:`operator`.
+    nothing. Subclasses implement :meth:`add_operator`.
 
     Attributes
     ----------
@@ -140,12 +140,13 @@ class NoisyOperator(SaddleObjective):
     num_examples = 1
 
     @abstractmethod
-    def operator(self, w: Vector, out: Vector) -> None:
-        """Write the exact operator (grad_x f, -grad_y f) to `out`, which is not `w`.
+    def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
+        """Add scale times the exact operator (grad_x f, -grad_y f) to `out`, which is not `w`.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
+        scale : float
         out : ndarray of float64, shape (layout.size,)
         """
 
@@ -165,12 +166,29 @@ class NoisyOperator(SaddleObjective):
         -------
         ndarray of float64, shape (layout.size,)
         """
-        self._check(w)
-        out = np.empty(self.layout.size) if out is None else out
-        self.operator(w, out)
-        if batch is not None:
-            out += self.noise * batch
+        if out is None:
+            out = np.zeros(self.layout.size)
+        else:
+            out[:] = 0.0
+        self.add_gradient(w, batch, 1.0, out)
         return out
+
+    def add_gradient(self, w: Vector, batch: NDArray[Any] | None, scale: float, out: Vector) -> None:
+        """Add scale times the operator to `out` in place.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : ndarray of float64, shape (layout.size,), or None
+            A draw of :meth:`batches`; None: the exact operator.
+        scale : float
+        out : ndarray of float64, shape (layout.size,)
+            May be `w`.
+        """
+        self._check(w)
+        self.add_operator(w.copy() if out is w else w, scale, out)
+        if batch is not None:
+            out += (scale * self.noise) * batch
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
         """Yield a draw of the noise for each query of a round; None where there is no noise.

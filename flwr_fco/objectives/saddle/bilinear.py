@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
 from flwr_fco.parameters import Vector
 
@@ -68,12 +69,15 @@ class BilinearSaddle(NoisyOperator):
         x, y = self.players(w)
         return float(np.vdot(self.matrix @ x - self.offset, y))
 
-    def operator(self, w: Vector, out: Vector) -> None:
-        """Write (A' y, b - A x)."""
+    def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
+        """Add scale (A' y, b - A x); of vectors in one pass over the matrix."""
         (x, y), (towards_x, towards_y) = self.players(w), self.players(out)
-        np.matmul(self.matrix.T, y, out=towards_x)
-        np.matmul(self.matrix, x, out=towards_y)
-        np.subtract(self.offset, towards_y, out=towards_y)
+        towards_y += scale * self.offset
+        if x.ndim == 1:
+            add_both_products(self.matrix, y, x, -scale, scale, towards_y, towards_x)
+        else:
+            towards_x += scale * (self.matrix.T @ y)
+            towards_y -= scale * (self.matrix @ x)
 
     def players(self, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return views of x and y.

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
 from flwr_fco.parameters import Vector
 
@@ -58,12 +59,10 @@ class MatrixGame(NoisyOperator):
         """Return x' P y, what the row player pays on average."""
         return float(w[: self.split] @ self.payoff @ w[self.split :])
 
-    def operator(self, w: Vector, out: Vector) -> None:
-        """Write (P y, -P' x)."""
-        np.matmul(self.payoff, w[self.split :], out=out[: self.split])
-        against = out[self.split :]
-        np.matmul(w[: self.split], self.payoff, out=against)
-        np.negative(against, out=against)
+    def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
+        """Add scale (P y, -P' x), in one pass over the payoff."""
+        split = self.split
+        add_both_products(self.payoff, w[:split], w[split:], scale, -scale, out[:split], out[split:])
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the Lipschitz constant of the operator: ||P||_2, or the largest |P_ij| in the l1 norm.

@@ -84,10 +84,9 @@ class QuadraticSaddle(NoisyOperator):
         curved = 0.5 * (x @ self.convexity @ x - y @ self.concavity @ y)
         return float(curved + self.linear @ x + (self.coupling @ x - self.offset) @ y)
 
-    def operator(self, w: Vector, out: Vector) -> None:
-        """Write (P x + A' y + a, Q y - A x + b)."""
-        np.matmul(self._jacobian, w, out=out)
-        out += self._constant
+    def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
+        """Add scale (P x + A' y + a, Q y - A x + b)."""
+        out += scale * (self._jacobian @ w + self._constant)
 
     @cached_property
     def solution(self) -> Vector:
