@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.kernels.adversarial import add_adversarial_operator
 from flwr_fco.objectives.logistic import MultinomialLogistic
 from flwr_fco.objectives.saddle.base import SaddleObjective
 from flwr_fco.parameters import Vector
@@ -89,8 +90,8 @@ class UniversalAdversarialLogistic(SaddleObjective):
     def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
         """Return the operator (grad_W f, grad_b f, -grad_delta f) of the mean over a batch.
 
-        With r_i = softmax(m_i) - e_{y_i} and r their mean: (mean_i x_i r_i' + delta r', r, -W r). It costs what the
-        gradient of plain multinomial logistic regression costs.
+        With r_i = softmax(m_i) - e_{y_i} and r their mean it is (mean_i (x_i + delta) r_i', r, -W r): two products
+        with the examples, as many as plain multinomial logistic regression takes.
 
         Parameters
         ----------
@@ -104,34 +105,31 @@ class UniversalAdversarialLogistic(SaddleObjective):
         -------
         ndarray of float64, shape (layout.size,)
         """
-        return self._operator(w, self._classifier.gradient(self._shifted(w), batch), out)
+        if out is None:
+            out = np.zeros(self.layout.size)
+        else:
+            out[:] = 0.0
+        self.add_gradient(w, batch, 1.0, out)
+        return out
 
-    def value_and_gradient(
-        self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None
-    ) -> tuple[float, Vector]:
-        """Return the mean over a batch and the operator, in one pass over the examples.
+    def add_gradient(self, w: Vector, batch: NDArray[np.int64] | None, scale: float, out: Vector) -> None:
+        """Add scale times the operator of the mean over a batch to `out` in place.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64, optional
-            Rows; all by default.
-        out : ndarray, optional
-            Where to write the operator; must not be `w`.
+        batch : ndarray of int64 or None
+            Rows; None for all.
+        scale : float
+        out : ndarray of float64, shape (layout.size,)
+            May be `w`.
         """
-        value, slopes = self._classifier.value_and_gradient(self._shifted(w), batch)
-        return value, self._operator(w, slopes, out)
-
-    def _operator(self, w: Vector, slopes: Vector, out: Vector | None) -> Vector:
-        """Return the operator, made of the gradient of the classifier that sees the perturbed examples."""
-        out = np.empty(self.layout.size) if out is None else out
-        residual = slopes[self._count :]
-        coefficients = w[: self._count].reshape(self._shape)
-        np.multiply.outer(w[self.split :], residual, out=out[: self._count].reshape(self._shape))
-        out[: self._count] += slopes[: self._count]
-        out[self._count : self.split] = residual[: self.split - self._count]
-        np.matmul(coefficients, -residual, out=out[self.split :])
-        return out
+        self._check(w)
+        design = self._classifier.design
+        rows, point = design.rows if batch is None else batch, w.copy() if out is w else w
+        intercepts = self.num_classes if self.intercept else 0
+        data = (design.matrix, self._classifier.labels, rows)
+        add_adversarial_operator(*data, point, self.num_classes, intercepts, scale, out)
 
     def predict(self, w: Vector, *, perturbed: bool = True) -> NDArray[np.int64]:
         """Return the most likely class of each of the client's examples.
