@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from flwr_fco.errors import ConfigurationError
 
@@ -27,6 +29,7 @@ __all__ = [
     "chain",
     "check_mixing",
     "complete",
+    "consensus_error",
     "effective_mixing",
     "erdos_renyi",
     "exponential",
@@ -37,6 +40,7 @@ __all__ = [
     "metropolis",
     "mixing_time",
     "ring",
+    "root_mean_square_norm",
     "spectral_gap",
     "star",
     "torus",
@@ -241,6 +245,39 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     matrix[:, absent] = 0.0
     matrix[absent, absent] = 1.0
     return matrix
+
+
+def root_mean_square_norm(rows: ArrayLike) -> float:
+    """Return sqrt(mean over rows of ||row||_2^2): the size of the trackers of M clients, say.
+
+    Parameters
+    ----------
+    rows : array-like of shape (M, d)
+
+    Examples
+    --------
+    >>> root_mean_square_norm([[3.0, 4.0], [0.0, 5.0]])
+    5.0
+    """
+    matrix = np.asarray(rows, dtype=np.float64)
+    return math.sqrt(float(np.vdot(matrix, matrix)) / matrix.shape[0])
+
+
+def consensus_error(rows: ArrayLike) -> float:
+    """Return sqrt(mean over rows of ||row - mean row||_2^2): how far M nodes are from agreeing.
+
+    Parameters
+    ----------
+    rows : array-like of shape (M, d)
+        The nodes' duals or primal points.
+
+    Examples
+    --------
+    >>> consensus_error([[1.0, 0.0], [3.0, 0.0]])
+    1.0
+    """
+    matrix = np.asarray(rows, dtype=np.float64)
+    return root_mean_square_norm(matrix - matrix.mean(axis=0))
 
 
 def metropolis(edges: Iterable[tuple[int, int]], num_nodes: int) -> Matrix:
@@ -523,19 +560,8 @@ TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
 
 def _components(weights: NDArray[Any]) -> list[list[int]]:
     """Return the connected parts of the graph of the positive weights."""
-    linked = weights > 0.0
-    unseen = set(range(linked.shape[0]))
-    parts = []
-    while unseen:
-        start = min(unseen)
-        part, border = {start}, [start]
-        while border:
-            found = set(np.flatnonzero(linked[border.pop()]).tolist()) - part
-            part |= found
-            border.extend(found)
-        unseen -= part
-        parts.append(sorted(part))
-    return parts
+    count, labels = connected_components(csr_array(weights > 0.0), directed=False)
+    return [np.flatnonzero(labels == label).tolist() for label in range(count)]
 
 
 def _without_loops(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -82,6 +82,21 @@ def test_blocks_of_float64_are_views():
     assert all(np.shares_memory(block, MATRIX) for _, block in parts)
 
 
+@pytest.mark.parametrize(("size", "expected"), [(None, 74), (40, 40), (4096, 150)])
+def test_a_prediction_takes_as_many_rows_at_a_time_as_it_says(size, expected, monkeypatch):
+    monkeypatch.setattr(module, "BLOCK", 74 * 8 * 7)
+    blocks, taken = Design.blocks, []
+
+    def recorded(self, *arguments):
+        for part, block in blocks(self, *arguments):
+            taken.append(len(block))
+            yield part, block
+
+    monkeypatch.setattr(Design, "blocks", recorded)
+    Design.of(MATRIX).predict(flat(3, True), num_outputs=3, size=size)
+    assert (max(taken), sum(taken)) == (expected, 150)
+
+
 def test_linear_data_say_what_the_objective_is():
     targets, labels = RNG.standard_normal(150), RNG.integers(0, 2, 150)
     data = LeastSquares(MATRIX, targets, scale=0.5, l2=0.1).linear_data()
