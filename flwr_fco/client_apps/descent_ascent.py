@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.client_apps.local import local_solver, primal_steps
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.objectives.saddle import SaddleObjective
 from flwr_fco.parameters import Vector
@@ -36,8 +35,8 @@ def descent_ascent(
     downlink : Downlink
         With the vector ``primal``, and the number ``ascent-lr`` (default client_lr). The plan's option ``alternating``
         says which of the two, ``sign-ascent`` whether y moves along the sign. The geometry is Euclidean.
-    objective : SaddleObjective
-        Its gradient is the operator g.
+    objective : Objective
+        The gradient of a saddle function is the operator g; a plain loss has no maximising player and is descended.
     state : None
     rng : numpy.random.Generator
 
@@ -48,24 +47,15 @@ def descent_ascent(
     None
         No client state.
 
-    Raises
-    ------
-    ConfigurationError
-        If the objective has no two players.
-
     References
     ----------
     Simultaneous: Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point optimization (2021),
     FedAvg-S. Alternating: Shafahi et al.: Universal Adversarial Training (AAAI 2020), algorithm 3.
     """
-    if not isinstance(objective, SaddleObjective):
-        raise ConfigurationError(
-            f"descent-ascent needs an objective with two players, a SaddleObjective; the client's is a "
-            f"{type(objective).__name__}. For a loss to be minimised use FedAvg"
-        )
     plan, client_lr = downlink.plan, downlink.client_lr
     ascent_lr = downlink.numbers.get("ascent-lr", client_lr)
-    psi, split = plan.psi, objective.split
+    psi = plan.psi
+    split = objective.split if isinstance(objective, SaddleObjective) else objective.layout.size
 
     def direction(primal: Vector, batch: Batch) -> Vector:
         result = psi.subgradient(primal)

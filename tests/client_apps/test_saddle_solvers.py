@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from flwr_fco.client_apps import find_solver
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import (
     BilinearSaddle,
@@ -140,9 +139,16 @@ def test_descent_ascent_simultaneous_is_gradient_descent_along_the_operator():
     np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
 
 
-def test_descent_ascent_needs_players():
-    with pytest.raises(ConfigurationError, match="two players"):
-        answer("descent_ascent", *CASES["a convex loss"], {"primal": np.zeros(5)})
+@pytest.mark.parametrize("alternating", [False, True])
+def test_descent_ascent_descends_a_loss_without_a_maximising_player(alternating):
+    objective = CASES["a convex loss"][0]
+    start = RNG.normal(size=5)
+    vectors = {"primal": start.copy(), "options": {"alternating": alternating, "sign-ascent": alternating}}
+    _, uplink = answer("descent_ascent", objective, Zero(), Euclidean(), vectors)
+    w = start.copy()
+    for g in queries(objective, 4):
+        w = w - 0.07 * g(w)
+    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
 
 
 @pytest.mark.parametrize("solver", ["dual_extrapolation", "mirror_prox", "extra_step"])
