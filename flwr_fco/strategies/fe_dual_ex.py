@@ -1,7 +1,7 @@
 """Federated dual extrapolation: dual averaging with an extra step, for saddle points with structure.
 
-Algorithm 1 (FeDualEx) of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), their symbols in brackets;
-the dual is their auxiliary variable omega = sigma-bar - sigma::
+Algorithm 1 (FeDualEx) of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), their symbols in
+brackets; the dual is their auxiliary variable omega = sigma-bar - sigma::
 
     server: dual [omega_0] = grad h(primal [z_0]), elapsed [t_0] = 0
     each round:

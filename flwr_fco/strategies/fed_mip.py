@@ -1,7 +1,7 @@
 """Federated mirror prox: proximal steps with an extra step on the clients, averages of primal points on the server.
 
-Algorithm 2 (FedMiP, appendix H) of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), their symbols in
-brackets::
+Algorithm 2 (FedMiP, appendix H) of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), their symbols
+in brackets::
 
     server: primal [z_r]
     each round:
@@ -12,8 +12,8 @@ brackets::
         server: primal <- retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))
                           server_prox=False:   primal + server_lr mean(increment)
 
-where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). It is the primal twin of FeDualEx and inherits FedMid's curse:
-the mean of sparse points is not sparse.
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). It is the primal twin of FeDualEx and inherits FedMid's
+curse: the mean of sparse points is not sparse.
 
 Erratum: as printed, psi acts on the client and again on the server, so FedMiP solves the problem with about twice the
 strength. That is the default here; ``server_prox=False`` counts psi once.
@@ -67,8 +67,8 @@ class FedMiP(RateOptions, WorkOptions, CompositeStrategy):
     Examples
     --------
     >>> from flwr_fco.regularizers import L1
-    >>> FedMiP(regularizer=L1(0.01), server_prox=False)
-    FedMiP(regularizer=L1(strength=0.01), server_prox=False)
+    >>> FedMiP(regularizer=L1(0.01), server_prox=False).local_solver
+    'mirror_prox'
     """
 
     local_solver: ClassVar[str] = "mirror_prox"

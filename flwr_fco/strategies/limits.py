@@ -160,8 +160,8 @@ class ExtrapolationBias(Limit):
             fine = problem.error(run(4000, client_lr=0.025 / steps, local_steps=steps))
             _require(
                 coarse >= 5 * fine,
-                f"with {steps} local steps the error is {coarse:.2e} at a rate and {fine:.2e} at a tenth of it; expected "
-                "it to shrink at least 5 times",
+                f"with {steps} local steps the error is {coarse:.2e} at a rate and {fine:.2e} at a tenth of it; "
+                "expected it to shrink at least 5 times",
             )
 
 

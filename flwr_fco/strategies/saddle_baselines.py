@@ -83,7 +83,7 @@ class FedAvgS(FedAvgSubgradient):
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class DistributedPGDA(FedAvgSubgradient):
-    """Projected descent of one player, then ascent of the other, aggregated by averages: universal adversarial training.
+    """Projected descent of one player, then ascent of the other, averaged: universal adversarial training.
 
     Parameters
     ----------

@@ -4,8 +4,8 @@ Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point 
 operator g = (grad_x f, -grad_y f) in the place of the gradient. A local solver steps against whatever the objective
 returns as its gradient, so it is :class:`Scaffold` to the letter; the name is there so that it is found.
 
-Without an extra step it needs strong convexity and strong concavity: on bilinear problems it diverges, as descent-ascent
-does.
+Without an extra step it needs strong convexity and strong concavity: on bilinear problems it diverges, as
+descent-ascent does.
 
 Differs from the paper in: 1. its main method wraps SCAFFOLD-S in proximal point problems (Catalyst); this is the inner
 method; 2. what differs in :class:`Scaffold`.
