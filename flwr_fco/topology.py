@@ -1,11 +1,12 @@
 """Topologies: who talks to whom on a graph, and with which weights.
 
 A gossip matrix U is symmetric and doubly stochastic: row m holds the weights with which node m averages itself and its
-neighbours. How fast repeated averaging agrees is a matter of its spectral gap.
+neighbours. How fast repeated averaging makes the nodes agree depends on its spectral gap.
 
 Flower has no channel between clients. The decentralised strategies therefore run their graph on a relay, the server:
 it receives every node's increment, mixes for each node what its neighbours would have sent it, and sends the node that
-mixture only. The relay sees all increments and all duals; a node sees nothing of the others but its own mixture.
+mixture only. The relay sees all increments and all duals. All that a node sees of the others is the mixture that is
+made for it.
 """
 
 from __future__ import annotations
@@ -205,7 +206,7 @@ def mixing_time(mixing: Matrix) -> float:
     Returns
     -------
     float
-        0 where one round agrees (11'/M); inf where no number of rounds does.
+        0 where the nodes agree after one round (11'/M); inf where they never do.
     """
     sigma = 1.0 - spectral_gap(mixing)
     if sigma >= 1.0:
@@ -216,8 +217,8 @@ def mixing_time(mixing: Matrix) -> float:
 def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     """Return the gossip matrix of a round in which some nodes do not take part.
 
-    A missing node keeps what it has; the weight that a neighbour would have given it, the neighbour gives itself. The
-    result is symmetric and doubly stochastic again (on the nodes that are left it need not be connected).
+    A missing node keeps what it has; a neighbour gives itself the weight that it would have given to the missing node.
+    The result is symmetric and doubly stochastic again. The graph of the nodes that are left need not be connected.
 
     Parameters
     ----------
@@ -317,7 +318,7 @@ def metropolis(edges: Iterable[tuple[int, int]], num_nodes: int) -> Matrix:
 
 
 def from_matrix(mixing: ArrayLike, name: str = "matrix") -> Topology:
-    """Return the topology of a gossip matrix of your own, checked.
+    """Check a gossip matrix and return its topology.
 
     Parameters
     ----------
@@ -511,7 +512,7 @@ def exponential(num_nodes: int) -> Topology:
 
 
 def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: int = 1000) -> Topology:
-    """Return a random graph that is connected: each edge is there with a probability; Metropolis weights.
+    """Return a connected random graph in which each edge exists with a given probability; Metropolis weights.
 
     Parameters
     ----------

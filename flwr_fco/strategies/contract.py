@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
@@ -102,6 +103,10 @@ class ServerHalf(CommonOptions, ABC):
     def output_point(self, state: Any) -> Vector:
         """Return the primal point that evaluation and the user see."""
         return self.averaging.point(state, lambda: self.retrieve(state))
+
+    def node_primals(self) -> NDArray[np.float64] | None:
+        """Return the primal points of all nodes of a graph, shape (M, d); None where there is one model for all."""
+        return None
 
     def downlink(self, state: Any, node: Node) -> Downlink:
         """Return what a node is told in this round (the same for all nodes unless a subclass says otherwise)."""

@@ -342,9 +342,9 @@ class FastFedDA(WorkOptions, CompositeStrategy):
             return np.asarray(points[0].copy())
         return self.h.conjugate_gradient(np.array([self.h.gradient(point) for point in points]).mean(axis=0))
 
-    def node_primals(self) -> Matrix:
-        """Return the points of all nodes, shape (M, d), in the order of their rows."""
-        return np.array(self.state.primal)
+    def node_primals(self) -> Matrix | None:
+        """Return the points of all nodes, shape (M, d), in the order of their rows; None without a graph."""
+        return None if self.graph is None else np.array(self.state.primal)
 
     def nodes_needed(self) -> int:
         """Return how many nodes must be connected before a round begins."""

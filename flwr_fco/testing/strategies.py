@@ -14,10 +14,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context
 from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.metrics import lasso_duality_gap
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.parameters import Vector
-from flwr_fco.reference import centralized_solution
+from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies.base import CompositeStrategy

@@ -12,7 +12,7 @@ from flwr_fco.objectives import (
     QuadraticSaddle,
     UniversalAdversarialLogistic,
 )
-from flwr_fco.pooled_saddle import (
+from flwr_fco.pooled.saddle import (
     conjugate,
     duality_gap,
     game_solution,

@@ -1,7 +1,7 @@
 """How good a point of a saddle-point problem is: duality gaps in closed form, residuals, structure, exact solutions.
 
 Plain functions on arrays, for the pooled problem min_x max_y sum_m p_m f_m(x, y) + psi_1(x) - psi_2(y): `weights` are
-the p_m up to a factor, None stands for the numbers of examples, as in :mod:`flwr_fco.metrics`.
+the p_m up to a factor, None stands for the numbers of examples, as in :mod:`flwr_fco.pooled.certificates`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.metrics import client_weights, density, numerical_rank, pooled_gradient, stationarity
 from flwr_fco.objectives import MatrixGame, Objective, QuadraticSaddle, SaddleObjective
 from flwr_fco.parameters import Vector
+from flwr_fco.pooled.certificates import client_weights, pooled_gradient, stationarity
+from flwr_fco.pooled.scores import density, numerical_rank
 from flwr_fco.regularizers import (
     BoundRegularizer,
     L1Ball,
@@ -131,7 +132,7 @@ def duality_gap(
     objectives : sequence of SaddleObjective
         One a client.
     weights : array-like or None
-        See :func:`flwr_fco.metrics.client_weights`.
+        See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
         psi = psi_1(x) + psi_2(y). For matrix games without one, the two simplices.
     w : ndarray of float64, shape (layout.size,)
@@ -195,7 +196,7 @@ def natural_residual(
     objectives : sequence of Objective
         One a client.
     weights : array-like or None
-        See :func:`flwr_fco.metrics.client_weights`.
+        See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
         psi; for matrix games without one, the two simplices.
     w : ndarray of float64, shape (layout.size,)
@@ -231,7 +232,7 @@ def saddle_metrics(
     objectives : sequence of Objective
         One a client.
     weights : array-like or None
-        See :func:`flwr_fco.metrics.client_weights`.
+        See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
         psi.
     w : ndarray of float64, shape (layout.size,)
@@ -277,7 +278,7 @@ def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | Non
     objectives : sequence of QuadraticSaddle
         One a client.
     weights : array-like, optional
-        See :func:`flwr_fco.metrics.client_weights`.
+        See :func:`flwr_fco.pooled.client_weights`.
 
     Returns
     -------
@@ -315,7 +316,7 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     objectives : sequence of MatrixGame
         One a client.
     weights : array-like, optional
-        See :func:`flwr_fco.metrics.client_weights`.
+        See :func:`flwr_fco.pooled.client_weights`.
 
     Returns
     -------
