@@ -92,14 +92,15 @@ def geometry(
                 f"scope='joint' with {type(mirror_map).__name__} has no form on tensors; use scope='each', or Euclidean()"
             )
         return _FLAT[type(mirror_map)](mirror_map, regularizers, like)
-    known = ", ".join(kind.__name__ for kind in (Euclidean, Product, *_FLAT))
+    kinds: tuple[type[MirrorMap], ...] = (Euclidean, Product, *_FLAT)
+    known = ", ".join(kind.__name__ for kind in kinds)
     raise ConfigurationError(
         f"{type(mirror_map).__name__} has no form on tensors; {known} have one. Train with an Objective "
         "(flwr_fco.torch.TorchObjective), whose mirror maps are NumPy's"
     )
 
 
-# --- Euclidean -----------------------------------------------------------------------------------------------------------
+# --- Euclidean -------------------------------------------------------------------------------------------------------
 
 
 class _Euclidean(Geometry):
@@ -108,18 +109,14 @@ class _Euclidean(Geometry):
     def __init__(self, regularizers: Sequence[Regularizer | None], like: Tensors, scope: Scope, foreach: bool) -> None:
         self._foreach = foreach
         self._joint: list[int] = []
-        hit = [i for i, psi in enumerate(regularizers) if psi is not None and not isinstance(psi, Zero)]
+        hit = [(i, psi) for i, psi in enumerate(regularizers) if psi is not None and not isinstance(psi, Zero)]
         if scope == "joint" and hit:
-            psi = regularizers[hit[0]]
-            assert psi is not None
-            self._joint = hit
-            self._joint_prox = tensor_prox(psi, _flat([like[i] for i in hit]))
+            self._joint = [i for i, _ in hit]
+            self._joint_prox = tensor_prox(hit[0][1], _flat([like[i] for i in self._joint]))
             hit = []
-        terms = {i: scalar_terms(regularizers[i]) for i in hit}
+        terms = {i: scalar_terms(psi) for i, psi in hit}
         self._separable = [(i, found) for i, found in terms.items() if found is not None]
-        self._others = [
-            (i, tensor_prox(psi, like[i])) for i in hit if terms[i] is None and (psi := regularizers[i]) is not None
-        ]
+        self._others = [(i, tensor_prox(psi, like[i])) for i, psi in hit if terms[i] is None]
 
     def gradient(self, points: Tensors) -> Tensors:
         return [point.clone() for point in points]
@@ -172,7 +169,7 @@ def _split(flat: Tensor, like: Tensors) -> Tensors:
     return [part.view(tensor.shape) for part, tensor in zip(parts, like, strict=True)]
 
 
-# --- maps of the whole vector --------------------------------------------------------------------------------------------
+# --- maps of the whole vector ----------------------------------------------------------------------------------------
 
 
 class _Flat(Geometry):

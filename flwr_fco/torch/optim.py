@@ -8,7 +8,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from itertools import chain
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -397,7 +397,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what is pickled: PyTorch's own state, and which way steps are taken."""
-        state = cast(dict[str, Any], super().__getstate__())
+        state = super().__getstate__()
         return {**state, "dual_dtype": self.dual_dtype, "foreach": self.foreach, "_apply_to": self._apply_to}
 
 
@@ -862,7 +862,7 @@ class MirrorProx(_Extragradient, _PrimalOptimizer):
         self._write(group, self._kept(group, "base"))
 
 
-# --- arguments -----------------------------------------------------------------------------------------------------------
+# --- arguments -------------------------------------------------------------------------------------------------------
 
 
 def _as_groups(params: Parameters) -> list[Group]:

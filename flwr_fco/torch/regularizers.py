@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -157,19 +157,20 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     return lambda v, step: solve(v, check_step(regularizer, step))
 
 
-# --- sums over coordinates ---------------------------------------------------------------------------------------------
+# --- sums over coordinates -------------------------------------------------------------------------------------------
 
 _TERMWISE: tuple[type[Regularizer], ...] = (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall)
 
 
-def scalar_terms(regularizer: Regularizer | None) -> SeparableTerms | None:
-    """Return psi's separable terms if they are numbers, the same for all coordinates; None for any other psi."""
-    if regularizer is None:
-        return SeparableTerms()
+def scalar_terms(regularizer: Regularizer) -> tuple[float, float, float, float] | None:
+    """Return threshold, shrinkage, lower and upper bound if they are the same for all coordinates; else None."""
     if type(regularizer) not in _TERMWISE:
         return None
     terms = regularizer.separable_terms(())
-    return terms if terms is not None and all(isinstance(term, float) for term in terms) else None
+    if terms is None or not all(isinstance(term, float) for term in terms):
+        return None
+    threshold, shrinkage, lower, upper = (float(term) for term in terms)
+    return threshold, shrinkage, lower, upper
 
 
 def tensor_terms(regularizer: Regularizer | None, like: Tensor) -> tuple[Tensor | float, ...] | None:
@@ -188,7 +189,7 @@ def tensor_terms(regularizer: Regularizer | None, like: Tensor) -> tuple[Tensor 
         None: psi is no sum over coordinates.
     """
     if regularizer is None:
-        return tuple(SeparableTerms())
+        return (0.0, 0.0, -math.inf, math.inf)
     if type(regularizer) not in _TERMWISE:
         return None
     regularizer.check_shape("the tensor", tuple(like.shape))
@@ -227,7 +228,7 @@ def soft_threshold(v: Tensor, threshold: Tensor | float) -> Tensor:
     return v - torch.clamp(v, -threshold, threshold)  # type: ignore[call-overload,arg-type,unused-ignore]
 
 
-# --- norms and balls of whole arrays -----------------------------------------------------------------------------------
+# --- norms and balls of whole arrays ---------------------------------------------------------------------------------
 
 
 def _exact(v: Tensor) -> Tensor:
@@ -363,7 +364,7 @@ def _affine_subspace(psi: AffineSubspace, like: Tensor) -> TensorProx:
     return solve
 
 
-# --- groups --------------------------------------------------------------------------------------------------------------
+# --- groups ----------------------------------------------------------------------------------------------------------
 
 
 def _group_shrink(psi: GroupLasso | SparseGroupLasso, like: Tensor) -> Callable[[Tensor, float], Tensor]:
@@ -400,7 +401,7 @@ def _sparse_group_lasso(psi: SparseGroupLasso, like: Tensor) -> TensorProx:
     return solve
 
 
-# --- singular values -------------------------------------------------------------------------------------------------------
+# --- singular values -------------------------------------------------------------------------------------------------
 
 
 def _on_singular_values(
@@ -426,7 +427,7 @@ def _on_singular_values(
         # What is below the rounding of a product is none of the rank, as in the NumPy map.
         rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
         # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
-        product = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
+        product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
         return product.reshape(v.shape).to(v.dtype)
 
     return solve
@@ -454,6 +455,6 @@ def _nuclear_ball(psi: NuclearBall, like: Tensor) -> TensorProx:
 @register_tensor_prox(SpectralBall)
 def _spectral_ball(psi: SpectralBall, like: Tensor) -> TensorProx:
     def change(values: Tensor, step: float) -> Tensor | None:
-        return None if float(values[0]) <= psi.radius else cast(Tensor, torch.clamp(values, max=psi.radius))
+        return None if float(values[0]) <= psi.radius else torch.clamp(values, max=psi.radius)
 
     return _on_singular_values(psi, change)

@@ -220,7 +220,7 @@ def test_mirror_maps_are_the_numpy_ones(mirror_map, psi, size):
         np.testing.assert_allclose(dual.numpy().reshape(-1), mirror_map.gradient(expected), rtol=1e-11, atol=1e-12)
 
 
-# --- two gradients a step ------------------------------------------------------------------------------------------------
+# --- two gradients a step --------------------------------------------------------------------------------------------
 
 
 def _game(dtype=torch.float64):
@@ -327,7 +327,7 @@ def test_half_steps_do_not_count_and_can_be_undone(kind):
     assert optimizer.num_steps == 0
 
 
-# --- PyTorch's habits ----------------------------------------------------------------------------------------------------
+# --- PyTorch's habits ------------------------------------------------------------------------------------------------
 
 
 def _network(dtype=torch.float32):
