@@ -1,6 +1,7 @@
 """PyTorch: optimisers, a loss as an Objective, and the client half for ClientApps of one's own (extra ``torch``)."""
 
-from flwr_fco.torch import _installed  # noqa: F401, I001 (first: it says what to install)
+from flwr_fco.torch import _installed  # noqa: F401 (first: it says what to install)
+from flwr_fco.torch.objective import TorchBatch, TorchObjective
 from flwr_fco.torch.optim import CompositeOptimizer, DualAveraging, DualExtrapolation, MirrorProx, ProximalSGD
 from flwr_fco.torch.regularizers import register_tensor_prox, supported_regularizers, tensor_prox
 
@@ -10,6 +11,8 @@ __all__ = [
     "DualExtrapolation",
     "MirrorProx",
     "ProximalSGD",
+    "TorchBatch",
+    "TorchObjective",
     "register_tensor_prox",
     "supported_regularizers",
     "tensor_prox",

@@ -89,7 +89,8 @@ def geometry(
     if type(mirror_map) in _FLAT:
         if scope == "joint" and any(not isinstance(psi, Zero) and psi is not None for psi in regularizers):
             raise ConfigurationError(
-                f"scope='joint' with {type(mirror_map).__name__} has no form on tensors; use scope='each', or Euclidean()"
+                f"scope='joint' with {type(mirror_map).__name__} has no form on tensors; use scope='each', or "
+                "Euclidean()"
             )
         return _FLAT[type(mirror_map)](mirror_map, regularizers, like)
     kinds: tuple[type[MirrorMap], ...] = (Euclidean, Product, *_FLAT)
@@ -316,8 +317,8 @@ class _Simplex(_Flat):
 def _log(w: Tensor, name: str) -> Tensor:
     if not bool((w > 0.0).all()):
         raise ConfigurationError(
-            f"{name}: the gradient does not exist at a point with a coordinate of {float(w.min())}; the parameters must "
-            "start positive, every coordinate > 0"
+            f"{name}: the gradient does not exist at a point with a coordinate of {float(w.min())}; the parameters "
+            "must start positive, every coordinate > 0"
         )
     return torch.log(w)
 

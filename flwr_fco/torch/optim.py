@@ -136,7 +136,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @property
     def regularizers(self) -> dict[str, Regularizer | None]:
-        """psi of each parameter by its name; None where it does not act."""
+        """Psi of each parameter by its name; None where it does not act."""
         shapes = {
             name: tuple(p.shape)
             for group in self.param_groups
@@ -181,7 +181,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             return self.dual_dtype
         return torch.float32 if p.device.type == "mps" else torch.float64
 
-    # --- what a step is made of ----------------------------------------------------------------------------------------
+    # --- what a step is made of --------------------------------------------------------------------------------------
 
     def _kept(self, group: Group, key: str) -> list[Tensor]:
         """Return what is kept for each parameter, on the parameter's device (a model may have moved)."""
@@ -272,7 +272,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             self._step(index)
         return loss
 
-    # --- start, increments, time ---------------------------------------------------------------------------------------
+    # --- start, increments, time -------------------------------------------------------------------------------------
 
     @abstractmethod
     def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
@@ -347,7 +347,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             )
         return values[0]
 
-    # --- saving --------------------------------------------------------------------------------------------------------
+    # --- saving ------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state as tensors, numbers and strings: ``torch.load(..., weights_only=True)`` reads it back."""

@@ -32,7 +32,6 @@ from flwr_fco.regularizers import (
     Nuclear,
     NuclearBall,
     Regularizer,
-    SeparableTerms,
     Simplex,
     SparseGroupLasso,
     SpectralBall,

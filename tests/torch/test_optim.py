@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from flwr_fco.client_apps import find_solver
-from flwr_fco.client_apps.local import plan_minibatches
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
@@ -79,7 +78,7 @@ def _setting(problem, psi, solver, mirror_map=None, *, scope="each", options=(),
     )
 
     def run(optimizer, downlink):
-        for batch in plan_minibatches(downlink, objective, np.random.default_rng(8)):
+        for batch in objective.batches(np.random.default_rng(8), downlink.first_order):
             x, y = torch.tensor(features[batch]), torch.tensor(labels[batch])
             optimizer.zero_grad()
             loss(model(x), y).backward()
