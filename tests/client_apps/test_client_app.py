@@ -15,6 +15,7 @@ from flwr_fco.protocol import Downlink, Plan, Uplink
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.work import FirstOrder
 
 
 def strategy(**options):
@@ -102,10 +103,11 @@ def test_what_is_no_objective_is_refused():
         go(client_app(lambda context: 3))
 
 
-def plan(**options):
+def plan(batch_size=None):
     layout = clients()[0].layout
     settings = {"client-prox": True, "trajectory": False}
-    return Plan("dual_averaging", layout, L1(0.3), Euclidean(), **{"options": settings, "batch_size": None, **options})
+    work = FirstOrder(batch_size=batch_size)
+    return Plan("dual_averaging", layout, L1(0.3), Euclidean(), work=work, options=settings)
 
 
 def test_a_local_solver_is_a_pure_function():
