@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from fnmatch import fnmatchcase
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,8 +13,9 @@ from torch.utils.data import Dataset, TensorDataset, default_collate
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.parameters import Layout, Vector
-from flwr_fco.torch.state import buffers_of, describe, load_buffers
+from flwr_fco.parameters import Vector
+from flwr_fco.torch.optim import matching
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, trainable
 from flwr_fco.work import FirstOrder
 
 __all__ = ["TorchBatch", "TorchObjective"]
@@ -29,13 +29,13 @@ class TorchBatch(NamedTuple):
 
     Parameters
     ----------
-    rows : ndarray of int64, or None
-        Examples of the data set; None: all.
+    rows : ndarray of int64
+        Examples of the data set.
     seed : int
         Of PyTorch's random numbers (dropout, augmentation) in this step.
     """
 
-    rows: NDArray[np.int64] | None
+    rows: NDArray[np.int64]
     seed: int
 
 
@@ -48,12 +48,12 @@ class TorchObjective(Objective):
 
     Rules
     -----
-    1. The layout's optimised arrays are the model's parameters that require a gradient, in the order of
-       ``state_dict()``, so ``ArrayRecord(model.state_dict())`` is a start point. Frozen parameters and buffers pass
-       through: see :meth:`buffers`.
+    1. The layout is that of ``model.state_dict()``, so ``ArrayRecord(model.state_dict())`` is a start point. What is
+       optimised are the parameters that require a gradient; frozen ones and buffers pass through (:meth:`buffers`).
     2. Gradients are taken in training mode and update the running statistics, as a training step does. Values and
        scores are taken in evaluation mode and change nothing.
-    3. Random numbers of the model come from the round's generator, whatever PyTorch's own generators are at.
+    3. Random numbers of the model (dropout) come from the round's generator, whatever PyTorch's own generators are at.
+       A full batch has no randomness: its dropout masks are the same in every step. Use minibatches with dropout.
 
     Parameters
     ----------
@@ -123,13 +123,10 @@ class TorchObjective(Objective):
             ) from error
         if self.num_examples < 1:
             raise ConfigurationError("the data set is empty; expected at least one example")
-        self._parameters = describe(model)
-        self.layout = Layout.from_arrays(
-            {name: np.broadcast_to(np.float32(0.0), tuple(p.shape)) for name, p in self._parameters.items()},
-            apply_to=apply_to,
-            pass_through=(),
-        )
-        self._signs = _signs(self._parameters, maximize)
+        self._parameters = trainable(model)
+        self.layout = layout_of(model, apply_to)
+        up = matching(self._parameters, maximize)
+        self._signs = [-1.0 if name in up else 1.0 for name in self._parameters]
 
     def value(self, w: Vector) -> float:
         """Return the mean loss over all examples, in evaluation mode.
@@ -194,7 +191,7 @@ class TorchObjective(Objective):
             np.multiply(part.reshape(-1).cpu().numpy(), sign, out=out[entry.block])
         return value, out
 
-    def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch]:
+    def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
         """Yield row numbers with a seed: the rows are those of any other objective with this generator.
 
         Parameters
@@ -208,7 +205,7 @@ class TorchObjective(Objective):
         """
         (child,) = rng.spawn(1)
         for rows in super().batches(rng, work, per_step):
-            yield TorchBatch(rows, int(child.integers(2**63)))
+            yield None if rows is None else TorchBatch(rows, int(child.integers(2**63)))
 
     def buffers(self) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays that are not optimised: running statistics, counters, frozen parameters."""
@@ -274,16 +271,6 @@ class TorchObjective(Objective):
 
     def _sum_dtype(self, p: Tensor) -> torch.dtype:
         return torch.float32 if p.device.type == "mps" else torch.float64
-
-
-def _signs(parameters: Iterable[str], maximize: str | Sequence[str] | None) -> list[float]:
-    """Return 1 for what descends and -1 for what ascends."""
-    names = list(parameters)
-    patterns = () if maximize is None else (maximize,) if isinstance(maximize, str) else tuple(maximize)
-    for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ConfigurationError(f"maximize={pattern!r} matches none of the parameters {names}")
-    return [-1.0 if any(fnmatchcase(name, pattern) for pattern in patterns) else 1.0 for name in names]
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:
