@@ -11,6 +11,7 @@ from flwr.app import ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
 from torch import nn
 
+from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import PNorm
@@ -143,7 +144,9 @@ def test_a_restarted_node_is_sent_what_it_lacks(name):
 
     def train(make):
         strategy = STRATEGIES[name]()
-        return strategy.start(grid=Forgetful(make(objectives), NODES), initial_arrays=start_arrays(), num_rounds=5)
+        grid = Forgetful(make(objectives), NODES)
+        with _flower.identity(grid.run_id):
+            return strategy.start(grid=grid, initial_arrays=start_arrays(), num_rounds=5)
 
     ours, theirs = train(our_app), train(torch_app)
     for key in ours.arrays:

@@ -5,7 +5,13 @@ import sys
 
 _WITHOUT = """
 import sys
-sys.modules["torch"] = None  # the way to say: not installed
+
+class NoTorch:
+    def find_spec(self, name, *_):
+        if name.split(".")[0] == "torch":
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, NoTorch())
 import flwr_fco, flwr_fco.strategies, flwr_fco.client_apps, flwr_fco.simulation, flwr_fco.regularizers, flwr_fco.testing
 try:
     import flwr_fco.torch
