@@ -116,8 +116,8 @@ class Design:
         """
         if num_outputs == 1:
             return np.asarray(margins(self.matrix, self.rows if rows is None else rows, w))
-        size = self.shape[1] * num_outputs
-        coefficients, intercept = w[:size].reshape(-1, num_outputs), w[size:]
+        end = self.shape[1] * num_outputs
+        coefficients, intercept = w[:end].reshape(-1, num_outputs), w[end:]
         scores = np.empty((self.shape[0] if rows is None else rows.size, num_outputs))
         for part, block in self.blocks(rows, size):
             np.matmul(block, coefficients, out=scores[part])

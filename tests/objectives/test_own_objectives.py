@@ -29,7 +29,7 @@ def _shifted_add_gradient(self, w, batch, scale, out):
 
 BY_GRADIENT = {"value": _shifted_value, "gradient": _shifted_gradient}
 BY_ADDING = {"value": _shifted_value, "add_gradient": _shifted_add_gradient}
-#: Less curved than least squares with these data, so that the inherited bounds hold after adding 1 to one of them.
+#: The slope of tanh is at most 1, and never negative.
 BOUND = {"lipschitz": lambda self, norm="l2": LeastSquares.lipschitz(self, norm) + 1.0}
 
 
