@@ -7,7 +7,7 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[
 
 import flwr.clientapp
 import torch
-from flwr.app import ConfigRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
 from torch import nn
 
@@ -33,7 +33,7 @@ from flwr_fco.strategies import (
     Scaffold,
 )
 from flwr_fco.topology import ring
-from flwr_fco.torch import ClientApp, local_training
+from flwr_fco.torch import ClientApp, TorchObjective, local_training
 from flwr_fco.torch.client import GradientProbe
 from flwr_fco.work import FirstOrder
 
@@ -260,3 +260,66 @@ def test_other_mods_act():
 
     go(FedDualAvg(**OPTIONS), torch_app(clients(), app=lambda: ClientApp(mods=[watching_mod])), rounds=1)
     assert "train" in seen
+
+
+# --- networks with buffers --------------------------------------------------------------------------------------------
+
+
+def _network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def _images(partition):
+    generator = torch.Generator().manual_seed(partition)
+    return torch.randn(20, 4, generator=generator), torch.randint(0, 3, (20,), generator=generator)
+
+
+def _loss(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def _loop_app():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        images, labels = _images(int(context.node_config["partition-id"]))
+        net = _network()
+        net.train()
+        with local_training(message, context, net) as training:
+            for _ in range(training.work.steps):
+                training.optimizer.zero_grad()
+                _loss(net, (images, labels)).backward()
+                training.optimizer.step()
+        return training.reply({"num-examples": 20})
+
+    return app
+
+
+def _objective_app():
+    def load(context):
+        return TorchObjective(_network(), _loss, _images(int(context.node_config["partition-id"])))
+
+    return client_app(load)
+
+
+def _buffered(app, **options):
+    strategy = FedDualAvg(regularizer=L1(0.01), client_lr=0.1, local_steps=2, batch_size=None, **options)
+    return go(strategy, app, rounds=3, start=ArrayRecord(_network().state_dict()))
+
+
+def test_running_statistics_and_counters_come_back_averaged():
+    loop = _buffered(_loop_app(), fraction_evaluate=0.0).arrays
+    assert int(loop["1.num_batches_tracked"].numpy()) == 6  # 3 rounds of 2 steps
+    assert loop["1.num_batches_tracked"].numpy().dtype == np.int64
+    # The mean of the statistics that the nodes computed in their last round, on top of the round's common start.
+    assert np.abs(loop["1.running_mean"].numpy()).max() > 0.05
+    net = _network()
+    net.load_state_dict(loop.to_torch_state_dict())
+    assert all(torch.isfinite(tensor).all() for tensor in net.state_dict().values())
+    # Our own client with an Objective of the same model comes to the same, evaluation included.
+    result = _buffered(_objective_app(), fraction_evaluate=1.0)
+    for name, array in result.arrays.items():
+        np.testing.assert_allclose(array.numpy(), loop[name].numpy(), rtol=0, atol=1e-6, err_msg=name)
+    assert result.evaluate_metrics_clientapp[3]["loss"] < result.evaluate_metrics_clientapp[1]["loss"]
