@@ -48,6 +48,18 @@ class Geometry(ABC):
             The weight of psi.
         """
 
+    def write(self, duals: Tensors, t: float, out: Tensors) -> None:
+        """Write what :meth:`retrieve` returns to other tensors, in their dtypes.
+
+        Parameters
+        ----------
+        duals : list of Tensor
+        t : float
+            The weight of psi.
+        out : list of Tensor
+        """
+        torch._foreach_copy_(out, self.retrieve(duals, t))
+
 
 def geometry(
     mirror_map: MirrorMap,
@@ -104,11 +116,17 @@ def geometry(
 # --- Euclidean -------------------------------------------------------------------------------------------------------
 
 
+#: Elements from which tensors on a CPU are taken one by one: memory that the next one uses again is worth more than
+#: fewer calls (measured with 5e6: 8 ms against 19).
+_LARGE = 1 << 17
+
+
 class _Euclidean(Geometry):
     """prox(z, t): sums over coordinates in one call for all tensors, any other psi tensor by tensor."""
 
     def __init__(self, regularizers: Sequence[Regularizer | None], like: Tensors, scope: Scope, foreach: bool) -> None:
-        self._foreach = foreach
+        on_cpu = all(tensor.device.type == "cpu" for tensor in like)
+        self._foreach = foreach and not (on_cpu and sum(tensor.numel() for tensor in like) >= _LARGE)
         self._joint: list[int] = []
         hit = [(i, psi) for i, psi in enumerate(regularizers) if psi is not None and not isinstance(psi, Zero)]
         if scope == "joint" and hit:
@@ -124,18 +142,45 @@ class _Euclidean(Geometry):
 
     def retrieve(self, duals: Tensors, t: float) -> Tensors:
         result = list(duals)
-        batches = [self._separable] if self._foreach else [[one] for one in self._separable]
-        for batch in batches:
-            solved = _solve_all([duals[i] for i, _ in batch], t, [terms for _, terms in batch])
-            for (i, _), tensor in zip(batch, solved, strict=True):
+        if self._foreach:
+            solved = _solve_all([duals[i] for i, _ in self._separable], t, [terms for _, terms in self._separable])
+            for (i, _), tensor in zip(self._separable, solved, strict=True):
                 result[i] = tensor
+        else:
+            for i, terms in self._separable:
+                result[i] = _solve_one(duals[i], t, terms)
+        self._couple(duals, t, result)
+        return result
+
+    def write(self, duals: Tensors, t: float, out: Tensors) -> None:
+        if self._foreach:
+            super().write(duals, t, out)
+            return
+        result = list(duals)
+        self._couple(duals, t, result)
+        separable = dict(self._separable)
+        for i, point in enumerate(result):
+            out[i].copy_(_solve_one(point, t, separable[i]) if i in separable else point)
+
+    def _couple(self, duals: Tensors, t: float, result: Tensors) -> None:
+        """Set the results of what is no sum over coordinates."""
         for i, prox in self._others:
             result[i] = prox(duals[i], t)
         if self._joint:
             parts = [duals[i] for i in self._joint]
             for i, tensor in zip(self._joint, _split(self._joint_prox(_flat(parts), t), parts), strict=True):
                 result[i] = tensor
-        return result
+
+
+def _solve_one(dual: Tensor, t: float, terms: tuple[float, float, float, float]) -> Tensor:
+    """Return clip(soft(v, t * threshold) / (1 + t * shrinkage), lower, upper) in one new tensor."""
+    threshold, shrinkage, lower, upper = terms
+    cut = amount(t, threshold)
+    result = torch.clamp(dual, -cut, cut)
+    torch.sub(dual, result, out=result)
+    if shrinkage > 0.0:
+        result.div_(1.0 + amount(t, shrinkage))
+    return result.clamp_(lower, upper) if lower > -math.inf or upper < math.inf else result
 
 
 def _solve_all(duals: Tensors, t: float, terms: Sequence[tuple[float, float, float, float]]) -> Tensors:

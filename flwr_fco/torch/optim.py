@@ -68,7 +68,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     dual_dtype : torch.dtype, optional
         torch.float64 or torch.float32. By default float64 where the device has it.
     foreach : bool, default True
-        Whether a step is taken in one call for all parameters. False takes less memory.
+        Whether a step is taken in one call for all parameters. False takes less memory. Large tensors on a CPU are
+        taken one by one all the same, which is faster there.
     maximize : bool, default False
         Whether to ascend: for the perturbation of an adversarial problem.
 
@@ -225,6 +226,10 @@ class CompositeOptimizer(torch.optim.Optimizer):
         else:
             for dual, other in zip(duals, others, strict=True):
                 dual.add_(other, alpha=scale)
+
+    def _move(self, index: int, duals: list[Tensor], t: float) -> None:
+        """Set the parameters of a group to the primal point of duals at a time."""
+        self._geometry(index).write(duals, t, self.param_groups[index]["params"])
 
     def _write(self, group: Group, points: list[Tensor]) -> None:
         """Set the parameters, in their own dtypes."""
@@ -427,7 +432,7 @@ class _DualOptimizer(CompositeOptimizer):
             self._keep(group, "dual", duals)
             self._keep(group, "start", [dual.clone() for dual in duals])
             self._reset_clock(group, elapsed)
-            self._write(group, self._geometry(index).retrieve(duals, float(elapsed)))
+            self._move(index, duals, float(elapsed))
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
@@ -506,7 +511,7 @@ class DualAveraging(_DualOptimizer):
         lr, duals = float(group["lr"]), self._kept(group, "dual")
         self._descend(group, duals, lr)
         self._advance(group, lr)
-        self._write(group, self._geometry(index).retrieve(duals, group["start_elapsed"] + group["used"]))
+        self._move(index, duals, group["start_elapsed"] + group["used"])
 
 
 class _PrimalOptimizer(CompositeOptimizer):
@@ -579,7 +584,7 @@ class ProximalSGD(_PrimalOptimizer):
         duals = own.gradient(self._points(group))
         self._descend(group, duals, lr)
         self._advance(group, lr)
-        self._write(group, own.retrieve(duals, lr))
+        self._move(index, duals, lr)
 
 
 class _Extragradient(CompositeOptimizer):
@@ -698,7 +703,7 @@ class DualExtrapolation(_Extragradient, _DualOptimizer):
         lr = group["pending_lr"]
         duals = [dual.clone() for dual in self._kept(group, "dual")]
         self._descend(group, duals, lr)
-        self._write(group, self._geometry(index).retrieve(duals, group["start_elapsed"] + group["used"] + lr))
+        self._move(index, duals, group["start_elapsed"] + group["used"] + lr)
 
     def _step(self, index: int) -> None:
         group = self.param_groups[index]
@@ -710,7 +715,7 @@ class DualExtrapolation(_Extragradient, _DualOptimizer):
     def _back(self, index: int) -> None:
         group = self.param_groups[index]
         duals = self._kept(group, "dual")
-        self._write(group, self._geometry(index).retrieve(duals, group["start_elapsed"] + group["used"]))
+        self._move(index, duals, group["start_elapsed"] + group["used"])
 
 
 class MirrorProx(_Extragradient, _PrimalOptimizer):
@@ -747,7 +752,7 @@ class MirrorProx(_Extragradient, _PrimalOptimizer):
         self._keep(group, "base", base)
         duals = own.gradient(base)
         self._descend(group, duals, lr)
-        self._write(group, own.retrieve(duals, lr))
+        self._move(index, duals, lr)
 
     def _step(self, index: int) -> None:
         group = self.param_groups[index]
@@ -755,7 +760,7 @@ class MirrorProx(_Extragradient, _PrimalOptimizer):
         duals = own.gradient(self._kept(group, "base"))
         self._descend(group, duals, lr)
         self._advance(group, lr)
-        self._write(group, own.retrieve(duals, lr))
+        self._move(index, duals, lr)
 
     def _back(self, index: int) -> None:
         group = self.param_groups[index]

@@ -486,6 +486,18 @@ def test_a_parameter_without_a_gradient_has_the_gradient_zero():
     assert float(optimizer.increments()["0"].abs().sum()) == 0.0
 
 
+@pytest.mark.parametrize("psi", [Zero(), L1(0.4), ElasticNet(0.4, 0.3), Box(-0.1, 0.2), L1(0.4, bound=0.3), L2(3.0)])
+def test_large_tensors_which_are_taken_one_by_one(psi):
+    rng = np.random.default_rng(0)
+    start, gradient = rng.normal(size=(600, 300)), rng.normal(size=(600, 300))
+    w = nn.Parameter(torch.tensor(start))
+    w.grad = torch.tensor(gradient)
+    optimizer = DualAveraging([w], 0.1, psi)
+    optimizer.step()
+    optimizer.step()
+    np.testing.assert_allclose(w.detach().numpy(), psi.prox(start - 0.2 * gradient, 0.2), rtol=0, atol=1e-13)
+
+
 def test_a_step_makes_no_numpy_array(monkeypatch):
     model = _network()
     optimizer = DualAveraging(model.named_parameters(), 0.1, PerParameter({"0.*": L1Ball(1.0), "*": L1(0.1)}))
