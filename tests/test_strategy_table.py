@@ -1,6 +1,7 @@
 """The table strategy x mirror map x psi of docs/strategies.md is what the code does."""
 
 import importlib.util
+import inspect
 from pathlib import Path
 
 import numpy as np
@@ -52,8 +53,9 @@ def test_what_is_supported_runs(name, column):
     mirror_map = tables.MIRROR_MAPS[column]
     if column == "DiagonalMetric":
         mirror_map = type(mirror_map)(np.linspace(0.5, 2.0, 7))
+    rates = {"client_lr": 0.01} if "client_lr" in inspect.signature(tables.STRATEGIES[name]).parameters else {}
     strategy = tables.STRATEGIES[name](
-        mirror_map=mirror_map, regularizer=L1(0.01), client_lr=0.01, local_steps=2, batch_size=None
+        mirror_map=mirror_map, regularizer=L1(0.01), local_steps=2, batch_size=None, **rates
     )
     w = flat(run(strategy, clients(), 30).arrays)
     objectives = clients()

@@ -225,7 +225,7 @@ class DFedDA(RateOptions, WorkOptions, CompositeStrategy):
         increments, moves, elapsed = self.graph.increments(
             uplinks, rows, normalize=self.normalize_local_work, moves=self.tracking
         )
-        # In place, as far as the matrices are our own.
+        # In place: these two matrices are our own.
         increments *= server_lr
         increments += state.dual
         following = state._replace(
