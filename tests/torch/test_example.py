@@ -28,7 +28,7 @@ def test_the_example_trains(strategy, monkeypatch, capsys):
     client, server = (importlib.import_module(f"pytorch_sparse.{part}_app") for part in ("client", "server"))
     config = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     config.update({"mnist": str(MNIST), "num-images": 4000, "num-server-rounds": 8, "strategy": strategy})
-    config.update({"strength": 5e-4, "fraction-evaluate": 0.2})
+    config.update({"strength": 5e-4, "client-lr": 0.1, "fraction-evaluate": 0.2})
     grid = InProcessGrid(client.app, 4, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     with _flower.identity(grid.run_id):
