@@ -1,7 +1,7 @@
 """Federated dual averaging with gradient tracking, centralised.
 
 Algorithm 1 (FedDA, FedDA-GT) of Liang, Peng, Zhang, 'Gradient tracking for high dimensional federated optimization',
-for U = 11'/M, and its equation (4) for partial participation; their symbols in brackets. `own` is a client's own control
+for U = 11'/M, and its equation (4) for partial participation; their symbols in brackets. `own` is a client's control
 variate (what its gradients were like when it last took part), `control` the weighted mean of `own` over all clients::
 
     server: dual [z_0] = grad h(primal [w_0]), elapsed = 0
