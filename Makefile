@@ -39,7 +39,7 @@ $(VENV)/.torch: $(INSTALLED)
 	@touch $@
 
 test-torch: $(VENV)/.torch ## Install PyTorch too (TORCH= says which) and run the tests that need it
-	$(BIN)/python -m pytest -q tests/torch flwr_fco/torch
+	$(BIN)/python -m pytest -q tests/pytorch flwr_fco/torch
 
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml
