@@ -125,7 +125,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
                 )
             if self.aggregation != "mean":
                 raise ConfigurationError(
-                    f'output="shadow" is the mean over the clients\' local steps; aggregation={self.aggregation!r} has none'
+                    f'output="shadow" averages local steps; aggregation={self.aggregation!r} has no form for them'
                 )
             if self.local_steps is None:
                 raise ConfigurationError(
