@@ -100,8 +100,9 @@ def client_app(
         if stamp is not None:
             try:
                 before = records.read_state(context, stamp, plan.layout.size)
-            except records.StateMissingError:
-                return records.reply(message, records.state_missing_reply())
+            except records.StateMissingError as error:
+                altered = isinstance(error, records.StateAlteredError)
+                return records.reply(message, records.state_missing_reply(altered=altered))
         rng = random_generator(plan.seed, server_round, _partition(context))
         passes_through = bool(plan.layout.passed_through)
         if passes_through:
@@ -114,7 +115,7 @@ def client_app(
             uplink, num_examples=objective.num_examples, wire_dtype=plan.wire_dtype, request=message.content
         )
         if stamp is not None:
-            records.store_pending(context, stamp, server_round, before, after)
+            records.store_pending(context, stamp, server_round, before, after, answer)
         return records.reply(message, answer)
 
     @app.evaluate()

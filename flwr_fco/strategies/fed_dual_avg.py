@@ -34,10 +34,12 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Node, Option, Uplink
 from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.strategies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.strategies.contract import ArrayRecord, RecordDict
 from flwr_fco.strategies.limits import Biased, Limit, ToZero
 from flwr_fco.strategies.options import RateOptions, WorkOptions
 from flwr_fco.strategies.replies import mean_increment
+from flwr_fco.work import FirstOrder
 
 __all__ = ["DualState", "FedDualAvg", "FedDualAvgOSP"]
 
@@ -103,6 +105,8 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Biased()
     outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "shadow")
     source: ClassVar[str] = "[1], algorithm 3"
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = ""
 
     client_prox: bool = True
     client: Literal["composite", "unmodified"] = "composite"
@@ -118,6 +122,10 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
             if self.client == "unmodified":
                 raise ConfigurationError(
                     'output="shadow" needs the clients\' local steps; client="unmodified" has none'
+                )
+            if self.aggregation != "mean":
+                raise ConfigurationError(
+                    f'output="shadow" averages local steps; aggregation={self.aggregation!r} has no form for them'
                 )
             if self.local_steps is None:
                 raise ConfigurationError(
@@ -157,7 +165,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     def aggregate(self, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
         client_lr, server_lr = self.rates()
-        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+        mean, elapsed = self.centre(uplinks)
         following = state._replace(
             dual=state.dual + server_lr * mean, elapsed=state.elapsed + server_lr * elapsed, round=state.round + 1
         )
@@ -198,6 +206,23 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
             local_steps=self.local_steps,
             weighted_by_key=self.weighted_by_key,
         )
+
+    def check_claims(self, uplink: Uplink, num_examples: float | None) -> None:
+        """Hold what a client says of itself against what the server knows; an unmodified one may have a schedule.
+
+        It may take a thousand times as many steps as the server's options say, for it does not know them. One step is
+        also what counts where it reports nothing but ``elapsed``.
+        """
+        if self.client == "composite":
+            super().check_claims(uplink, num_examples)
+            return
+        check_examples(uplink.examples, self.max_examples)
+        work = self.plan.work
+        assert isinstance(work, FirstOrder)
+        planned = max(1, work.num_draws(int(uplink.examples)))
+        check_steps(uplink.steps, 1_000 * planned)
+        steps = uplink.steps if uplink.steps > 1 else planned
+        check_elapsed(uplink.step_sizes, steps, self.step_size(), exact=False)
 
     def _sent_model(self) -> tuple[ArrayRecord, Vector]:
         """Return the present model as records and as the vector that the user's dtypes make of it."""
