@@ -106,9 +106,9 @@ def client_app(
         plan, stamp, before = downlink.plan, downlink.stamp, None
         _check_layout(objective.layout, plan.layout)
         limits.check_downlink(downlink, objective.num_examples)
-        solver = find_solver(plan.solver)
         try:
             with clear_errors(unreadable):
+                solver = find_solver(plan.solver)
                 downlink = downlink._replace(plan=_usable(plan))
                 server_round = int(message.metadata.group_id)
                 rng = random_generator(plan.seed, server_round, _partition(context))

@@ -99,7 +99,7 @@ class Limits:
         if not isinstance(plan.options, Mapping):
             raise ProtocolError(f"the plan's options are {plan.options!r}; expected names and values")
         for name, value in plan.options.items():
-            if not isinstance(value, str):
+            if not isinstance(value, str | bool):
                 self._check_number(f"the plan's option {name!r}", value)
 
     def check_downlink(self, downlink: Downlink, num_examples: int) -> None:
