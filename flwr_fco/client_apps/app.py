@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 from uuid import uuid4
 
 from flwr.app import Context, Message, MetricRecord, RecordDict

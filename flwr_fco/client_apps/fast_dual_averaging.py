@@ -63,14 +63,15 @@ def _check(downlink: Downlink) -> None:
     for name in ("steps", "rounds", "radius", "strength"):
         if numbers[name] < 0:
             raise ProtocolError(f"the server's {name} is {numbers[name]!r}; expected a number >= 0")
-    values = {name: options[name] for name in ("convexity", "anchor-weight", "smoothness")}
-    for name, value in values.items():
+    values: dict[str, float] = {}
+    for name in ("convexity", "anchor-weight", "smoothness"):
+        value = options[name]
         if isinstance(value, str) or value < 0:
             raise ProtocolError(f"the plan's {name} is {value!r}; expected a number >= 0")
+        values[name] = value
+    needed = ["smoothness" if constrained else "convexity"]
     if variant == "bao":
-        needed = ("convexity", "anchor-weight")
-    else:
-        needed = ("smoothness",) if constrained else ("convexity",)
+        needed = ["convexity", "anchor-weight"]
     if not any(values[name] > 0 for name in needed):
         raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
 

@@ -249,5 +249,4 @@ def _check_vector(name: str, vector: Any) -> None:
 
 
 def _short(number: int) -> str:
-    text = f"{number}" if number < 10**15 else f"about 10^{number.bit_length() * 3 // 10}"
-    return text
+    return f"{number}" if number < 10**15 else f"about 10^{number.bit_length() * 3 // 10}"

@@ -1,8 +1,17 @@
-"""Checks that users run on their own regularizers, mirror maps, objectives and strategies."""
+"""Checks that users run on their own regularizers, mirror maps, objectives and strategies; faults on purpose."""
 
+from flwr_fco.testing.faults import FaultyGrid, fault_mod
 from flwr_fco.testing.mirror_maps import check_mirror_map, check_pair
 from flwr_fco.testing.objectives import check_objective
 from flwr_fco.testing.regularizers import check_regularizer
 from flwr_fco.testing.strategies import check_strategy
 
-__all__ = ["check_mirror_map", "check_objective", "check_pair", "check_regularizer", "check_strategy"]
+__all__ = [
+    "FaultyGrid",
+    "check_mirror_map",
+    "check_objective",
+    "check_pair",
+    "check_regularizer",
+    "check_strategy",
+    "fault_mod",
+]
