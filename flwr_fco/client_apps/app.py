@@ -37,7 +37,7 @@ def client_app(
     *,
     load_evaluation_objective: LoadObjective | None = None,
     mods: Sequence[Mod] | None = None,
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every strategy of this package.
 
@@ -51,7 +51,7 @@ def client_app(
     mods : sequence of callable, optional
         Flower mods. Those for differential privacy are refused: they clip differences of models.
     limits : Limits, optional
-        What a server may ask of this client. A message beyond it, or one that cannot be read, is an error that says
+        What a server may ask of this client; by default ``Limits()``. A message beyond it, or one that cannot be read, is an error that says
         why; Flower turns it into an error reply, and the SuperNode goes on.
 
     Returns
@@ -81,6 +81,7 @@ def client_app(
                 f"the mod {name} clips (reply - what was received). The clients of flwr_fco reply with increments of "
                 "a dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
             )
+    allowed = Limits() if limits is None else limits
     app = ClientApp(mods=list(mods or []))
     identity = uuid4().hex
 
@@ -98,13 +99,13 @@ def client_app(
         unreadable = "the server's message cannot be read"
         try:
             with clear_errors(unreadable):
-                downlink = _read_downlink(message, context, limits)
+                downlink = _read_downlink(message, context, allowed)
         except records.PlanMissingError:
             return records.reply(message, records.plan_missing_reply())
         objective = training_objective(context)
         plan, stamp, before = downlink.plan, downlink.stamp, None
         _check_layout(objective.layout, plan.layout)
-        limits.check_downlink(downlink, objective.num_examples)
+        allowed.check_downlink(downlink, objective.num_examples)
         try:
             with clear_errors(unreadable):
                 solver = find_solver(plan.solver)
@@ -119,7 +120,7 @@ def client_app(
         passes_through = bool(plan.layout.passed_through)
         if passes_through:
             objective.load_buffers(downlink.pass_through)
-        with single_threaded_blas(), limits.clock():
+        with single_threaded_blas(), allowed.clock():
             uplink, after = solver(downlink, objective, before, rng)
         if passes_through:
             uplink = uplink._replace(pass_through=objective.buffers())
