@@ -144,16 +144,20 @@ def _malformed(delivery: Delivery) -> list[Message]:
     return _changed(delivery, change)
 
 
+def _npy(header: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
 #: Bytes that are no array of the protocol, some of which end general readers in errors of their own.
 _GARBAGE = (
     b"",
     b"not an array",
     b"PK\x03\x04junk",
     b"\x93NUMPY",
-    b"\x93NUMPY\x01\x00\x28#" + b"-" * 9_000,
-    b"\x93NUMPY\x01\x00\x46\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }\n",
-    b"\x93NUMPY\x01\x00\x37\x00{'descr': '|O', 'fortran_order': False, 'shape': (7,), }\n",
-    b"\x93NUMPY\x01\x00\x06\x00{'': {",
+    _npy(b"-" * 9_000),
+    _npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }\n"),
+    _npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (7,), }\n"),
+    _npy(b"{'': {"),
 )
 
 

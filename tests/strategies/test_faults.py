@@ -6,15 +6,13 @@ from flwr.app import Array, ArrayRecord
 from problems import app_of
 
 from flwr_fco import _flower
-from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.threads import single_threaded_blas
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import STRATEGIES, FedDualAvg
-from flwr_fco.testing import FaultyGrid, fault_mod
-from flwr_fco.testing.faults import FAULTS, Injected, lying
+from flwr_fco.strategies import STRATEGIES
+from flwr_fco.testing import FaultyGrid
+from flwr_fco.testing.faults import lying
 
 CLIENTS, FEATURES, ROUNDS = 8, 6, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
