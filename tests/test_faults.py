@@ -19,7 +19,9 @@ D = FEATURES + 1
 
 
 def strategy(**options):
-    return FedDualAvg(**{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options})
+    return FedDualAvg(
+        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0, **options}
+    )
 
 
 def start_on(grid, chosen=None, rounds=6, **options):
@@ -205,7 +207,9 @@ def test_the_mod_injects_what_the_grid_injects():
         )
         with_grid = start_on(FaultyGrid(client_app(load), 4, {fault: 0.3}, seed=7))
         np.testing.assert_array_equal(flat(with_mod.arrays), flat(with_grid.arrays))
-        assert not np.array_equal(flat(with_mod.arrays), flat(run(strategy(), objectives, 6).arrays)) or fault == "restart"
+        assert (
+            not np.array_equal(flat(with_mod.arrays), flat(run(strategy(), objectives, 6).arrays)) or fault == "restart"
+        )
 
 
 def test_the_mod_raises_in_the_client():

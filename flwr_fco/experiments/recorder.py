@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,12 @@ class Recorder:
         self._began = time.monotonic()
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
         self._unwritten: dict[str, float] | None = None
+
+    @property
+    def left_out(self) -> Sequence[Any]:
+        """Which replies did not count so far, and why."""
+        found: Sequence[Any] = getattr(self.strategy, "left_out", ())
+        return found
 
     def start(self, grid: Grid) -> Result:
         """Run the strategy from the task's start point on a grid of Flower's."""

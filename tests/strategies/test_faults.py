@@ -98,7 +98,7 @@ def hold_the_bar(name, kind, rounds):
     left_out = {number: metrics["num-left-out"] for number, metrics in result.train_metrics_clientapp.items()}
     assert left_out == {n: sum(fault.server_round == n for fault in hit) for n in left_out}
     told = [entry for entry in strategy.left_out if entry.round > 0]
-    assert sorted((entry.round, entry.partition) for entry in told) == sorted(
+    assert sorted((entry.round, entry.partition_id) for entry in told) == sorted(
         (fault.server_round, fault.partition) for fault in hit
     )
     assert all(entry.reason for entry in told)
