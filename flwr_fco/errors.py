@@ -10,6 +10,7 @@ __all__ = [
     "CompositeError",
     "ConfigurationError",
     "DataNotFoundError",
+    "DivergenceError",
     "ProtocolError",
     "SpecError",
     "UnsupportedPairError",
@@ -26,6 +27,10 @@ class ConfigurationError(CompositeError, ValueError):
 
 class DataNotFoundError(CompositeError, FileNotFoundError):
     """Data files that are not where they were said to be."""
+
+
+class DivergenceError(ConfigurationError):
+    """Numbers that have grown beyond what can be computed with: rates that are too large, almost always."""
 
 
 class UnsupportedPairError(ConfigurationError):

@@ -190,11 +190,15 @@ class ClientStamp(NamedTuple):
         from; -1 if there was none in this epoch.
     restored : mapping of str to ndarray, optional
         That state, for a client that has lost it.
+    digest : str, default ""
+        Of the uplink that counted, as the server got it: a client that sent other bytes remembers something else than
+        the server thinks. Empty: it is not compared.
     """
 
     epoch: int
     accepted: int
     restored: ClientState | None = None
+    digest: str = ""
 
 
 class Downlink(NamedTuple):
@@ -270,6 +274,8 @@ class Uplink(NamedTuple):
         What the client reports besides: inner iterations, a certified gap, ...
     pass_through : mapping of str to ndarray
         The client's arrays of the model that are not optimised.
+    digest : str
+        Of the bytes that came, where a memory needs it; set by the server.
     """
 
     vectors: Mapping[str, Vector]
@@ -280,6 +286,7 @@ class Uplink(NamedTuple):
     examples: float = float("nan")
     metrics: Mapping[str, float] = MappingProxyType({})
     pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    digest: str = ""
 
     @property
     def step_sizes(self) -> float:

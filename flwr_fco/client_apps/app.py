@@ -115,8 +115,9 @@ def client_app(
                 if stamp is not None:
                     before = records.read_state(context, stamp, plan.layout.size)
                     before = None if before is None else Given("client's state", before)
-        except records.StateMissingError:
-            return records.reply(message, records.state_missing_reply())
+        except records.StateMissingError as error:
+            altered = isinstance(error, records.StateAlteredError)
+            return records.reply(message, records.state_missing_reply(altered=altered))
         passes_through = bool(plan.layout.passed_through)
         if passes_through:
             objective.load_buffers(downlink.pass_through)
@@ -128,7 +129,7 @@ def client_app(
             uplink, num_examples=objective.num_examples, wire_dtype=plan.wire_dtype, request=message.content
         )
         if stamp is not None:
-            records.store_pending(context, stamp, server_round, before, after)
+            records.store_pending(context, stamp, server_round, before, after, answer)
         return records.reply(message, answer)
 
     @app.evaluate()

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.errors import ConfigurationError, DivergenceError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
@@ -320,6 +320,12 @@ class TermwiseMap(MirrorMap):
             block = parts.balls[0]
             feasible = self.constrain(z, block._replace(shape=block.shape or z.shape), terms, out)
         if not feasible:
+            largest = float(np.abs(z).max(initial=0.0))
+            if not largest < _OVERFLOWING or t > _OVERFLOWING:
+                raise DivergenceError(
+                    f"the dual has grown to {largest:.3g} at t = {t:.3g}, so its primal point cannot be computed: the "
+                    "method diverges. Lower the rates."
+                )
             psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
             raise ConfigurationError(
                 f"no point of the domain of {self!r} satisfies {psi!r} (in dimension {z.size}): the two sets "
@@ -333,6 +339,9 @@ class TermwiseMap(MirrorMap):
             return False
         return all(self.constraint_method(block.ball, block.whole) != "refused" for block in parts.balls)
 
+
+#: Beyond this, differences of duals say nothing any more.
+_OVERFLOWING = 1e100
 
 #: What bound regularizers are cut into, kept because they are asked once a step and never change.
 _PARTS: WeakKeyDictionary[BoundRegularizer, _Parts | None] = WeakKeyDictionary()

@@ -151,6 +151,7 @@ class FastFedDA(WorkOptions, CompositeStrategy):
     source: ClassVar[str] = "Bao and others 2022; as run by [2]"
     sends: ClassVar[str] = "sums of gradients and points"
     constrained: ClassVar[bool] = False
+    exact_elapsed: ClassVar[bool] = True
 
     variant: Literal["bao", "liang"] = "bao"
     convexity: float = field(default=0.1, metadata=POSITIVE)

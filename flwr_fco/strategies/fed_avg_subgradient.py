@@ -78,6 +78,7 @@ class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Subgradient()
     source: ClassVar[str] = "[1], 'FedAvg'"
     sends: ClassVar[str] = "w_K - w_0"
+    exact_elapsed: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

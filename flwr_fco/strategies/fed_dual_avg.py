@@ -34,10 +34,12 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Node, Option, Uplink
 from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.strategies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.strategies.contract import ArrayRecord, RecordDict
 from flwr_fco.strategies.limits import Biased, Limit, ToZero
 from flwr_fco.strategies.options import RateOptions, WorkOptions
 from flwr_fco.strategies.replies import mean_increment
+from flwr_fco.work import FirstOrder
 
 __all__ = ["DualState", "FedDualAvg", "FedDualAvgOSP"]
 
@@ -103,6 +105,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Biased()
     outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "shadow")
     source: ClassVar[str] = "[1], algorithm 3"
+    exact_elapsed: ClassVar[bool] = True
 
     client_prox: bool = True
     client: Literal["composite", "unmodified"] = "composite"
@@ -198,6 +201,23 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
             local_steps=self.local_steps,
             weighted_by_key=self.weighted_by_key,
         )
+
+    def check_claims(self, uplink: Uplink, num_examples: float | None) -> None:
+        """Hold what a client says of itself against what the server knows; an unmodified one may have a schedule.
+
+        It may take a thousand times as many steps as the server's options say, for it does not know them. One step is
+        also what counts where it reports nothing but ``elapsed``.
+        """
+        if self.client == "composite":
+            super().check_claims(uplink, num_examples)
+            return
+        check_examples(uplink.examples, self.max_examples)
+        work = self.plan.work
+        assert isinstance(work, FirstOrder)
+        planned = max(1, work.num_draws(int(uplink.examples)))
+        check_steps(uplink.steps, 1_000 * planned)
+        steps = uplink.steps if uplink.steps > 1 else planned
+        check_elapsed(uplink.step_sizes, steps, self.step_size(), exact=False)
 
     def _sent_model(self) -> tuple[ArrayRecord, Vector]:
         """Return the present model as records and as the vector that the user's dtypes make of it."""

@@ -66,6 +66,7 @@ class FedMid(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = DoubledStrength()
     source: ClassVar[str] = "[1], algorithm 2"
     sends: ClassVar[str] = "w_K - w_0"
+    exact_elapsed: ClassVar[bool] = True
 
     client_prox: bool = True
     server_prox: bool = True

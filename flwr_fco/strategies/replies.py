@@ -19,7 +19,16 @@ from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Uplink
 from flwr_fco.strategies.options import MetricsFunction
 
-__all__ = ["GoodReply", "Round", "average_metrics", "averaged_pass_through", "mean_increment", "weighted", "weights_of"]
+__all__ = [
+    "GoodReply",
+    "LeftOut",
+    "Round",
+    "average_metrics",
+    "averaged_pass_through",
+    "mean_increment",
+    "weighted",
+    "weights_of",
+]
 
 _Read = TypeVar("_Read")
 
@@ -38,6 +47,26 @@ class GoodReply(NamedTuple, Generic[_Read]):
     node: Node
     content: RecordDict
     value: _Read
+
+
+class LeftOut(NamedTuple):
+    """A reply that did not count: a row of ``strategy.left_out`` and of the result's.
+
+    Parameters
+    ----------
+    round : int
+    node_id : int
+        Of the node that was asked, or of whoever answered without being asked.
+    partition_id : int or None
+    reason : str
+    kind : {"train", "evaluate"}
+    """
+
+    round: int
+    node_id: int
+    partition_id: int | None
+    reason: str
+    kind: str = "train"
 
 
 @dataclass
@@ -62,6 +91,9 @@ class Round:
         What all nodes are told, if it is the same for all, and the state that it was made from.
     restoring : set of int
         Ids of nodes that have lost what they knew.
+    left_out : list of LeftOut
+        What did not count, duplicates and late replies too.
+    kind : {"train", "evaluate"}
     """
 
     number: int
@@ -72,6 +104,42 @@ class Round:
     bytes_down: int = 0
     shared: tuple[Any, Downlink] | None = None
     restoring: set[int] = field(default_factory=set)
+    left_out: list[LeftOut] = field(default_factory=list)
+    kind: str = "train"
+
+    def leave_out(self, caller: str, node: Node | None, node_id: int, reason: str) -> None:
+        """Note and log that a reply does not count.
+
+        Parameters
+        ----------
+        caller : str
+            For the log.
+        node : Node or None
+            Who was asked; None if nobody was.
+        node_id : int
+            Who answered.
+        reason : str
+        """
+        who = str(node) if node is not None else f"node {node_id}"
+        log(WARNING, "%s: left out the reply of %s: %s", caller, who, reason)
+        known = Node(node_id, None) if node is None else node
+        self.left_out.append(LeftOut(self.number, known.node_id, known.partition_id, reason, self.kind))
+
+    def without(
+        self, caller: str, good: Sequence[GoodReply[_Read]], objections: Mapping[int, str]
+    ) -> list[GoodReply[_Read]]:
+        """Return the replies to which there is no objection; the others are left out.
+
+        Parameters
+        ----------
+        caller : str
+        good : sequence of GoodReply
+        objections : mapping of int to str
+            Reasons, by the place in `good`.
+        """
+        for i, reason in sorted(objections.items()):
+            self.leave_out(caller, good[i].node, good[i].node.node_id, reason)
+        return [reply for i, reply in enumerate(good) if i not in objections]
 
     def node_of(self, reply: Message) -> Node | None:
         """Return who a reply is from; the SuperLink answers for dead nodes under its own id."""
@@ -83,7 +151,7 @@ class Round:
         return node
 
     def good(
-        self, caller: str, replies: Iterable[Message], read: Callable[[RecordDict], _Read]
+        self, caller: str, replies: Iterable[Message], read: Callable[[Node, RecordDict], _Read]
     ) -> list[GoodReply[_Read]]:
         """Return the good replies, sorted by partition; the others are left out and logged.
 
@@ -93,14 +161,16 @@ class Round:
             For the log.
         replies : iterable of Message
         read : callable
-            Checks a content and returns what is wanted of it, or raises :class:`ProtocolError` with the reason.
+            ``(node, content)``: checks a content and returns what is wanted of it, or raises :class:`ProtocolError`
+            with the reason.
         """
         good: dict[int, GoodReply[_Read]] = {}
         answered: set[int] = set()
+        heard: set[int] = set()
         failures = 0
         for reply in replies:
             node = self.node_of(reply)
-            who = str(node) if node is not None else f"node {reply.metadata.src_node_id}"
+            heard.update([] if node is None else [node.node_id])
             try:
                 if reply.has_content() and records.what_is_missing(reply.content) == "state":
                     raise ProtocolError("it has lost its state")
@@ -115,15 +185,18 @@ class Round:
                 if node.node_id in answered:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
-                good[node.node_id] = GoodReply(node, reply.content, read(reply.content))
+                good[node.node_id] = GoodReply(node, reply.content, read(node, reply.content))
             except ProtocolError as error:
                 failures += 1
-                log(WARNING, "%s: left out the reply of %s: %s", caller, who, error)
+                self.leave_out(caller, node, reply.metadata.src_node_id, str(error))
+        for node in self.nodes.values():
+            if node.node_id not in heard:
+                self.left_out.append(LeftOut(self.number, *node, "no reply", self.kind))
         log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
         return sorted(good.values(), key=lambda reply: reply.node.order)
 
     def to_ask_again(
-        self, replies: Sequence[Message], *, state_lost: Callable[[Node], bool], silent: bool
+        self, replies: Sequence[Message], *, state_lost: Callable[[Node, bool], bool], silent: bool
     ) -> tuple[list[Message], list[tuple[Node, str | None]]]:
         """Sort replies into those that are kept and the nodes that are to be asked again.
 
@@ -131,7 +204,8 @@ class Round:
         ----------
         replies : sequence of Message
         state_lost : callable
-            Whether a node that has lost its state can be sent it again.
+            ``(node, altered)``: whether a node that has lost its state, or whose answer was altered on its way, can be
+            sent it again.
         silent : bool
             Whether nodes that have not answered, or with an error, are asked again as well.
 
@@ -147,9 +221,13 @@ class Round:
         for reply in replies:
             node = self.nodes.get(reply.metadata.src_node_id) if reply.has_content() else None
             missing = None if node is None else records.what_is_missing(reply.content)
-            if node is None or missing is None or (missing == "state" and not state_lost(node)):
+            late = reply.metadata.group_id != str(self.number)
+            if node is None or missing is None or late or node.node_id in answered:
                 kept.append(reply)
                 answered.update([] if node is None else [node.node_id])
+            elif missing == "state" and not state_lost(node, records.was_altered(reply.content)):
+                kept.append(reply)
+                answered.add(node.node_id)
             else:
                 again.append((node, missing))
                 answered.add(node.node_id)

@@ -4,26 +4,41 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from logging import INFO
 from typing import TYPE_CHECKING
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from flwr.serverapp.strategy import Result as FlowerResult
 
 from flwr_fco.strategies.contract import ServerHalf
 from flwr_fco.strategies.options import RateOptions, rate_text
+from flwr_fco.strategies.replies import LeftOut
 
 if TYPE_CHECKING:
     from flwr_fco.strategies.base import CompositeStrategy
 
-__all__ = ["Callback", "EvaluateFunction", "run_rounds", "settings_tree"]
+__all__ = ["Callback", "EvaluateFunction", "Result", "run_rounds", "settings_tree"]
 
 #: Called after each round with the round, the primal arrays and the round's metrics; True ends the run.
 Callback = Callable[[int, ArrayRecord, MetricRecord | None], bool | None]
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+@dataclass
+class Result(FlowerResult):
+    """Flower's result of a run, and what did not count in it.
+
+    Parameters
+    ----------
+    left_out : list of LeftOut
+        Round, node, partition and reason of every reply that did not count, of training and of evaluation rounds.
+    """
+
+    left_out: list[LeftOut] = field(default_factory=list)
 
 
 def run_rounds(
@@ -43,7 +58,7 @@ def run_rounds(
     log(INFO, "Starting %s strategy:", type(strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     strategy.summary()
-    result, arrays, began = Result(arrays=initial_arrays), initial_arrays, time.monotonic()
+    result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
     if evaluate_fn is not None:
         _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, arrays), "Initial global evaluation results")
     for number in range(1, num_rounds + 1):
