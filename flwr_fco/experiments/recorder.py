@@ -19,6 +19,7 @@ from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.strategies import CompositeStrategy, Plateau
+from flwr_fco.strategies.replies import LeftOut
 
 __all__ = ["DIVERGED", "Recorder", "build_strategy"]
 
@@ -81,10 +82,9 @@ class Recorder:
         self._unwritten: dict[str, float] | None = None
 
     @property
-    def left_out(self) -> Sequence[Any]:
+    def left_out(self) -> Sequence[LeftOut]:
         """Which replies did not count so far, and why."""
-        found: Sequence[Any] = getattr(self.strategy, "left_out", ())
-        return found
+        return self.strategy.left_out
 
     def start(self, grid: Grid) -> Result:
         """Run the strategy from the task's start point on a grid of Flower's."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import zipfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -93,14 +93,14 @@ class RunRecord(NamedTuple):
         One for each evaluated round.
     arrays : dict of str to ndarray
         The final model.
-    left_out : list of dict of str to str
+    left_out : sequence of dict of str to str
         The replies that did not count: the columns :data:`LEFT_OUT`.
     """
 
     config: dict[str, Any]
     metrics: list[dict[str, float]]
     arrays: dict[str, NDArray[Any]]
-    left_out: list[dict[str, str]]
+    left_out: Sequence[dict[str, str]] = ()
 
 
 def read_run(path: Path) -> RunRecord:

@@ -94,7 +94,7 @@ def test_assignments_and_axes(texts, key, text, samples):
 @given(st.data())
 def test_command_lines(data):
     values = [
-        f"{data.draw(st.sampled_from([*RUN_KEYS, 'strength', 'num-clients', 'output', 'x']))}={data.draw(TEXTS)}"
+        f"{data.draw(st.sampled_from([*RUN_KEYS, 'strength', 'output', 'x']))}={data.draw(TEXTS)}"
         for _ in range(data.draw(st.integers(0, 2)))
     ]
     command = data.draw(
