@@ -467,7 +467,7 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     if plan is None:
         arrays = context.state.get(_FCO_PLAN, ArrayRecord())
         named = {name: _labelled(name, array) for name, array in arrays.items()}  # type: ignore[arg-type]
-        spec = Spec(json.loads(str(stored["plan-header"])), named)
+        spec = Spec(_json(str(stored["plan-header"])), named)
         if spec.digest() != digest:
             raise ProtocolError(f"the plan's hash is {spec.digest()}, the message says {digest}")
         plan = Plan.from_spec(spec)
@@ -533,9 +533,31 @@ def read_downlink(message: Message, context: Context) -> Downlink:
                 restored = _state_vectors(content[_RESTORED], plan.layout.size)  # type: ignore[arg-type]
             stamp = ClientStamp(int(fco["epoch"]), int(fco["accepted"]), restored, str(fco.get("digest", "")))
     if "work" in fco:
-        work = work_from_header(json.loads(str(fco["work"])))
+        work = work_from_header(_json(str(fco["work"])))
     client_lr = float(fco.get("client-lr", math.nan))
-    return Downlink(plan, vectors, client_lr, float(fco["elapsed"]), numbers, stamp, work, passed)
+    elapsed = fco.get("elapsed")
+    if not _is_number(elapsed) or elapsed < 0.0 or not (0.0 < client_lr < math.inf or "client-lr" not in fco):  # type: ignore[operator]
+        raise ProtocolError(
+            f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}; expected finite numbers, the rate above 0"
+        )
+    for name, number in numbers.items():
+        if not _is_number(number):
+            raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
+    return Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
+
+
+#: How long the JSON of a plan may be: its arrays travel beside it.
+_LONGEST_JSON = 4_000_000
+
+
+def _json(text: str) -> Any:
+    """Return what a server's JSON says."""
+    if len(text) > _LONGEST_JSON:
+        raise ProtocolError(f"the server's plan has {len(text)} characters, expected at most {_LONGEST_JSON}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the server's plan is no JSON: {error}") from error
 
 
 # --- the client's memory ---------------------------------------------------------------------------------------------

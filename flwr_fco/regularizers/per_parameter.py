@@ -9,9 +9,12 @@ from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.base import Array, Regularizer
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
 
 __all__ = ["PerParameter"]
+
+_MOST_PATTERNS = 1_000
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,8 @@ class PerParameter(Regularizer):
     Raises
     ------
     ConfigurationError
-        If the mapping is empty, a key is no string or a value is no regularizer.
+        If the mapping is empty, a key is no string or a value is no regularizer; in :meth:`bind`, if a pattern matches
+        no array on which psi acts.
 
     Examples
     --------
@@ -57,6 +61,11 @@ class PerParameter(Regularizer):
                 raise ConfigurationError(
                     f"PerParameter: {pattern!r}: {own!r}; expected a shell pattern and a regularizer of one array"
                 )
+        if len(self.regularizers) > _MOST_PATTERNS:
+            raise ConfigurationError(
+                f"PerParameter: {len(self.regularizers)} patterns; expected at most {_MOST_PATTERNS}: every array is "
+                "compared with every pattern. Write one pattern for many arrays"
+            )
         object.__setattr__(self, "regularizers", MappingProxyType(dict(self.regularizers)))
 
     def __reduce__(self) -> tuple[type[PerParameter], tuple[dict[str, Regularizer]]]:
@@ -74,6 +83,37 @@ class PerParameter(Regularizer):
             if fnmatchcase(name, pattern):
                 return own.for_array(name)
         return None
+
+    def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
+        """Return psi as a function of the flat vector of a model.
+
+        Parameters
+        ----------
+        layout : Layout
+            Names, shapes and which arrays psi acts on.
+        scope : {"each", "joint"}
+            Must be ``"each"``.
+
+        Raises
+        ------
+        ConfigurationError
+            If a pattern matches no array on which psi acts: it would silently be another problem.
+        """
+        bound = super().bind(layout, scope=scope)
+        names = layout.regularized_names
+        for pattern in self.regularizers:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                others = [entry.name for entry in layout.optimized if fnmatchcase(entry.name, pattern)]
+                hint = (
+                    f"psi does not act on {', '.join(others)}, which it matches: say so with apply_to="
+                    if others
+                    else "correct the pattern or leave it out"
+                )
+                raise ConfigurationError(
+                    f"PerParameter: the pattern {pattern!r} matches none of the arrays on which psi acts "
+                    f"({', '.join(names) or 'none'}); {hint}"
+                )
+        return bound
 
     def value(self, w: Array) -> float:
         """Raise: an array without its name has no psi."""

@@ -51,6 +51,8 @@ class CompositeStrategy(ServerHalf, FedAvg):
 
     def __post_init__(self) -> None:
         self.check_options()
+        if self.mirror_map.never_supports(self.regularizer):
+            self.mirror_map.require(self.regularizer)
         # Flower warns of a fraction of 0.0, which is a choice here and no accident: it is set afterwards.
         fractions = {"fraction_train": self.fraction_train, "fraction_evaluate": self.fraction_evaluate}
         FedAvg.__init__(

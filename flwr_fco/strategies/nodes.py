@@ -139,7 +139,7 @@ class Nodes:
         self.ordered = sorted(self._known.values(), key=lambda node: node.order)
         without = sum(node.partition_id is None for node in self._known.values())
         if new and without:
-            text = "%s of %s nodes have no partition id: another run with the same seed may differ"
+            text = "%s of %s nodes have no partition id of their own: another run with the same seed may differ"
             log(WARNING, text, without, len(self._known))
 
     def _twins(self) -> tuple[Node, Node] | None:
