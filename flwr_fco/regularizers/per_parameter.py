@@ -33,8 +33,8 @@ class PerParameter(Regularizer):
     Raises
     ------
     ConfigurationError
-        If the mapping is empty, a key is no string or a value is no regularizer; in :meth:`bind`, if a pattern matches
-        no array on which psi acts.
+        If the mapping is empty, a key is no string or a value is no regularizer. At :meth:`bind`, if a pattern is the
+        first to match none of the arrays that the regularizer acts on.
 
     Examples
     --------
@@ -85,35 +85,24 @@ class PerParameter(Regularizer):
         return None
 
     def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
-        """Return psi as a function of the flat vector of a model.
-
-        Parameters
-        ----------
-        layout : Layout
-            Names, shapes and which arrays psi acts on.
-        scope : {"each", "joint"}
-            Must be ``"each"``.
+        """Return psi as a function of the flat vector of a model; every pattern must have an array to act on.
 
         Raises
         ------
         ConfigurationError
-            If a pattern matches no array on which psi acts: it would silently be another problem.
+            If one has none: a misspelt name would leave its array without a regularizer.
         """
-        bound = super().bind(layout, scope=scope)
-        names = layout.regularized_names
-        for pattern in self.regularizers:
-            if not any(fnmatchcase(name, pattern) for name in names):
-                others = [entry.name for entry in layout.optimized if fnmatchcase(entry.name, pattern)]
-                hint = (
-                    f"psi does not act on {', '.join(others)}, which it matches: say so with apply_to="
-                    if others
-                    else "correct the pattern or leave it out"
-                )
-                raise ConfigurationError(
-                    f"PerParameter: the pattern {pattern!r} matches none of the arrays on which psi acts "
-                    f"({', '.join(names) or 'none'}); {hint}"
-                )
-        return bound
+        unused = dict.fromkeys(self.regularizers)
+        for name in layout.regularized_names:
+            unused.pop(next((pattern for pattern in self.regularizers if fnmatchcase(name, pattern)), ""), None)
+        if unused:
+            left_alone = [entry.name for entry in layout.optimized if not entry.regularized]
+            besides = f" ({left_alone} are not regularized: name them in apply_to=)" if left_alone else ""
+            raise ConfigurationError(
+                f"PerParameter: the patterns {list(unused)} match no array that is still free; the arrays are "
+                f"{list(layout.regularized_names)}{besides} and the first pattern that matches wins"
+            )
+        return super().bind(layout, scope=scope)
 
     def value(self, w: Array) -> float:
         """Raise: an array without its name has no psi."""

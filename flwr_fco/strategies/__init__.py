@@ -3,14 +3,18 @@
 from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.decentralized import DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold
 from flwr_fco.strategies.fast_fed_da import CFedDA, FastFedDA, MCFedDA, ModelStage
+from flwr_fco.strategies.fe_dual_ex import FeDualEx
 from flwr_fco.strategies.fed_avg_subgradient import FedAvgSubgradient
 from flwr_fco.strategies.fed_da_gt import FedDA, FedDAGT
 from flwr_fco.strategies.fed_dual_avg import FedDualAvg, FedDualAvgOSP
 from flwr_fco.strategies.fed_mid import FedMid, FedMidOSP
+from flwr_fco.strategies.fed_mip import FedMiP
 from flwr_fco.strategies.limits import Limit
 from flwr_fco.strategies.plateau import Plateau
 from flwr_fco.strategies.re_fed_da_gt import MultistepReFedDAGT, ReFedDAGT, Stage, theorem_stages
+from flwr_fco.strategies.saddle_baselines import DistributedPGDA, ExtraStepLocalSGD, FedAvgS
 from flwr_fco.strategies.scaffold import Scaffold
+from flwr_fco.strategies.scaffold_s import ScaffoldS
 
 __all__ = [
     "CFedDA",
@@ -20,12 +24,17 @@ __all__ = [
     "DFedMid",
     "DReFedDAGT",
     "DScaffold",
+    "DistributedPGDA",
+    "ExtraStepLocalSGD",
     "FastFedDA",
+    "FeDualEx",
+    "FedAvgS",
     "FedAvgSubgradient",
     "FedDA",
     "FedDAGT",
     "FedDualAvg",
     "FedDualAvgOSP",
+    "FedMiP",
     "FedMid",
     "FedMidOSP",
     "Limit",
@@ -35,6 +44,7 @@ __all__ = [
     "Plateau",
     "ReFedDAGT",
     "Scaffold",
+    "ScaffoldS",
     "Stage",
     "theorem_stages",
 ]

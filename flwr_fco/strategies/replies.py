@@ -224,7 +224,8 @@ class Round:
             late = reply.metadata.group_id != str(self.number)
             if node is None or missing is None or late or node.node_id in answered:
                 kept.append(reply)
-                answered.update([] if node is None else [node.node_id])
+                if node is not None:
+                    answered.add(node.node_id)
             elif missing == "state" and not state_lost(node, records.was_altered(reply.content)):
                 kept.append(reply)
                 answered.add(node.node_id)
