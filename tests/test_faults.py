@@ -89,9 +89,9 @@ def test_a_run_in_which_the_same_replies_are_missing(fault):
 def test_dropped_work_is_done_and_lost_work_is_not():
     counts = {}
     for fault in ("drop", "lose"):
-        asked = []
+        asked, plain = [], app_of(clients())
 
-        def counting(message, context, app=app_of(clients()), asked=asked):
+        def counting(message, context, app=plain, asked=asked):
             asked.append(message)
             return app(message, context)
 

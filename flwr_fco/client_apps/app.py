@@ -51,8 +51,8 @@ def client_app(
     mods : sequence of callable, optional
         Flower mods. Those for differential privacy are refused: they clip differences of models.
     limits : Limits, optional
-        What a server may ask of this client; by default ``Limits()``. A message beyond it, or one that cannot be read, is an error that says
-        why; Flower turns it into an error reply, and the SuperNode goes on.
+        What a server may ask of this client; by default ``Limits()``. A message beyond it, or one that cannot be read,
+        is an error that says why; Flower turns it into an error reply, and the SuperNode goes on.
 
     Returns
     -------

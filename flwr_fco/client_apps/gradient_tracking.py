@@ -52,6 +52,9 @@ def gradient_tracking(
     plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
     start = vectors["dual"] if "dual" in vectors or state is None else state["dual"]
     remembered = {"dual": start} if plan.options.get("remember", False) else {}
+    variate = plan.options.get("variate", "average")
+    if variate not in ("average", "gradient"):
+        raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
     if "gradient" in numbers:
         uplink = _gradient(downlink, objective, start, rng)
         return uplink, {"own": uplink.vectors["increment"], **remembered}
@@ -68,7 +71,7 @@ def gradient_tracking(
     steps = _descend(downlink, objective, dual, control - own, rng)
     elapsed = downlink.client_lr * steps
     increment = _as_sent(dual - start, plan)
-    if plan.options.get("variate", "average") == "gradient":
+    if variate == "gradient":
         point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
         change = _as_sent(objective.gradient(point) - own, plan)
         sent = {"increment": increment, "variate-increment": change}

@@ -40,7 +40,7 @@ class Limits:
         For the local solver in a round; looked at between two minibatches (compiled loops: between two epochs), so a
         solver may exceed it by what one of these takes.
     max_parameters : int, default 100000000
-        Numbers in the model: each vector takes eight times as many bytes.
+        Numbers in the model, and in a reply with the points of all local steps; each takes eight bytes.
     max_plan : int, default 1000000
         Characters of the JSON in which the plan (regularizer, mirror map, names of arrays) is written.
     max_number : float, default 1e15
@@ -116,6 +116,9 @@ class Limits:
             steps = job.num_draws(num_examples)
             if steps > self.max_steps:
                 raise self._beyond(f"{job}:", steps, "local steps", "max_steps")
+            if downlink.plan.options.get("trajectory") and steps * downlink.plan.layout.size > self.max_parameters:
+                asked = steps * downlink.plan.layout.size
+                raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
         elif job.max_iterations > self.max_iterations:
             raise self._beyond("a minimisation of", job.max_iterations, "iterations", "max_iterations")
         # NaN stands for a method that has no learning rate; `rate_of` refuses it where there must be one.

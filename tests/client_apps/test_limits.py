@@ -239,7 +239,6 @@ FED_DUAL_AVG = {
     "options a list": plan("options", [1]),
     "options text": plan("options", "x"),
     "options null": plan("options", None),
-    "options empty": plan("options", {}),
     "an option that is infinite": plan("options.client-prox", INF),
     "an option that is a list": plan("options.client-prox", [1]),
     "a complex wire": plan("wire-dtype", "complex128"),
@@ -332,7 +331,8 @@ TRACKING = {
         h.more.update({"fco-restored": ArrayRecord({"dual": Array(np.zeros(D))})}),
     ),
     "control NaN": vector("control", np.full(D, NAN)),
-    "an unknown variate": lambda h: (h.fco.pop("number:gradient", None), h.plan("options", {"remember": True})),
+    "an unknown variate": plan("options.variate", "third"),
+    "a variate that is a number": plan("options.variate", 1.0),
 }
 
 MODELS = {
@@ -354,7 +354,6 @@ MIRROR_DESCENT = {
     "no primal": vector("primal", None),
     "primal NaN": vector("primal", np.full(D, NAN)),
     "no learning rate": fco("client-lr", None),
-    "no option": plan("options", {}),
 }
 
 
@@ -407,11 +406,16 @@ def test_there_are_as_many_as_the_field_has_fields():
         (Limits(max_steps=2), r"asks for 3 step\(s\) in batches of 5: 3 local steps; this client allows max_steps=2"),
         (Limits(max_parameters=6), "asks for a model of 7 parameters; this client allows max_parameters=6"),
         (Limits(max_plan=100), "a plan of .* characters; this client allows max_plan=100"),
+        (
+            Limits(max_parameters=20),
+            "all 3 local points: 21 numbers in the reply; this client allows max_parameters=20",
+        ),
         (Limits(max_number=0.01), "asks for client-lr 0.02; this client allows max_number=0.01"),
     ],
 )
 def test_an_owner_may_allow_less(limits, text):
     hostile = Hostile(STRATEGIES["FedDualAvg"][0]())
+    hostile.plan("options.trajectory", limits.max_parameters == 20)
     objectives = clients()
     with pytest.raises(ConfigurationError, match=text):
         hostile.send(client_app(lambda context: objectives[0], limits=limits))

@@ -12,7 +12,7 @@ from problems import FEATURES, app_of, clients, start_arrays
 
 from flwr_fco import _flower, records
 from flwr_fco.errors import CompositeError, ProtocolError
-from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, Product
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product
 from flwr_fco.parameters import Layout
 from flwr_fco.protocol import Plan
 from flwr_fco.regularizers import L1, ElasticNet, PerParameter, Regularizer, Zero
@@ -74,7 +74,7 @@ def specifications(draw):
     """Draw the specification of some kind with fields of any kind."""
     family = draw(st.sampled_from(sorted(Specified._families)))
     kind = draw(st.sampled_from(sorted(Specified._families[family])))
-    names = [field for field in Specified._families[family][kind].__dataclass_fields__]
+    names = list(Specified._families[family][kind].__dataclass_fields__)
     values = {name: draw(VALUES) for name in names if draw(st.integers(0, 3))}
     arrays = {}
     for name in list(values):

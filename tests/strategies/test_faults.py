@@ -58,7 +58,7 @@ def trackers_of(strategy):
     """What must sum to zero (the clients have equal weights), as rows; None where nothing must."""
     if hasattr(strategy.state, "trackers"):
         rows = strategy.state.trackers
-        return None if rows is None or not np.ndim(rows) == 2 else rows
+        return None if np.ndim(rows) != 2 else rows
     if hasattr(strategy, "trackers") and strategy.memories.ledger:
         return np.array(list(strategy.trackers().values()))
     return None
