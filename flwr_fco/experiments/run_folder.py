@@ -7,6 +7,7 @@ import json
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -165,7 +166,8 @@ def _metrics_line(path: Path, number: int, line: str) -> dict[str, float]:
 
 
 def _table(text: str) -> list[dict[str, str]]:
-    rows = list(csv.reader(text.splitlines()))
+    # As a stream, because a reason may have several lines.
+    rows = list(csv.reader(StringIO(text, newline="")))
     if not rows or tuple(rows[0]) != LEFT_OUT or any(len(row) != len(LEFT_OUT) for row in rows):
         raise ValueError(f"expected the columns {', '.join(LEFT_OUT)} in every line")
     return [dict(zip(LEFT_OUT, row, strict=True)) for row in rows[1:]]
@@ -189,7 +191,7 @@ def _model(path: Path) -> dict[str, NDArray[Any]]:
 
 def _read(path: Path, parse: Callable[[str], _Read]) -> _Read:
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        return parse(path.read_bytes().decode("utf-8"))
     except (ValueError, OSError, csv.Error) as error:
         raise _damaged(path, f"{error}") from error
 
