@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.strategies import CompositeStrategy, Plateau
+from flwr_fco.strategies.replies import LeftOut
 
 __all__ = ["DIVERGED", "Recorder", "build_strategy"]
 
@@ -79,6 +80,11 @@ class Recorder:
         self._began = time.monotonic()
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
         self._unwritten: dict[str, float] | None = None
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """Which replies did not count so far, and why."""
+        return self.strategy.left_out
 
     def start(self, grid: Grid) -> Result:
         """Run the strategy from the task's start point on a grid of Flower's."""

@@ -21,6 +21,7 @@ from flwr_fco.experiments.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.densities import measure_densities
 from flwr_fco.experiments.report import draw_curves, draw_scatter
 from flwr_fco.experiments.rules import RULES, Outcome, Outcomes
+from flwr_fco.experiments.run_folder import json_object
 from flwr_fco.experiments.runs import run
 from flwr_fco.experiments.settings import RunSettings
 
@@ -332,12 +333,21 @@ def _executor(workers: int) -> Iterator[Callable[..., Any]]:
         yield pool.map
 
 
+def _finished(file: Path) -> dict[str, Any]:
+    """Return what the file of a job says; nothing where it is damaged, so that the job is done again."""
+    try:
+        known = json_object(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return {}
+    return known if {"history", "diverged"} <= known.keys() else {}
+
+
 def _do(job: _Job) -> Outcome:
     """Return the outcome of a job, from its file if it has been done with the same settings."""
     config = job.settings.to_config()
     if job.file.is_file():
-        known = json.loads(job.file.read_text(encoding="utf-8"))
-        if known["settings"] == config:
+        known = _finished(job.file)
+        if known.get("settings") == config:
             return Outcome(known["history"], known["diverged"])
     measure = measure_densities if job.kind == "densities" and job.line.strategy not in BASELINES else run
     result = measure(job.settings)
