@@ -711,7 +711,7 @@ def read_unmodified(
     *,
     sent: Vector,
     client_lr: float,
-    local_steps: int | None,
+    local_steps: int,
     weighted_by_key: str,
 ) -> Uplink:
     """Read and check a reply of an ordinary FedAvg ClientApp, which returns its new model.
@@ -725,23 +725,13 @@ def read_unmodified(
         The model as it was sent, that is in the user's dtypes.
     client_lr : float
         The client's learning rate as the user tells it.
-    local_steps : int or None
+    local_steps : int
         The client's number of steps as the user tells it. The reply's metrics ``elapsed`` or ``local-steps`` win.
     weighted_by_key : str
     """
     vector, passed = primal_vector(layout, _vectors_record(content)[1])
     metrics, examples = _metrics_of(content, weighted_by_key)
-    if "local-steps" in metrics:
-        steps = int(_positive(metrics, "local-steps"))
-    elif local_steps is not None:
-        steps = local_steps
-    elif "elapsed" in metrics:
-        steps = 1
-    else:
-        raise ProtocolError(
-            "nobody says how many steps this client took: give the strategy local_steps=..., or put 'local-steps' "
-            "(or 'elapsed', the sum of its step sizes) into the client's MetricRecord"
-        )
+    steps = int(_positive(metrics, "local-steps")) if "local-steps" in metrics else local_steps
     elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
     return Uplink({"increment": vector - sent}, elapsed, steps, examples=examples, pass_through=passed)
 
