@@ -176,11 +176,12 @@ class RoundCache:
         self._arrays: dict[int, tuple[NDArray[Any], Array]] = {}
         self._contents: dict[tuple[int, bool], tuple[Downlink, RecordDict]] = {}
 
-    def array(self, array: NDArray[Any]) -> Array:
-        """Return the serialised form of an array, made at the first call."""
+    def array(self, array: NDArray[Any], wire_dtype: str | None = None) -> Array:
+        """Return the serialised form of an array, made at the first call, in its own precision or in another one."""
         found = self._arrays.get(id(array))
         if found is None:
-            found = self._arrays[id(array)] = (array, _to_array(array))
+            sent = array if wire_dtype is None else array.astype(wire_dtype, copy=False)
+            found = self._arrays[id(array)] = (array, _to_array(sent))
         return found[1]
 
     def content(self, downlink: Downlink, informed: bool, build: Callable[[], RecordDict]) -> RecordDict:
@@ -326,6 +327,7 @@ def downlink_records(
     config: ConfigRecord,
     plan: Spec | None,
     serialised: RoundCache,
+    wire_dtype: str = "float64",
 ) -> RecordDict:
     """Return a downlink as records.
 
@@ -342,8 +344,10 @@ def downlink_records(
         The plan, for nodes that do not have it yet.
     serialised : RoundCache
         Shares serialised arrays between nodes.
+    wire_dtype : {"float64", "float32"}
+        Precision of the vectors.
     """
-    arrays = {name: serialised.array(vector) for name, vector in downlink.vectors.items()}
+    arrays = {name: serialised.array(vector, wire_dtype) for name, vector in downlink.vectors.items()}
     arrays.update({_PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
     fco: dict[str, str | float | int] = {"plan": digest, "elapsed": float(downlink.elapsed)}
     if not math.isnan(downlink.client_lr):
@@ -434,8 +438,9 @@ def read_downlink(message: Message, context: Context) -> Downlink:
     plan = _plan_of(content, fco, context)
     shape = (plan.layout.size,)
     arrays = _flower.items_of(_vectors_record(content)[1])
+    dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     vectors = {
-        name: _from_array(name, array, ("float64",), shape)
+        name: _from_array(name, array, dtypes, shape).astype(np.float64, copy=False)
         for name, array in arrays.items()
         if not name.startswith(_PASS)
     }
@@ -541,10 +546,14 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
     uplink : Uplink
     num_examples : int
         The client's number of examples.
-    wire_dtype : {"float64", "float32"}
+    wire_dtype : {"float64", "float32", "auto"}
+        ``"auto"``: that of the vectors in `request`.
     request : RecordDict
         The message that is answered; the arrays go under the key under which they came.
     """
+    key, received = _vectors_record(request)
+    if wire_dtype == "auto":
+        wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(_PASS)), "float64")
     arrays = {
         name: _to_array(vector if wire_dtype == "float64" else vector.astype(wire_dtype))
         for name, vector in uplink.vectors.items()
@@ -558,7 +567,7 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
         metrics[name] = float(value)
     content = {
-        _vectors_record(request)[0]: _flower.filled(ArrayRecord, arrays),
+        key: _flower.filled(ArrayRecord, arrays),
         _METRICS: _flower.filled(MetricRecord, metrics),
     }
     return _flower.filled(RecordDict, content)

@@ -62,6 +62,8 @@ class Round:
         What all nodes are told, if it is the same for all, and the state that it was made from.
     restoring : set of int
         Ids of nodes that have lost what they knew.
+    wire_dtype : {"float64", "float32"}
+        The precision of the round's vectors both ways, where the strategy chooses it.
     """
 
     number: int
@@ -72,6 +74,7 @@ class Round:
     bytes_down: int = 0
     shared: tuple[Any, Downlink] | None = None
     restoring: set[int] = field(default_factory=set)
+    wire_dtype: str = "float64"
 
     def node_of(self, reply: Message) -> Node | None:
         """Return who a reply is from; the SuperLink answers for dead nodes under its own id."""
