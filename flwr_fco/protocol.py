@@ -82,8 +82,8 @@ class Plan:
         What a client does in a round.
     seed : int
         A client's generator of a round comes from (seed, round, partition id).
-    wire_dtype : {"float64", "float32"}
-        In what precision increments travel.
+    wire_dtype : {"float64", "float32", "auto"}
+        In what precision increments travel; ``"auto"``: in that of the vectors of the message that is answered.
     options : mapping of str to bool, int, float or str
         What else the local solver wants to know.
 

@@ -243,11 +243,12 @@ class RoundCache:
         self._arrays: dict[int, tuple[NDArray[Any], Array]] = {}
         self._contents: dict[tuple[int, bool], tuple[Downlink, RecordDict]] = {}
 
-    def array(self, array: NDArray[Any]) -> Array:
-        """Return the serialised form of an array, made at the first call."""
+    def array(self, array: NDArray[Any], wire_dtype: str | None = None) -> Array:
+        """Return the serialised form of an array, made at the first call, in its own precision or in another one."""
         found = self._arrays.get(id(array))
         if found is None:
-            found = self._arrays[id(array)] = (array, _to_array(array))
+            sent = array if wire_dtype is None else array.astype(wire_dtype, copy=False)
+            found = self._arrays[id(array)] = (array, _to_array(sent))
         return found[1]
 
     def content(self, downlink: Downlink, informed: bool, build: Callable[[], RecordDict]) -> RecordDict:
@@ -402,6 +403,7 @@ def downlink_records(
     config: ConfigRecord,
     plan: Spec | None,
     serialised: RoundCache,
+    wire_dtype: str = "float64",
 ) -> RecordDict:
     """Return a downlink as records.
 
@@ -418,8 +420,10 @@ def downlink_records(
         The plan, for nodes that do not have it yet.
     serialised : RoundCache
         Shares serialised arrays between nodes.
+    wire_dtype : {"float64", "float32"}
+        Precision of the vectors.
     """
-    arrays = {name: serialised.array(vector) for name, vector in downlink.vectors.items()}
+    arrays = {name: serialised.array(vector, wire_dtype) for name, vector in downlink.vectors.items()}
     arrays.update({_PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
     fco: dict[str, str | float | int] = {"plan": digest, "elapsed": float(downlink.elapsed)}
     if not math.isnan(downlink.client_lr):
@@ -512,8 +516,9 @@ def read_downlink(message: Message, context: Context) -> Downlink:
     plan = _plan_of(content, fco, context)
     shape = (plan.layout.size,)
     arrays = _flower.items_of(_vectors_record(content)[1])
+    dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     vectors = {
-        name: _from_array(name, array, ("float64",), shape)
+        name: _from_array(name, array, dtypes, shape).astype(np.float64, copy=False)
         for name, array in arrays.items()
         if not name.startswith(_PASS)
     }
@@ -675,10 +680,14 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
     uplink : Uplink
     num_examples : int
         The client's number of examples.
-    wire_dtype : {"float64", "float32"}
+    wire_dtype : {"float64", "float32", "auto"}
+        ``"auto"``: that of the vectors in `request`.
     request : RecordDict
         The message that is answered; the arrays go under the key under which they came.
     """
+    key, received = _vectors_record(request)
+    if wire_dtype == "auto":
+        wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(_PASS)), "float64")
     arrays = {
         name: _to_array(vector if wire_dtype == "float64" else vector.astype(wire_dtype))
         for name, vector in uplink.vectors.items()
@@ -693,7 +702,7 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
         metrics[name] = float(value)
     content = {
-        _vectors_record(request)[0]: _flower.filled(ArrayRecord, arrays),
+        key: _flower.filled(ArrayRecord, arrays),
         _METRICS: _flower.filled(MetricRecord, metrics),
     }
     return _flower.filled(RecordDict, content)
@@ -896,7 +905,7 @@ def read_unmodified(
     *,
     sent: Vector,
     client_lr: float,
-    local_steps: int | None,
+    local_steps: int,
     weighted_by_key: str,
 ) -> Uplink:
     """Read and check a reply of an ordinary FedAvg ClientApp, which returns its new model.
@@ -910,23 +919,13 @@ def read_unmodified(
         The model as it was sent, that is in the user's dtypes.
     client_lr : float
         The client's learning rate as the user tells it.
-    local_steps : int or None
+    local_steps : int
         The client's number of steps as the user tells it. The reply's metrics ``elapsed`` or ``local-steps`` win.
     weighted_by_key : str
     """
     vector, passed = primal_vector(layout, _vectors_record(content)[1])
     metrics, examples = _metrics_of(content, weighted_by_key)
-    if "local-steps" in metrics:
-        steps = _count(metrics, "local-steps")
-    elif local_steps is not None:
-        steps = local_steps
-    elif "elapsed" in metrics:
-        steps = 1
-    else:
-        raise ProtocolError(
-            "nobody says how many steps this client took: give the strategy local_steps=..., or put 'local-steps' "
-            "(or 'elapsed', the sum of its step sizes) into the client's MetricRecord"
-        )
+    steps = _count(metrics, "local-steps") if "local-steps" in metrics else local_steps
     elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
     return Uplink({"increment": vector - sent}, elapsed, steps, examples=examples, pass_through=passed)
 

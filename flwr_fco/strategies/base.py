@@ -98,6 +98,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         self._pass_through: dict[str, NDArray[Any]] = {}
         self._grid: Grid | None = None
         self._timeout: float = 3600.0
+        self._wire_dtype = "float64"
 
     # --- life cycle -----------------------------------------------------------------------------------------------
 
@@ -254,6 +255,16 @@ class CompositeStrategy(ServerHalf, FedAvg):
         current.config = config.copy()
         current.config["server-round"] = server_round
         current.nodes = {node.node_id: node for node in nodes}
+        if self.wire_dtype == "auto":
+            current.wire_dtype = "float32" if self.short_wire(self.state) else "float64"
+            if current.wire_dtype != self._wire_dtype:
+                log(
+                    INFO,
+                    "configure_train: the messages' vectors are %s from round %s on",
+                    current.wire_dtype,
+                    server_round,
+                )
+                self._wire_dtype = current.wire_dtype
         current.messages = self._training_messages(nodes)
         return current.messages
 
@@ -291,6 +302,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
                 config=self.current.config,
                 plan=None if informed else self._spec,
                 serialised=serialised,
+                wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else "float64",
             ),
         )
 
@@ -306,7 +318,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
             content,
             self.plan.layout,
             shapes=self.uplink_shapes(),
-            wire_dtype=self.wire_dtype,
+            wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else self.wire_dtype,
             weighted_by_key=self.weighted_by_key,
             timed=isinstance(self.plan.work, FirstOrder),
         )

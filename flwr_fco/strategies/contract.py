@@ -113,6 +113,17 @@ class ServerHalf(CommonOptions, ABC):
     def retrieve(self, state: Any) -> Vector:
         """Return the primal point of a state."""
 
+    def short_wire(self, state: Any) -> bool:
+        """Whether float32 is enough for a round's messages with ``wire_dtype="auto"``.
+
+        By default never: what clients remember, and differences of successive broadcasts, need all digits.
+
+        Parameters
+        ----------
+        state : NamedTuple
+        """
+        return False
+
     def output_point(self, state: Any) -> Vector:
         """Return the primal point that evaluation and the user see."""
         return self.averaging.point(state, lambda: self.retrieve(state))

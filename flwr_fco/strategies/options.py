@@ -94,9 +94,11 @@ class CommonOptions:
     sparsity : int, optional
         Keep only this many entries of the output, the largest in absolute value, and set the others to zero. The
         state does not change by it. By default all entries are kept.
-    wire_dtype : {"float64", "float32"}, default "float64"
+    wire_dtype : {"float64", "float32", "auto"}, default "float64"
         Precision of the uplink. float32 halves it and loses digits: the dual grows with the rounds while the model is
-        its small difference from a threshold (an error of 1e-4 at t * strength = 5e4).
+        its small difference from a threshold (an error of 1e-4 at t * strength = 5e4). ``"auto"``: both ways float32
+        for a float32 model, as long as the rounding does not matter, and float64 otherwise; see
+        :meth:`CompositeStrategy.short_wire`.
     node_timeout : float, default 600.0
         Seconds to wait until enough nodes have connected.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
@@ -142,7 +144,7 @@ class CommonOptions:
     output: str = "last"
     window: int = field(default=100, metadata=AT_LEAST_ONE)
     sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    wire_dtype: Literal["float64", "float32"] = "float64"
+    wire_dtype: Literal["float64", "float32", "auto"] = "float64"
     node_timeout: float = field(default=600.0, metadata=_NATURAL)
     aggregation: Literal["mean", "trimmed", "median", "geometric-median"] = "mean"
     trim: float = field(default=0.2, metadata=_TRIM)

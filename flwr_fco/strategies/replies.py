@@ -95,6 +95,8 @@ class Round:
     left_out : list of LeftOut
         What did not count, duplicates and late replies too.
     kind : {"train", "evaluate"}
+    wire_dtype : {"float64", "float32"}
+        The precision of the round's vectors both ways, where the strategy chooses it.
     """
 
     number: int
@@ -105,6 +107,7 @@ class Round:
     bytes_down: int = 0
     shared: tuple[Any, Downlink] | None = None
     restoring: set[int] = field(default_factory=set)
+    wire_dtype: str = "float64"
     left_out: list[LeftOut] = field(default_factory=list)
     kind: str = "train"
 

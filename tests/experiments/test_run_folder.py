@@ -111,12 +111,12 @@ def test_every_bit_of_a_model_is_checked_or_unused(tmp_path):
     good = file.read_bytes()
     for place in range(0, len(good), 3):
         file.write_bytes(good[:place] + bytes([good[place] ^ 4]) + good[place + 1 :])
+        said = ""
         try:
             arrays = read_run(tmp_path).arrays
         except ConfigurationError as error:
-            assert "model.npz is damaged" in str(error)
-        else:
-            assert all(np.array_equal(array, np.zeros(3)) for array in arrays.values())
+            said = str(error)
+        assert "model.npz is damaged" in said or all(np.array_equal(array, np.zeros(3)) for array in arrays.values())
 
 
 def test_a_place_that_cannot_be_written_is_named(tmp_path):
