@@ -234,8 +234,9 @@ def main() -> None:
         parts = [
             "# The rates of the saddle-point experiments, tuned over the paper's grids\n",
             "Written by `python docs/tune_rates.py sweeps --saddle`; nothing here is typed by hand. A score is the "
-            "duality gap of the last round, or the training loss under the attack: the paper does not say what its rates are "
-            "best for. The best pair of each method is bold. The minutes are of one core of a machine in use.\n",
+            "duality gap of the last round, or the training loss under the attack: the paper does not say what its "
+            "rates are best for. The best pair of each method is bold. The minutes are of one core of a machine in "
+            "use.\n",
             *tables(options.sweeps, SADDLE_STAGES),
         ]
         (HERE / "saddle-rates.md").write_text("\n".join(parts), encoding="utf-8")
