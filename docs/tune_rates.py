@@ -1,7 +1,7 @@
 """Tune the rates of the experiments as the papers do, over their grids, and write the pages of docs/reproduction.
 
     python docs/tune_rates.py sweeps             # rates.md: an hour and a half; goes on where stopped
-    python docs/tune_rates.py sweeps --saddle    # saddle-rates.md: half an hour
+    python docs/tune_rates.py sweeps --saddle bilinear-l1    # saddle-rates.md: minutes, of all its problems an hour
 
 The definitions of the experiments (`flwr_fco/experiments/definitions`) take the best pairs from there by hand.
 """
@@ -228,16 +228,20 @@ def table(trials: Sequence[Trial], stage: Stage) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", type=Path, help="a folder for the trials")
-    parser.add_argument("--saddle", action="store_true", help="the third paper's rates, not the first one's")
+    problems = list(dict.fromkeys(stage.problems[0] for stage in SADDLE_STAGES))
+    parser.add_argument("--saddle", nargs="+", choices=problems, help="problems of the third paper, not the first's")
     options = parser.parse_args()
     if options.saddle:
+        chosen = [stage for stage in SADDLE_STAGES if stage.problems[0] in options.saddle]
+        left = [name for name in problems if name not in options.saddle]
         parts = [
             "# The rates of the saddle-point experiments, tuned over the paper's grids\n",
-            "Written by `python docs/tune_rates.py sweeps --saddle`; nothing here is typed by hand. A score is the "
+            f"Written by `python docs/tune_rates.py sweeps --saddle {' '.join(options.saddle)}`; nothing here is "
+            f"typed by hand. Not swept in this run: {', '.join(left) or 'nothing'}. A score is the "
             "duality gap of the last round, or the training loss under the attack: the paper does not say what its "
             "rates are best for. The best pair of each method is bold. The minutes are of one core of a machine in "
             "use.\n",
-            *tables(options.sweeps, SADDLE_STAGES),
+            *tables(options.sweeps, chosen),
         ]
         (HERE / "saddle-rates.md").write_text("\n".join(parts), encoding="utf-8")
         return

@@ -351,7 +351,7 @@ def _do(job: _Job) -> Outcome:
     measure = measure_densities if job.kind == "densities" and job.line.strategy not in BASELINES else run
     result = measure(job.settings)
     history = result.history
-    if job.gap:
+    if job.gap and "objective" in history[-1]:
         best = _optimum(job.settings)
         history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
     content = {"settings": config, "diverged": result.diverged, "seconds": round(result.seconds, 3), "history": history}
