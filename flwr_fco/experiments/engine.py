@@ -33,7 +33,13 @@ __all__ = ["client_app", "run_with_flower", "server_app"]
 
 _DIVERGED, _RECORD = "diverged.json", "record"
 #: Problems whose files must be found from the SuperLink's working directory too.
-_FILES = {"haxby": "haxby-slice", "mnist-l1-ball": "mnist", "mnist-l2-ball": "mnist"}
+_FILES = {
+    "haxby": "haxby-slice",
+    "mnist-l1-ball": "mnist",
+    "mnist-l2-ball": "mnist",
+    "adversarial-mnist": "mnist",
+    "adversarial-cifar10": "cifar10",
+}
 _PYPROJECT = """\
 [build-system]
 requires = ["hatchling"]

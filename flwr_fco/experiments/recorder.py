@@ -199,9 +199,12 @@ def build_strategy(
             f"expected at most that"
         )
     clients = settings.clients_per_round or num_clients
+    layout = settings.load().layout
     decided: dict[str, Any] = {
         "regularizer": regularizer,
-        "mirror_map": named_map(settings.mirror_map, settings.load().layout.size),
+        "mirror_map": named_map(settings.mirror_map, layout.size),
+        # A perturbation is a vector beside a matrix: by their shapes the server would regularize the matrix alone.
+        "apply_to": layout.regularized_names,
         "client_lr": settings.client_lr if plateau is None else plateau.rate(settings.client_lr),
         "server_lr": settings.server_lr if plateau is None else plateau.rate(settings.server_lr),
         "batch_size": settings.batch_size * settings.stretch or None,
