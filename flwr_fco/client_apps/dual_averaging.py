@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import compiled_steps, local_solver, plan_minibatches
+from flwr_fco.client_apps.local import compiled_steps, local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
@@ -58,7 +58,7 @@ def _steps(downlink: Downlink, objective: Objective, dual: Vector, rng: np.rando
     psi, h = plan.psi, plan.h
     client_prox = plan.options["client-prox"]
     primal = np.empty_like(dual)
-    for k, batch in enumerate(plan_minibatches(downlink, objective, rng)):
+    for k, batch in enumerate(objective.batches(rng, downlink.first_order)):
         if client_prox:
             h.retrieve(dual, elapsed + client_lr * k, psi, primal)
         else:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, plan_minibatches
+from flwr_fco.client_apps.local import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
-from flwr_fco.quadratic import Geometry, accumulated, bao_point, liang_point, liang_weights
+from flwr_fco.quadratic_models import Geometry, accumulated, bao_point, liang_point, liang_weights
 
 __all__ = ["fast_dual_averaging"]
 
@@ -65,7 +65,7 @@ def _bao(
     plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
     options, geometry = plan.options, _geometry(downlink)
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
-    batches = list(plan_minibatches(downlink, objective, rng))
+    batches = list(objective.batches(rng, downlink.first_order))
     # C-FedDA's model has the weights of the end of the round in all of its steps.
     end = numbers["steps"] + len(batches)
     for k, batch in enumerate(batches, start=1):
@@ -100,7 +100,7 @@ def _liang(
     plan, vectors = downlink.plan, downlink.vectors
     options, geometry = plan.options, _geometry(downlink)
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
-    batches = list(plan_minibatches(downlink, objective, rng))
+    batches = list(objective.batches(rng, downlink.first_order))
     first = int(downlink.numbers["steps"]) + 1
     for step, batch in enumerate(batches, start=first):
         a, before, after = liang_weights(step)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.local import compiled_steps, local_solver, plan_minibatches
+from flwr_fco.client_apps.local import compiled_steps, local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
+from flwr_fco.work import FirstOrder
 
 __all__ = ["gradient_tracking", "tracked_dual_averaging"]
 
@@ -117,7 +118,7 @@ def _descend(
         return compiled
     primal = np.empty_like(dual)
     steps = 0
-    for batch in plan_minibatches(downlink, objective, rng):
+    for batch in objective.batches(rng, downlink.first_order):
         plan.point(dual, elapsed + client_lr * steps, primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         if shift is not None:
@@ -130,7 +131,7 @@ def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.r
     """Return one stochastic gradient at the start point, in the place of the increment."""
     plan = downlink.plan
     point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
-    batch = next(iter(objective.minibatches(rng, downlink.first_order.batch_size, steps=1)))
+    batch = next(objective.batches(rng, FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)))
     return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, downlink.client_lr, 1)
 
 

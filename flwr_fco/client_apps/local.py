@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.dual_averaging import NOTHING
-from flwr_fco.objectives.base import Batch, DualAveragingKernel, Objective
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
+from flwr_fco.objectives.base import Objective, shuffled_epochs
+from flwr_fco.objectives.design import LinearData
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
-__all__ = ["LocalSolver", "compiled_steps", "find_solver", "local_solver", "plan_minibatches"]
+__all__ = ["LocalSolver", "compiled_epoch", "compiled_steps", "find_solver", "local_solver"]
 
 
 class LocalSolver(Protocol):
@@ -77,12 +78,6 @@ def find_solver(name: str) -> LocalSolver:
     return _SOLVERS[name]
 
 
-def plan_minibatches(downlink: Downlink, objective: Objective, rng: np.random.Generator) -> Iterator[Batch]:
-    """Return the minibatches of a round as the server says."""
-    work = downlink.first_order
-    return objective.minibatches(rng, work.batch_size, epochs=work.epochs, steps=work.steps)
-
-
 def compiled_steps(
     downlink: Downlink,
     objective: Objective,
@@ -110,29 +105,57 @@ def compiled_steps(
     int or None
         The number of steps; None, and no step, where a step takes more than a compiled loop can do.
     """
-    plan, client_lr = downlink.plan, downlink.client_lr
-    retrieval = plan.retrieval
-    work = downlink.first_order
-    if retrieval is None or work.batch_size is None or not _has_own_kernel(type(objective)):
+    retrieval, client_lr, work = downlink.plan.retrieval, downlink.client_lr, downlink.first_order
+    data = objective.linear_data()
+    if retrieval is None or work.batch_size is None or data is None or data.link == "softmax":
         return None
-    assert isinstance(objective, DualAveragingKernel)
+    # The loop cuts shuffled epochs itself: who has other batches and says that it is linear all the same keeps them.
+    if type(objective).batches is not Objective.batches:
+        return None
     if not psi:
         retrieval = retrieval._replace(thresholds=NOTHING)
     move = NOTHING if shift is None else shift
     steps = 0
-    for order in objective.orders(rng, work.batch_size, epochs=work.epochs, steps=work.steps):
+    for order in shuffled_epochs(objective.num_examples, rng, work):
         elapsed = downlink.elapsed + client_lr * steps
-        assert order is not None
-        steps += objective.dual_averaging_epoch(order, work.batch_size, retrieval, elapsed, client_lr, move, dual)
+        steps += compiled_epoch(data, order, work.batch_size, retrieval, elapsed, client_lr, move, dual)
     return steps
 
 
-@cache
-def _has_own_kernel(kind: type[Objective]) -> bool:
-    """Whether the compiled loop is that of the class itself: a subclass may have other gradients or minibatches."""
-    for base in kind.__mro__:
-        if "dual_averaging_epoch" in vars(base):
-            return issubclass(kind, DualAveragingKernel)
-        if vars(base).keys() & {"gradient", "add_gradient", "minibatches", "orders"}:
-            return False
-    return False
+def compiled_epoch(
+    data: LinearData,
+    order: NDArray[np.int64],
+    batch_size: int,
+    retrieval: Retrieval,
+    elapsed: float,
+    client_lr: float,
+    shift: Vector,
+    dual: Vector,
+) -> int:
+    """Take the steps of local dual averaging over an epoch in one kernel call.
+
+    Parameters
+    ----------
+    data : LinearData
+        With the link ``"identity"`` or ``"logistic"``.
+    order : ndarray of int64
+        Row numbers, cut into minibatches from the front.
+    batch_size : int
+    retrieval : Retrieval
+        What retrieve is.
+    elapsed : float
+        The weight of psi at the first step.
+    client_lr : float
+    shift : ndarray of float64, shape (d,) or (0,)
+        Subtracted from the dual in each step: client_lr times a tracker.
+    dual : ndarray of float64, shape (d,)
+        Changed in place.
+
+    Returns
+    -------
+    int
+        The number of steps.
+    """
+    rows = (data.link == "logistic", data.design.matrix, data.targets, order, batch_size)
+    steps: int = dual_averaging(*rows, *retrieval, elapsed, client_lr, data.factor, data.l2, shift, dual)
+    return steps

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, plan_minibatches
+from flwr_fco.client_apps.local import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.protocol import Downlink, Uplink
 
@@ -44,7 +44,7 @@ def mirror_descent(
     start = downlink.vectors["primal"]
     primal = start.copy()
     steps = 0
-    for batch in plan_minibatches(downlink, objective, rng):
+    for batch in objective.batches(rng, downlink.first_order):
         dual = h.gradient(primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         if client_prox:

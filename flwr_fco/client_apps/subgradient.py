@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, plan_minibatches
+from flwr_fco.client_apps.local import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.protocol import Downlink, Uplink
 
@@ -40,7 +40,7 @@ def subgradient(downlink: Downlink, objective: Objective, state: Any, rng: np.ra
     start = downlink.vectors["primal"]
     primal = start.copy()
     steps = 0
-    for batch in plan_minibatches(downlink, objective, rng):
+    for batch in objective.batches(rng, downlink.first_order):
         direction = plan.psi.subgradient(primal)
         objective.add_gradient(primal, batch, 1.0, direction)
         primal -= client_lr * direction

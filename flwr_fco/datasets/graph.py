@@ -20,7 +20,9 @@ from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
 from flwr_fco.objectives import Batch, LeastSquares, Logistic, Objective
+from flwr_fco.objectives.base import batch_sizes
 from flwr_fco.parameters import Layout, Vector
+from flwr_fco.work import FirstOrder
 
 __all__ = ["SparseGraphProblem", "StreamingObjective", "sparse_linear_graph", "sparse_logistic_graph"]
 
@@ -253,16 +255,15 @@ class _Draw(NamedTuple):
 
 
 class StreamingObjective(Objective):
-    """A client's expected loss; minibatches are fresh examples, drawn from the generator of the round.
+    """A client's expected loss; a batch is a draw of fresh examples from the generator of the round.
 
-    ``value`` and ``gradient`` without a batch are those of the expectation, in closed form. A minibatch's row numbers
-    count within the examples that :meth:`minibatches` drew last.
+    ``value`` and ``gradient`` without a batch are those of the expectation, in closed form.
 
     With ``sampling="gradients"`` no examples are made. A row's loss depends on x through its products with one or two
     vectors alone (w - own; or own and w), and the part of a normal x that is orthogonal to them is independent of
     them. So given the rows' derivatives c_i, the gradient sum_i c_i x_i / b is, outside the plane of these vectors,
     one normal vector times sqrt(sum_i c_i^2) / b: the same distribution as that of examples, and a function of w and
-    of numbers that :meth:`minibatches` has drawn.
+    of numbers that :meth:`batches` has drawn.
 
     Parameters
     ----------
@@ -284,8 +285,6 @@ class StreamingObjective(Objective):
         self.layout = problem.layout
         self.num_examples = problem.examples_per_client
         self._model = problem.own_model(index)
-        self._examples = Samples(np.zeros((0, problem.dimension)), np.zeros(0))
-        self._draws: dict[int, _Draw] = {}
 
     @cached_property
     def _pull(self) -> Vector:
@@ -304,7 +303,7 @@ class StreamingObjective(Objective):
         return 1.0 if self.problem.kind == "linear" else 0.25
 
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
-        """Return the gradient of the expected loss, or of the mean over a minibatch."""
+        """Return the gradient of the expected loss, or of the mean over a batch."""
         if out is None:
             out = np.zeros(self.layout.size)
         else:
@@ -313,19 +312,18 @@ class StreamingObjective(Objective):
         return out
 
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times the gradient to `out` in place."""
+        """Add scale times the gradient of the expected loss, or of the mean over a batch, to `out` in place."""
         if batch is None:
             if self.problem.kind == "linear":
                 out += scale * (w - self._model)
             else:
                 out += scale * (w * _mean_slope(float(np.linalg.norm(w))) - self._pull)
         elif self.problem.sampling == "gradients":
-            draw = self._draws[int(batch[0])]
-            (self._add_linear if self.problem.kind == "linear" else self._add_logistic)(draw, w, scale, out)
+            (self._add_linear if self.problem.kind == "linear" else self._add_logistic)(batch, w, scale, out)
         elif self.problem.kind == "linear":
-            add_least_squares_gradient(*self._examples, batch, w, scale, 0.0, out)
+            add_least_squares_gradient(*batch, np.arange(batch.targets.size), w, scale, 0.0, out)
         else:
-            add_logistic_gradient(*self._examples, batch, w, scale, 0.0, out)
+            add_logistic_gradient(*batch, np.arange(batch.targets.size), w, scale, 0.0, out)
 
     def _add_linear(self, draw: _Draw, w: Vector, scale: float, out: Vector) -> None:
         difference = w - self._model
@@ -357,38 +355,21 @@ class StreamingObjective(Objective):
         for vector, amount in ((first, inside[0]), (second, inside[1])):
             out += (factor * (float(amount) - spread * float(draw.outside @ vector))) * vector
 
-    def minibatches(
-        self,
-        rng: np.random.Generator,
-        batch_size: int | None,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-    ) -> Iterator[Batch]:
-        """Draw the examples of all steps and yield their row numbers; None for every step of full batches."""
-        sizes = [len(rows) if rows is not None else 0 for rows in self._cuts(batch_size, epochs, steps)]
-        if batch_size is None:
-            yield from (None for _ in sizes)
+    def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
+        """Yield fresh examples, or the random numbers of a gradient, for each batch; None for full batches."""
+        if work.batch_size is None:
+            yield from super().batches(rng, work, per_step)
             return
-        start = 0
+        sizes = batch_sizes(self.num_examples, work, per_step)
         if self.problem.sampling == "gradients":
-            self._draws.clear()
             for size in sizes:
                 extra = rng.standard_normal(size) if self.problem.kind == "linear" else rng.random(size)
-                self._draws[start] = _Draw(
-                    rng.standard_normal((size, 2)), extra, rng.standard_normal(self.problem.dimension)
-                )
-                start += size
-        else:
-            self._examples = self.problem.draw(self.index, rng, sum(sizes))
-        start = 0
-        for size in sizes:
-            yield np.arange(start, start + size)
-            start += size
-
-    def _cuts(self, batch_size: int | None, epochs: int | None, steps: int | None) -> list[Batch]:
-        """Return minibatches of the right sizes; their numbers do not matter."""
-        return list(super().minibatches(np.random.default_rng(0), batch_size, epochs=epochs, steps=steps))
+                yield _Draw(rng.standard_normal((size, 2)), extra, rng.standard_normal(self.problem.dimension))
+            return
+        # The examples of the whole round at once: their order in the generator's stream is part of a run's bits.
+        features, targets = self.problem.draw(self.index, rng, sum(sizes))
+        for end, size in zip(np.cumsum(sizes), sizes, strict=True):
+            yield Samples(features[end - size : end], targets[end - size : end])
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the expected loss and the problem's optimality gap."""

@@ -18,7 +18,10 @@ __all__ = [
     "add_least_squares_gradient",
     "add_logistic_gradient",
     "add_multinomial_gradient",
+    "add_rows",
+    "logistic_slopes",
     "margins",
+    "softmax_slopes",
 ]
 
 #: Rows that the multinomial gradient gathers for one pair of matrix products: they stay in the cache between the two.
@@ -116,6 +119,76 @@ def margins(features, rows, w):  # type: ignore[no-untyped-def]
     result = np.empty(rows.shape[0])
     _fill_margins(features, rows, w, result)
     return result
+
+
+@njit(cache=True)
+def add_rows(features, rows, coefficients, out):  # type: ignore[no-untyped-def]
+    """Add sum_i coefficients_i (x_i, 1) to out.
+
+    Parameters
+    ----------
+    features : ndarray of float64 or float32, shape (n, d), C-contiguous
+    rows : ndarray of int64, shape (b,)
+    coefficients : ndarray of float64, shape (b,)
+    out : ndarray of float64, shape (d,) or (d + 1,)
+        With a last element if there is an intercept.
+    """
+    _check(features, rows, out, out)
+    if coefficients.shape[0] != rows.shape[0]:
+        raise ValueError("there must be one coefficient a row")
+    _add_rows(features, rows, coefficients, out)
+
+
+@njit(cache=True)
+def logistic_slopes(margins, signs, weight):  # type: ignore[no-untyped-def]
+    """Replace each margin by weight times the derivative of its logistic loss; return the sum of the losses.
+
+    Parameters
+    ----------
+    margins : ndarray of float64, shape (b,)
+        Changed in place.
+    signs : ndarray of float64, shape (b,)
+        -1 or +1.
+    weight : float
+    """
+    total = 0.0
+    for i in range(margins.shape[0]):
+        margin = signs[i] * margins[i]
+        # exp of a negative number only: it underflows to 0, exp of a large positive one would overflow.
+        small = math.exp(-abs(margin))
+        total += math.log1p(small) + max(-margin, 0.0)
+        margins[i] = -weight * signs[i] * (small if margin > 0.0 else 1.0) / (1.0 + small)
+    return total
+
+
+@njit(cache=True)
+def softmax_slopes(margins, labels, weight):  # type: ignore[no-untyped-def]
+    """Replace margins by weight times the derivatives of their cross entropies; return the sum of the latter.
+
+    Parameters
+    ----------
+    margins : ndarray of float64, shape (b, num_classes)
+        Changed in place.
+    labels : ndarray of int64, shape (b,)
+        0 .. num_classes - 1.
+    weight : float
+    """
+    num_classes = margins.shape[1]
+    total = 0.0
+    for i in range(margins.shape[0]):
+        top = -np.inf
+        for c in range(num_classes):
+            top = max(top, margins[i, c])
+        own = margins[i, labels[i]]
+        norm = 0.0
+        for c in range(num_classes):
+            margins[i, c] = math.exp(margins[i, c] - top)
+            norm += margins[i, c]
+        total += math.log(norm) + (top - own)
+        for c in range(num_classes):
+            margins[i, c] *= weight / norm
+        margins[i, labels[i]] -= weight
+    return total
 
 
 @njit(cache=True)

@@ -1,7 +1,18 @@
 """Objectives F_m: a client's loss, its stochastic gradients and its metrics."""
 
-from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.objectives.base import Batch, Line, Objective
+from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
 
-__all__ = ["Batch", "LeastSquares", "Logistic", "MultinomialLogistic", "Objective", "TraceRegression"]
+__all__ = [
+    "Batch",
+    "Design",
+    "LeastSquares",
+    "Line",
+    "LinearData",
+    "Logistic",
+    "MultinomialLogistic",
+    "Objective",
+    "TraceRegression",
+]

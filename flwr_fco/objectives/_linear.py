@@ -1,11 +1,10 @@
-"""What the linear models share: validated data, the layout, the l2 term, exact Lipschitz constants."""
+"""What the linear models share: the layout, the l2 term, everything that follows from a loss of the predictions."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,51 +12,93 @@ from scipy.linalg import eigh
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient
-from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.objectives.base import Batch, Line, Objective
+from flwr_fco.objectives.design import Design, LinearData, check_finite
 from flwr_fco.parameters import Layout, Vector
 
-#: Rows or columns that are widened to float64 at a time.
-CHUNK = 4096
-#: Up to this order a Gram matrix is formed and its largest eigenvalue computed directly; beyond it, Lanczos.
+#: Up to this order a Gram matrix is formed and its eigenvalues computed directly; beyond it, Lanczos.
 LARGEST_GRAM = 2048
 #: Relative tolerance of Lanczos, and what its estimate (from below) is raised by.
 LANCZOS_TOLERANCE = 1e-9
 
+Scores = NDArray[np.float64]
+
 
 class LinearModel(Objective):
-    """An objective mean_i loss(<x_i, w> + b; y_i) + l2/2 ||w||^2.
+    """An objective mean_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
 
-    Subclasses set `_targets` and implement :meth:`value` and :meth:`add_gradient`; the gradient is the latter on
-    zeros.
+    Subclasses set `_link`, `_curvature` and `_targets` and implement the four private methods on scores, which are the
+    predictions x_i' W + b: one number an example, or one row if there are several outputs.
     """
 
-    #: Bounds on the second derivative of the loss in the margins: as a matrix norm, and entry by entry.
+    _link: ClassVar[Literal["identity", "logistic", "softmax"]]
+    #: Bounds on the second derivative of the loss in the scores: as a matrix norm, and entry by entry.
     _curvature: tuple[float, float]
+    #: What the loss is multiplied with.
+    _factor: float = 1.0
+    #: y, as the kernels want it.
+    _targets: NDArray[Any]
 
-    features: NDArray[Any]
+    design: Design
     intercept: bool
     l2: float
 
     def _set_data(
-        self, features: NDArray[Any], coefficients: tuple[int, ...], intercept: tuple[int, ...] | None, l2: float
+        self, design: Design, coefficients: tuple[int, ...], *, intercept: bool, l2: float, num_outputs: int = 1
     ) -> None:
-        """Store the features as rows of a matrix and describe the model's arrays."""
+        """Store the features and describe the model's arrays."""
         if not (math.isfinite(l2) and l2 >= 0.0):
             raise ConfigurationError(f"l2={l2!r}; expected a finite number that is not negative")
         arrays = {"coefficients": np.empty(coefficients)}
-        if intercept is not None:
-            arrays["intercept"] = np.empty(intercept)
+        if intercept:
+            arrays["intercept"] = np.empty(num_outputs)
         self.layout = Layout.from_arrays(arrays, apply_to="coefficients")
-        self.features = features
-        self.num_examples = features.shape[0]
-        self.intercept = intercept is not None
+        self.design = design
+        self.num_examples = design.shape[0]
+        self.intercept = intercept
         self.l2 = float(l2)
+        self._num_outputs = num_outputs
         self._num_coefficients = math.prod(coefficients)
-        self._rows = np.arange(self.num_examples)
 
     @abstractmethod
-    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+    def _mean_loss(self, scores: Scores) -> float:
+        """Return the mean loss over all examples."""
+
+    @abstractmethod
+    def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
+        """Replace scores by weight times the derivatives of their losses; return the sum of the losses."""
+
+    @abstractmethod
+    def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+        """Return weight times the second derivatives of the losses times a change of the scores."""
+
+    @abstractmethod
+    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
+
+    @property
+    def features(self) -> NDArray[Any]:
+        """The features as a matrix, shape (n, d); the memory that was given where that was possible."""
+        return self.design.matrix
+
+    def linear_data(self) -> LinearData | None:
+        """Return the design matrix, the link, the targets and the constants."""
+        return LinearData(
+            self.design, self._link, self._targets, self.intercept, self.l2, self._factor, self._num_outputs
+        )
+
+    def value(self, w: Vector) -> float:
+        """Return F_m(w), the mean over all examples plus the l2 term.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+
+        Returns
+        -------
+        float
+        """
+        return self._mean_loss(self._scores(w)) + self._l2_value(w)
 
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
         """Return the gradient of the mean over a batch, plus l2 times the coefficients.
@@ -75,12 +116,108 @@ class LinearModel(Objective):
         ndarray of float64, shape (layout.size,)
         """
         self._check(w)
-        if out is None:
-            out = np.zeros(self.layout.size)
-        else:
-            out[:] = 0.0
-        self.add_gradient(w, batch, 1.0, out)
+        out = self._zeros(out)
+        self._accumulate(w, batch, 1.0, out)
         return out
+
+    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : ndarray of int64 or None
+            Rows; None for all.
+        scale : float
+            Usually minus the step size.
+        out : ndarray of float64, shape (layout.size,)
+        """
+        self._accumulate(w, batch, scale, out)
+
+    def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
+        """Return the mean over a batch and its gradient, both with the l2 term, in one pass over the rows.
+
+        Agrees with :meth:`value` and :meth:`gradient` up to rounding: the products go through BLAS, a block of rows at
+        a time, which stays in the cache between its two products.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : ndarray of int64, optional
+            Rows; all by default.
+        out : ndarray, optional
+            Where to write the gradient; must not be `w`.
+
+        Returns
+        -------
+        float
+        ndarray of float64, shape (layout.size,)
+        """
+        self._check(w)
+        out = self._zeros(out)
+        count = self.num_examples if batch is None else batch.size
+        matrix, offsets = self._split(w)
+        gradient, offsets_gradient = self._split(out)
+        total = 0.0
+        for part, block in self.design.blocks(batch):
+            scores = block @ matrix
+            if self.intercept:
+                scores += offsets
+            targets = self._targets[part if batch is None else batch[part]]
+            total += self._slopes(scores, targets, 1.0 / count)
+            gradient += block.T @ scores
+            if self.intercept:
+                offsets_gradient += scores.sum(axis=0)
+        if self.l2 != 0.0:
+            gradient += self.l2 * matrix
+        return total / count + self._l2_value(w), out
+
+    def hessian_product(self, w: Vector, v: Vector) -> Vector:
+        """Return the Hessian over all examples at `w` times `v`, in one pass over the rows.
+
+        Parameters
+        ----------
+        w, v : ndarray of float64, shape (layout.size,)
+
+        Returns
+        -------
+        ndarray of float64, shape (layout.size,)
+        """
+        self._check(w)
+        self._check(v)
+        product = np.zeros(self.layout.size)
+        matrix, offsets = self._split(w)
+        direction, offsets_direction = self._split(v)
+        result, offsets_result = self._split(product)
+        for _, block in self.design.blocks():
+            change = block @ direction
+            # The curvature of a square does not depend on where it is.
+            scores = change if self._link == "identity" else block @ matrix
+            if self.intercept:
+                change += offsets_direction
+                scores += 0.0 if self._link == "identity" else offsets
+            bent = self._bend(scores, change, 1.0 / self.num_examples)
+            result += block.T @ bent
+            if self.intercept:
+                offsets_result += bent.sum(axis=0)
+        if self.l2 != 0.0:
+            result += self.l2 * direction
+        return product
+
+    def along(self, w: Vector, direction: Vector) -> Line:
+        """Return F_m along a line; it keeps the scores of `w` and of `direction`, a product with the features each.
+
+        A value costs O(n) operations for each output; a gradient or a turn one product with the features.
+
+        Parameters
+        ----------
+        w, direction : ndarray of float64, shape (layout.size,)
+
+        Returns
+        -------
+        Line
+        """
+        return _LinearLine(self, w, self._scores(w), direction)
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the Lipschitz constant of the gradient over the client's examples.
@@ -112,33 +249,61 @@ class LinearModel(Objective):
         """
         spectral, entrywise = self._curvature
         if norm == "l1":
-            squares = np.einsum("ij,ij->j", self.features, self.features, dtype=np.float64) / self.num_examples
-            largest = entrywise * float(squares.max()) + self.l2
+            largest = entrywise * float(self.design.mean_squares().max()) + self.l2
             return max(largest, entrywise) if self.intercept else largest
         if norm == "l2":
             return self._largest_eigenvalue(spectral)
         raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
 
+    def strong_convexity(self) -> float:
+        """Return the strong convexity of F_m in the l2 norm.
+
+        Least squares: the smallest eigenvalue of the Hessian, directly up to order 2,048; above that a lower bound, the
+        part that is due to l2. The curvature of the other losses vanishes far away, so theirs is l2; 0 with an
+        intercept, on which l2 does not act.
+
+        Returns
+        -------
+        float
+        """
+        if self._link != "identity":
+            return 0.0 if self.intercept else self.l2
+        n, d = self.design.shape
+        order = d + self.intercept
+        if order <= LARGEST_GRAM and (n >= order or self.intercept):
+            spectrum = eigh(self._hessian_bound(self._factor), eigvals_only=True)
+            smallest, largest = float(spectrum[0]), float(spectrum[-1])
+            # Of a singular matrix rounding leaves something on either side of zero.
+            return smallest if smallest > order * np.finfo(np.float64).eps * largest else 0.0
+        if not self.intercept:
+            return self.l2
+        # X'X / n is at least the outer product of the column means: what is left has two dimensions.
+        mean = float(np.linalg.norm(self._column_means()))
+        bound = self._factor * np.array([[mean * mean, mean], [mean, 1.0]]) + np.diag([self.l2, 0.0])
+        # The smaller root by the product of both: no cancellation.
+        return self._factor * self.l2 / float(eigh(bound, eigvals_only=True)[-1])
+
+    def _column_means(self) -> Vector:
+        sums = np.zeros(self.design.shape[1])
+        for _, block in self.design.blocks():
+            sums += block.sum(axis=0)
+        return sums / self.num_examples
+
+    def _hessian_bound(self, curvature: float) -> NDArray[np.float64]:
+        """Return curvature * A'A / n + l2 I, which is the Hessian where the curvature is constant."""
+        d = self.design.shape[1]
+        hessian = self.design.gram(self.intercept)
+        hessian *= curvature / self.num_examples
+        hessian[np.arange(d), np.arange(d)] += self.l2
+        return hessian
+
     def _largest_eigenvalue(self, curvature: float) -> float:
-        n, d = self.features.shape
+        n, d = self.design.shape
         order = d + self.intercept
         if n < order and n <= LARGEST_GRAM:
-            gram = np.full((n, n), float(self.intercept))
-            for part in _widened(self.features, axis=1):
-                gram += part @ part.T
-            return float(curvature / n * _top(gram) + self.l2)
+            return float(curvature / n * _top(self.design.gram_of_rows(self.intercept)) + self.l2)
         if order <= LARGEST_GRAM:
-            hessian = np.zeros((order, order))
-            for part in _widened(self.features, axis=0):
-                hessian[:d, :d] += part.T @ part
-                if self.intercept:
-                    hessian[:d, d] += part.sum(axis=0)
-            if self.intercept:
-                hessian[d, :d] = hessian[:d, d]
-                hessian[d, d] = n
-            hessian *= curvature / n
-            hessian[np.arange(d), np.arange(d)] += self.l2
-            return _top(hessian)
+            return _top(self._hessian_bound(curvature))
 
         # Here and not at the top: a deployment imports this module for every message, and needs this for none.
         from scipy.sparse.linalg import LinearOperator, eigsh
@@ -147,7 +312,8 @@ class LinearModel(Objective):
             # The gradient of least squares with targets 0 is the Hessian times the point.
             product = np.zeros(order)
             vector = np.ascontiguousarray(v.reshape(-1))
-            add_least_squares_gradient(self.features, zeros, self._rows, vector, curvature, self.l2, product)
+            design = self.design
+            add_least_squares_gradient(design.matrix, zeros, design.rows, vector, curvature, self.l2, product)
             return product
 
         zeros = np.zeros(n)
@@ -155,6 +321,24 @@ class LinearModel(Objective):
         start = np.random.default_rng(0).normal(size=order)
         estimate = eigsh(operator, k=1, which="LA", v0=start, tol=LANCZOS_TOLERANCE, return_eigenvectors=False)
         return float(estimate[0]) * (1.0 + LANCZOS_TOLERANCE)
+
+    def _scores(self, w: Vector) -> Scores:
+        """Return the scores of all examples."""
+        self._check(w)
+        return self.design.predict(w, num_outputs=self._num_outputs)
+
+    def _split(self, w: Vector) -> tuple[NDArray[np.float64], Vector]:
+        """Return views of the coefficients, a matrix if there are several outputs, and of the intercepts."""
+        coefficients = w[: self._num_coefficients]
+        if self._num_outputs > 1:
+            coefficients = coefficients.reshape(-1, self._num_outputs)
+        return coefficients, w[self._num_coefficients :]
+
+    def _zeros(self, out: Vector | None) -> Vector:
+        if out is None:
+            return np.zeros(self.layout.size)
+        out[:] = 0.0
+        return out
 
     def _check(self, w: Vector) -> None:
         if w.shape != (self.layout.size,):
@@ -170,25 +354,40 @@ class LinearModel(Objective):
         return 0.5 * self.l2 * float(coefficients @ coefficients)
 
 
-def as_features(name: str, features: ArrayLike, ndim: int) -> NDArray[Any]:
-    """Return the features as a C-contiguous float64 or float32 array, the same memory where that is possible."""
-    # asarray also turns a memory map into an ordinary view of it, which kernels accept faster.
-    array = np.asarray(features)
-    if array.dtype.kind not in "fiub":
-        raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
-    if array.ndim != ndim:
-        wanted = "(examples, features)" if ndim == 2 else "(examples, rows, columns)"
-        raise ConfigurationError(f"{name} have shape {array.shape}; expected {wanted}. Reshape them first.")
-    if 0 in array.shape:
-        raise ConfigurationError(
-            f"{name} have shape {array.shape}; expected at least one example and one feature. "
-            "A client without data should not take part."
-        )
-    # A byte order or a precision of its own is converted once, here.
-    dtype = np.dtype(np.float32) if array.dtype == np.float32 else np.dtype(np.float64)
-    array = np.require(array, dtype, ["C", "A"])
-    _check_finite(name, array)
-    return array
+class _LinearLine(Line):
+    """A linear model along a line, with the scores of its start and of its direction."""
+
+    def __init__(self, model: LinearModel, w: Vector, scores: Scores, direction: Vector) -> None:
+        self.model, self.w, self.direction, self.scores = model, w.copy(), direction.copy(), scores
+        self.change = model._scores(direction)
+        size = model._num_coefficients
+        start, move = w[:size], direction[:size]
+        #: The l2 term is a polynomial in the step size.
+        self.ridge = (model._l2_value(w), model.l2 * float(start @ move), 2.0 * model._l2_value(direction))
+
+    def _slopes(self, step: float) -> tuple[float, Scores]:
+        """Return the mean loss and its derivatives with respect to the scores."""
+        scores = self.scores + step * self.change
+        total = self.model._slopes(scores, self.model._targets, 1.0 / self.model.num_examples)
+        return total / self.model.num_examples, scores
+
+    def __call__(self, step: float) -> tuple[float, float]:
+        value, slopes = self._slopes(step)
+        constant, linear, square = self.ridge
+        value += constant + step * (linear + 0.5 * step * square)
+        return value, float(np.vdot(slopes, self.change)) + linear + step * square
+
+    def gradient(self, step: float, out: Vector | None = None) -> Vector:
+        _, slopes = self._slopes(step)
+        out = self.model._zeros(out)
+        self.model.design.add_rows(slopes, out)
+        if self.model.l2 != 0.0:
+            size = self.model._num_coefficients
+            out[:size] += self.model.l2 * (self.w[:size] + step * self.direction[:size])
+        return out
+
+    def turn(self, step: float, direction: Vector) -> Line:
+        return _LinearLine(self.model, self.w + step * self.direction, self.scores + step * self.change, direction)
 
 
 def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:
@@ -197,7 +396,7 @@ def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:
     if array.dtype.kind not in "fiub":
         raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
     array = np.ascontiguousarray(array, dtype=np.float64)
-    _check_finite(name, array)
+    check_finite(name, array)
     return array
 
 
@@ -215,26 +414,6 @@ def examples_of(values: NDArray[Any], limit: int = 6) -> str:
     """Return the distinct values for an error message, cut short."""
     found = [str(value) for value in values[:limit].tolist()]
     return ", ".join(found) + (f", ... ({values.size} different ones)" if values.size > limit else "")
-
-
-def _check_finite(name: str, array: NDArray[Any]) -> None:
-    for start in range(0, array.shape[0], CHUNK):
-        finite = np.isfinite(array[start : start + CHUNK])
-        if not finite.all():
-            place = np.argwhere(~finite)[0]
-            value = array[start : start + CHUNK][tuple(place)]
-            place[0] += start
-            raise ConfigurationError(
-                f"{name}{place.tolist()} is {value}; expected finite numbers. Impute or drop such examples first."
-            )
-
-
-def _widened(features: NDArray[Any], axis: int) -> Iterator[NDArray[np.float64]]:
-    """Yield slices along an axis as float64, a limited number of rows or columns at a time."""
-    step = features.shape[axis] if features.dtype == np.float64 else CHUNK
-    for start in range(0, features.shape[axis], step):
-        block = features[start : start + step] if axis == 0 else features[:, start : start + step]
-        yield block.astype(np.float64, copy=False)
 
 
 def _top(matrix: NDArray[np.float64]) -> float:

@@ -3,26 +3,83 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.dual_averaging import Retrieval
+from flwr_fco.objectives.design import LinearData
 from flwr_fco.parameters import Layout, Vector
+from flwr_fco.work import FirstOrder
 
-__all__ = ["Batch", "DualAveragingKernel", "Objective"]
+__all__ = ["Batch", "Line", "Objective", "batch_sizes", "shuffled_epochs"]
 
-#: Row numbers of a minibatch; None stands for all rows.
-Batch = NDArray[np.int64] | None
+#: What a stochastic gradient is taken on: whatever the objective's own `batches` yields. None stands for all examples.
+Batch = Any
+
+#: Methods that go without saying from others. A subclass that overrides one of the latter and not the former would be
+#: bypassed by what it inherits.
+_DERIVED = {
+    "value_and_gradient": ("value", "gradient", "add_gradient"),
+    "hessian_product": ("gradient", "add_gradient", "value_and_gradient"),
+    "along": ("value", "gradient", "add_gradient", "value_and_gradient"),
+    "linear_data": ("value", "gradient", "add_gradient", "value_and_gradient", "batches"),
+}
+
+
+class Line(ABC):
+    """F_m along a line: values, slopes and gradients at w + a direction.
+
+    Returned by :meth:`Objective.along`. It keeps what the examples contribute at `w` and along `direction` (for a
+    linear model their margins), so that trying another step size needs no new pass over the features.
+    """
+
+    @abstractmethod
+    def __call__(self, step: float) -> tuple[float, float]:
+        """Return F_m and its derivative with respect to the step size, at w + step * direction.
+
+        Parameters
+        ----------
+        step : float
+        """
+
+    @abstractmethod
+    def gradient(self, step: float, out: Vector | None = None) -> Vector:
+        """Return the full gradient at w + step * direction.
+
+        Parameters
+        ----------
+        step : float
+        out : ndarray of float64, shape (layout.size,), optional
+            Where to write the result.
+        """
+
+    @abstractmethod
+    def turn(self, step: float, direction: Vector) -> Line:
+        """Return the line that starts at w + step * direction of this one and goes along another direction.
+
+        Parameters
+        ----------
+        step : float
+        direction : ndarray of float64, shape (layout.size,)
+        """
 
 
 class Objective(ABC):
     """A smooth loss F_m(w), a mean over the client's examples, on flat float64 vectors.
 
-    Subclasses set :attr:`layout` and :attr:`num_examples` and implement :meth:`value` and :meth:`gradient`.
-    A saddle-point objective returns the operator (grad_x f, -grad_y f) from :meth:`gradient`.
+    Subclasses set :attr:`layout` and :attr:`num_examples` and implement :meth:`value` and :meth:`gradient`. A
+    saddle-point objective returns the operator (grad_x f, -grad_y f) from :meth:`gradient`.
+
+    A subclass is always taken at its word. If it overrides :meth:`gradient`, then the faster methods that it inherits
+    and does not override itself (:meth:`add_gradient`, :meth:`value_and_gradient`, :meth:`hessian_product`,
+    :meth:`along`, :meth:`linear_data`) are replaced by this class's own, which use the new gradient or say that they do
+    not know. If it overrides :meth:`add_gradient` alone, then :meth:`gradient` is made of it. Overriding
+    :meth:`value`, :meth:`value_and_gradient` or :meth:`batches` replaces what those go into in the same way. Bounds
+    (:meth:`lipschitz`, :meth:`strong_convexity`) stay: override them with a loss of another shape.
 
     Attributes
     ----------
@@ -30,14 +87,48 @@ class Objective(ABC):
         The model's arrays. The regularizer's default is all but the intercept.
     num_examples : int
         Number of the client's examples: its weight in the pooled empirical risk.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> class Distance(Objective):
+    ...     def __init__(self, points):
+    ...         self.points, self.num_examples = points, len(points)
+    ...         self.layout = Layout.from_arrays({"center": points[0]})
+    ...     def value(self, w):
+    ...         return 0.5 * float(np.square(self.points - w).sum(axis=1).mean())
+    ...     def gradient(self, w, batch=None, out=None):
+    ...         rows = self.points if batch is None else self.points[batch]
+    ...         return np.subtract(w, rows.mean(axis=0), out=out)
+    >>> objective = Distance(np.array([[0.0, 0.0], [2.0, 4.0]]))
+    >>> objective.value_and_gradient(np.zeros(2))
+    (5.0, array([-1., -2.]))
     """
 
     layout: Layout
     num_examples: int
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        """Replace the inherited methods that would bypass what this class overrides."""
+        super().__init_subclass__(**options)
+        place = {name: _place(cls, name) for name in (*_DERIVED, "value", "gradient", "add_gradient", "batches")}
+        for name, sources in _DERIVED.items():
+            if min(place[source] for source in sources) < place[name]:
+                setattr(cls, name, vars(Objective)[name])
+        # Each of these two is made of the other as this class has it, not as a subclass may have it: `super()` works.
+        if place["gradient"] < place["add_gradient"]:
+            cls.add_gradient = _adding(cls.gradient)  # type: ignore[method-assign]
+        elif place["add_gradient"] < place["gradient"]:
+            cls.gradient = _from_zeros(cls.add_gradient)  # type: ignore[method-assign]
+
     @abstractmethod
     def value(self, w: Vector) -> float:
-        """Return F_m(w), the mean over all examples."""
+        """Return F_m(w), the mean over all examples.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        """
 
     @abstractmethod
     def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
@@ -46,73 +137,82 @@ class Objective(ABC):
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64, optional
-            Rows; all by default.
+        batch : optional
+            One of those that :meth:`batches` yields; all examples by default.
         out : ndarray, optional
             Where to write the result; must not be `w`.
         """
 
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times the gradient to `out` in place; fused where a subclass can do it in one pass."""
+        """Add scale times the gradient to `out` in place; fused where a subclass can do it in one pass.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch
+            One of those that :meth:`batches` yields; None for all examples.
+        scale : float
+            Usually minus the step size.
+        out : ndarray of float64, shape (layout.size,)
+        """
         out += scale * self.gradient(w, batch)
 
-    def minibatches(
-        self,
-        rng: np.random.Generator,
-        batch_size: int | None,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-    ) -> Iterator[Batch]:
-        """Yield the row numbers of each minibatch: shuffled epochs, the last partial batch kept.
+    def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
+        """Return the mean over a batch and its gradient; in one pass over the data where a subclass can.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : optional
+            One of those that :meth:`batches` yields; all examples by default.
+        out : ndarray, optional
+            Where to write the gradient; must not be `w`.
+
+        Raises
+        ------
+        ConfigurationError
+            If the value on a batch is not known.
+        """
+        if batch is not None:
+            self._does_not_know("its value on a batch", "ask for that of all examples (batch=None)")
+        return self.value(w), self.gradient(w, None, out)
+
+    def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
+        """Yield what each stochastic gradient of a round is taken on: shuffled epochs, the last partial batch kept.
+
+        Here batches are row numbers. An objective that overrides this yields whatever its own :meth:`gradient` takes: a
+        draw of noise, a tensor. Nobody else looks into a batch.
 
         Parameters
         ----------
         rng : numpy.random.Generator
-            One permutation is drawn from it per epoch.
-        batch_size : int or None
-            None: every step uses all rows, nothing is drawn.
-        epochs : int, optional
-            Number of passes over the data.
-        steps : int, optional
-            Number of minibatches, from as many shuffled epochs as it takes. Exactly one of `epochs` and `steps`.
-        """
-        for order in self.orders(rng, batch_size, epochs=epochs, steps=steps):
-            if order is None or batch_size is None:
-                yield None
-            else:
-                for start in range(0, order.size, batch_size):
-                    yield order[start : start + batch_size]
+            One permutation is drawn from it per epoch; with full batches nothing is drawn.
+        work : FirstOrder
+            How many steps or epochs, in batches of what size. A batch size of None means all examples: None is yielded.
+        per_step : int, default 1
+            Batches that a step takes, 2 for extragradient methods. An epoch counts batches, rounded up to whole steps.
 
-    def orders(
-        self,
-        rng: np.random.Generator,
-        batch_size: int | None,
-        *,
-        epochs: int | None = None,
-        steps: int | None = None,
-    ) -> Iterator[Batch]:
-        """Yield the order of the rows in each epoch, the last one cut to the steps that are left.
-
-        Parameters
-        ----------
-        rng, batch_size, epochs, steps
-            As in :meth:`minibatches`, which cuts the orders into minibatches. None stands for a step on all rows.
+        Examples
+        --------
+        >>> from flwr_fco.objectives import LeastSquares
+        >>> objective = LeastSquares(np.eye(5), np.ones(5))
+        >>> [len(rows) for rows in objective.batches(np.random.default_rng(0), FirstOrder(epochs=1, batch_size=2))]
+        [2, 2, 1]
         """
-        if (epochs is None) == (steps is None):
-            raise ConfigurationError(f"give exactly one of epochs and steps, got epochs={epochs} and steps={steps}")
-        if batch_size is not None and batch_size < 1:
-            raise ConfigurationError(f"batch_size={batch_size}; expected a positive number or None for full batches")
-        per_epoch = 1 if batch_size is None else -(-self.num_examples // batch_size)
-        remaining = steps if epochs is None else epochs * per_epoch
-        assert remaining is not None
-        while remaining > 0:
-            if batch_size is None:
+        if work.batch_size is None:
+            for _ in range(work.num_draws(self.num_examples, per_step)):
                 yield None
-            else:
-                order = rng.permutation(self.num_examples)
-                yield order if remaining >= per_epoch else order[: remaining * batch_size]
-            remaining -= per_epoch
+            return
+        for order in shuffled_epochs(self.num_examples, rng, work, per_step):
+            for start in range(0, order.size, work.batch_size):
+                yield order[start : start + work.batch_size]
+
+    def linear_data(self) -> LinearData | None:
+        """Return what the objective is, if it is a mean of losses of linear predictions; None if it is not.
+
+        Local solvers choose compiled loops by it, which then do not call the objective's methods.
+        """
+        return None
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return a Lipschitz constant of the gradient.
@@ -121,50 +221,164 @@ class Objective(ABC):
         ----------
         norm : {"l2", "l1"}
             ``"l2"``: ||grad(u) - grad(v)||_2 <= L ||u - v||_2. ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
         """
-        raise ConfigurationError(f"{type(self).__name__} does not know its Lipschitz constant; give the rates by hand")
+        self._does_not_know("its Lipschitz constant", "give the rates by hand")
 
-    def metrics(self, w: Vector) -> dict[str, float]:
-        """Return what evaluation should report, as Python numbers; at least the loss."""
-        return {"loss": self.value(w)}
+    def strong_convexity(self) -> float:
+        """Return mu >= 0 with <grad(u) - grad(v), u - v> >= mu ||u - v||^2 for all u and v.
 
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
+        """
+        self._does_not_know("its strong convexity", "give it by hand; 0 is right for every convex loss")
 
-class DualAveragingKernel(ABC):
-    """Mixin of objectives that run a whole epoch of local dual averaging in one compiled call.
-
-    Only worth its code where a step is so cheap that calling it costs as much.
-    """
-
-    @abstractmethod
-    def dual_averaging_epoch(
-        self,
-        order: NDArray[np.int64],
-        batch_size: int,
-        retrieval: Retrieval,
-        elapsed: float,
-        client_lr: float,
-        shift: Vector,
-        dual: Vector,
-    ) -> int:
-        """Take the steps of local dual averaging over these minibatches, as ``client_apps`` takes them one by one.
+    def hessian_product(self, w: Vector, v: Vector) -> Vector:
+        """Return the Hessian over all examples at `w` times `v`.
 
         Parameters
         ----------
-        order : ndarray of int64
-            Row numbers, cut into minibatches from the front.
-        batch_size : int
-        retrieval : Retrieval
-            What retrieve is.
-        elapsed : float
-            The weight of psi at the first step.
-        client_lr : float
-        shift : ndarray of float64, shape (layout.size,) or (0,)
-            Subtracted from the dual in each step: client_lr times a tracker.
-        dual : ndarray of float64, shape (layout.size,)
-            Changed in place.
+        w, v : ndarray of float64, shape (layout.size,)
 
-        Returns
-        -------
-        int
-            The number of steps.
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
         """
+        self._does_not_know("its Hessian", "choose a method that takes gradients only")
+
+    def along(self, w: Vector, direction: Vector) -> Line:
+        """Return F_m along a line, for a line search that costs no new pass over the features.
+
+        Parameters
+        ----------
+        w, direction : ndarray of float64, shape (layout.size,)
+            Not kept: both may change afterwards.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
+        """
+        self._does_not_know("its values along a line", "call value_and_gradient at each trial point")
+
+    def buffers(self) -> dict[str, NDArray[Any]]:
+        """Return the arrays of the model that are not optimised (counters, running statistics), by name."""
+        return {}
+
+    def load_buffers(self, buffers: Mapping[str, NDArray[Any]]) -> None:
+        """Set the arrays of the model that are not optimised.
+
+        Parameters
+        ----------
+        buffers : mapping of str to ndarray
+            All of them, under the names of :meth:`buffers`.
+
+        Raises
+        ------
+        ConfigurationError
+            If names are missing or unknown: an objective without buffers takes an empty mapping only.
+        """
+        if buffers:
+            raise ConfigurationError(
+                f"the model has arrays besides the optimised ones, {sorted(buffers)}; {type(self).__name__} has none. "
+                "Leave them out of the initial arrays"
+            )
+
+    def metrics(self, w: Vector) -> dict[str, float]:
+        """Return what evaluation should report, as Python numbers; at least the loss.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        """
+        return {"loss": self.value(w)}
+
+    def _does_not_know(self, what: str, instead: str) -> NoReturn:
+        raise ConfigurationError(f"{type(self).__name__} does not know {what}; {instead}")
+
+
+def shuffled_epochs(
+    num_examples: int, rng: np.random.Generator, work: FirstOrder, per_step: int = 1
+) -> Iterator[NDArray[np.int64]]:
+    """Yield the order of the rows in each epoch, the last one cut to the batches that are left.
+
+    Parameters
+    ----------
+    num_examples : int
+    rng : numpy.random.Generator
+        One permutation is drawn from it per epoch.
+    work : FirstOrder
+        With a batch size.
+    per_step : int, default 1
+        Batches that a step takes.
+
+    Examples
+    --------
+    >>> work = FirstOrder(steps=3, batch_size=2)
+    >>> [order.size for order in shuffled_epochs(4, np.random.default_rng(0), work)]
+    [4, 2]
+    """
+    assert work.batch_size is not None
+    per_epoch = -(-num_examples // work.batch_size)
+    remaining = work.num_draws(num_examples, per_step)
+    while remaining > 0:
+        order = rng.permutation(num_examples)
+        yield order if remaining >= per_epoch else order[: remaining * work.batch_size]
+        remaining -= per_epoch
+
+
+def batch_sizes(num_examples: int, work: FirstOrder, per_step: int = 1) -> list[int]:
+    """Return the sizes of a round's batches, for objectives that draw fresh examples.
+
+    Parameters
+    ----------
+    num_examples : int
+        What counts as an epoch.
+    work : FirstOrder
+        With a batch size.
+    per_step : int, default 1
+        Batches that a step takes.
+
+    Examples
+    --------
+    >>> batch_sizes(5, FirstOrder(steps=4, batch_size=2))
+    [2, 2, 1, 2]
+    """
+    assert work.batch_size is not None
+    count, rest = divmod(num_examples, work.batch_size)
+    epoch = [work.batch_size] * count + [rest] * (rest > 0)
+    draws = work.num_draws(num_examples, per_step)
+    return (epoch * -(-draws // len(epoch)))[:draws]
+
+
+def _place(cls: type, name: str) -> int:
+    """Return how far up the classes the one is that a method comes from."""
+    return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
+
+
+def _adding(gradient: Callable[..., Vector]) -> Callable[..., None]:
+    @wraps(Objective.add_gradient)
+    def add_gradient(self: Objective, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        out += scale * gradient(self, w, batch)
+
+    return add_gradient
+
+
+def _from_zeros(add_gradient: Callable[..., None]) -> Callable[..., Vector]:
+    @wraps(Objective.gradient, updated=())
+    def gradient(self: Objective, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
+        if out is None:
+            out = np.zeros(self.layout.size)
+        else:
+            out[:] = 0.0
+        add_gradient(self, w, batch, 1.0, out)
+        return out
+
+    return gradient

@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.dual_averaging import Retrieval, dual_averaging
-from flwr_fco.kernels.losses import add_least_squares_gradient, margins
-from flwr_fco.objectives._linear import LinearModel, as_features, as_targets
-from flwr_fco.objectives.base import Batch, DualAveragingKernel
+from flwr_fco.kernels.losses import add_least_squares_gradient
+from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
+from flwr_fco.objectives.base import Batch
+from flwr_fco.objectives.design import Design
 from flwr_fco.parameters import Vector
 
 __all__ = ["LeastSquares", "TraceRegression"]
 
 
-class _SquaredLoss(LinearModel, DualAveragingKernel):
+class _SquaredLoss(LinearModel):
     """scale * mean (prediction - target)^2 + l2/2 ||coefficients||^2."""
 
+    _link = "identity"
     targets: Vector
     scale: float
 
@@ -29,54 +31,28 @@ class _SquaredLoss(LinearModel, DualAveragingKernel):
                 f"scale={scale!r}; expected a positive number: 1.0 for mean squares, 0.5 for scikit-learn's convention"
             )
         self.scale = float(scale)
-        self.targets = as_targets("targets", targets, self.num_examples)
+        self.targets = self._targets = as_targets("targets", targets, self.num_examples)
         self._factor = 2.0 * self.scale
         # One number for both norms: the loss is quadratic, its second derivative constant.
         self._curvature = (self._factor, self._factor)
 
-    def value(self, w: Vector) -> float:
-        """Return F_m(w), the mean over all examples plus the l2 term.
+    def _mean_loss(self, scores: Scores) -> float:
+        residuals = scores - self.targets
+        return self.scale * float(residuals @ residuals) / self.num_examples
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
+    def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
+        scores -= targets
+        total = self.scale * float(scores @ scores)
+        scores *= weight * self._factor
+        return total
 
-        Returns
-        -------
-        float
-        """
-        residuals = self.predict(w) - self.targets
-        return self.scale * float(residuals @ residuals) / self.num_examples + self._l2_value(w)
+    def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+        return (weight * self._factor) * change
 
-    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64 or None
-            Rows; None for all.
-        scale : float
-            Usually minus the step size.
-        out : ndarray of float64, shape (layout.size,)
-        """
-        rows = self._rows if batch is None else batch
-        add_least_squares_gradient(self.features, self.targets, rows, w, self._factor * scale, self.l2 * scale, out)
-
-    def dual_averaging_epoch(
-        self,
-        order: NDArray[np.int64],
-        batch_size: int,
-        retrieval: Retrieval,
-        elapsed: float,
-        client_lr: float,
-        shift: Vector,
-        dual: Vector,
-    ) -> int:
-        """Run local dual averaging over an epoch in one kernel call; see the base class."""
-        data = (False, self.features, self.targets, order, batch_size)
-        steps: int = dual_averaging(*data, *retrieval, elapsed, client_lr, self._factor, self.l2, shift, dual)
-        return steps
+    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        rows = self.design.rows if batch is None else batch
+        factor, shrinkage = self._factor * scale, self.l2 * scale
+        add_least_squares_gradient(self.design.matrix, self.targets, rows, w, factor, shrinkage, out)
 
     def predict(self, w: Vector) -> Vector:
         """Return the predictions on the client's examples.
@@ -89,8 +65,7 @@ class _SquaredLoss(LinearModel, DualAveragingKernel):
         -------
         ndarray of float64, shape (num_examples,)
         """
-        self._check(w)
-        return np.asarray(margins(self.features, self._rows, w))
+        return self._scores(w)
 
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return the loss, the mean squared error and R^2.
@@ -158,8 +133,8 @@ class LeastSquares(_SquaredLoss):
         intercept: bool = True,
         l2: float = 0.0,
     ) -> None:
-        rows = as_features("features", features, 2)
-        self._set_data(rows, (rows.shape[1],), (1,) if intercept else None, l2)
+        design = Design.of(features)
+        self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
         self._set_targets(targets, scale)
 
 
@@ -210,7 +185,6 @@ class TraceRegression(_SquaredLoss):
         intercept: bool = True,
         l2: float = 0.0,
     ) -> None:
-        stack = as_features("matrices", matrices, 3)
-        n, rows, columns = stack.shape
-        self._set_data(stack.reshape(n, rows * columns), (rows, columns), (1,) if intercept else None, l2)
+        stack = np.asarray(matrices)
+        self._set_data(Design.of(stack, "matrices", 3), stack.shape[1:], intercept=intercept, l2=l2)
         self._set_targets(targets, scale)

@@ -6,19 +6,24 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import logsumexp
+from scipy.special import expit, logsumexp, softmax
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.dual_averaging import Retrieval, dual_averaging
-from flwr_fco.kernels.losses import add_logistic_gradient, add_multinomial_gradient, margins
-from flwr_fco.objectives._linear import CHUNK, LinearModel, as_features, as_labels, examples_of
-from flwr_fco.objectives.base import Batch, DualAveragingKernel
+from flwr_fco.kernels.losses import (
+    add_logistic_gradient,
+    add_multinomial_gradient,
+    logistic_slopes,
+    softmax_slopes,
+)
+from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, examples_of
+from flwr_fco.objectives.base import Batch
+from flwr_fco.objectives.design import Design
 from flwr_fco.parameters import Vector
 
 __all__ = ["Logistic", "MultinomialLogistic"]
 
 
-class Logistic(LinearModel, DualAveragingKernel):
+class Logistic(LinearModel):
     """Logistic regression: F(w, b) = mean_i log(1 + exp(-s_i (<x_i, w> + b))) + l2/2 ||w||^2, s_i = -1 or +1.
 
     Parameters
@@ -52,11 +57,12 @@ class Logistic(LinearModel, DualAveragingKernel):
     (0.693147, array([-0.5,  0. ]))
     """
 
+    _link = "logistic"
     _curvature = (0.25, 0.25)
 
     def __init__(self, features: ArrayLike, labels: ArrayLike, *, intercept: bool = True, l2: float = 0.0) -> None:
-        rows = as_features("features", features, 2)
-        self._set_data(rows, (rows.shape[1],), (1,) if intercept else None, l2)
+        design = Design.of(features)
+        self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
         self.labels = as_labels("labels", labels, self.num_examples)
         found = np.unique(self.labels)
         if np.isin(found, (0, 1)).all():
@@ -68,53 +74,20 @@ class Logistic(LinearModel, DualAveragingKernel):
                 f"labels hold {examples_of(found)}; expected 0 and 1, or -1 and +1. "
                 "For more classes use MultinomialLogistic; for names, encode them first (the same way on every client)."
             )
-        self._signs = np.where(self.labels == 1, 1.0, -1.0)
+        self._targets = np.where(self.labels == 1, 1.0, -1.0)
 
-    def value(self, w: Vector) -> float:
-        """Return F_m(w), the mean over all examples plus the l2 term.
+    def _mean_loss(self, scores: Scores) -> float:
+        return float(np.logaddexp(0.0, -self._targets * scores).mean())
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
+    def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
+        return float(logistic_slopes(scores, targets, weight))
 
-        Returns
-        -------
-        float
-        """
-        return self._value(w, self.margins(w))
+    def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+        return np.asarray(weight * expit(scores) * expit(-scores) * change)
 
-    def _value(self, w: Vector, scores: Vector) -> float:
-        return float(np.logaddexp(0.0, -self._signs * scores).mean()) + self._l2_value(w)
-
-    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64 or None
-            Rows; None for all.
-        scale : float
-            Usually minus the step size.
-        out : ndarray of float64, shape (layout.size,)
-        """
-        rows = self._rows if batch is None else batch
-        add_logistic_gradient(self.features, self._signs, rows, w, scale, self.l2 * scale, out)
-
-    def dual_averaging_epoch(
-        self,
-        order: NDArray[np.int64],
-        batch_size: int,
-        retrieval: Retrieval,
-        elapsed: float,
-        client_lr: float,
-        shift: Vector,
-        dual: Vector,
-    ) -> int:
-        """Run local dual averaging over an epoch in one kernel call; see the base class."""
-        data = (True, self.features, self._signs, order, batch_size)
-        steps: int = dual_averaging(*data, *retrieval, elapsed, client_lr, 1.0, self.l2, shift, dual)
-        return steps
+    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        rows = self.design.rows if batch is None else batch
+        add_logistic_gradient(self.design.matrix, self._targets, rows, w, scale, self.l2 * scale, out)
 
     def margins(self, w: Vector) -> Vector:
         """Return <x_i, w> + b: the log odds of label 1.
@@ -127,8 +100,7 @@ class Logistic(LinearModel, DualAveragingKernel):
         -------
         ndarray of float64, shape (num_examples,)
         """
-        self._check(w)
-        return np.asarray(margins(self.features, self._rows, w))
+        return self._scores(w)
 
     def predict(self, w: Vector) -> NDArray[Any]:
         """Return the more likely label of each of the client's examples, in the coding of `labels`.
@@ -157,7 +129,8 @@ class Logistic(LinearModel, DualAveragingKernel):
             ``loss``: :meth:`value`. ``accuracy``: the share of the examples whose label :meth:`predict` finds.
         """
         scores = self.margins(w)
-        return {"loss": self._value(w, scores), "accuracy": float(((scores > 0.0) == (self._signs > 0.0)).mean())}
+        loss = self._mean_loss(scores) + self._l2_value(w)
+        return {"loss": loss, "accuracy": float(((scores > 0.0) == (self._targets > 0.0)).mean())}
 
 
 class MultinomialLogistic(LinearModel):
@@ -202,6 +175,7 @@ class MultinomialLogistic(LinearModel):
 
     # diag(p) - pp' has norm at most 1/2 (two classes at 1/2 each) and entries at most 1/4.
     _curvature = (0.5, 0.25)
+    _link = "softmax"
 
     def __init__(
         self,
@@ -212,43 +186,29 @@ class MultinomialLogistic(LinearModel):
         intercept: bool = True,
         l2: float = 0.0,
     ) -> None:
-        rows = as_features("features", features, 2)
-        given = as_labels("labels", labels, rows.shape[0])
+        design = Design.of(features)
+        given = as_labels("labels", labels, design.shape[0])
         self.num_classes = _count_classes(given, num_classes)
-        self._set_data(rows, (rows.shape[1], self.num_classes), (self.num_classes,) if intercept else None, l2)
-        self.labels = np.ascontiguousarray(given, dtype=np.int64)
+        shape = (design.shape[1], self.num_classes)
+        self._set_data(design, shape, intercept=intercept, l2=l2, num_outputs=self.num_classes)
+        self.labels = self._targets = np.ascontiguousarray(given, dtype=np.int64)
 
-    def value(self, w: Vector) -> float:
-        """Return F_m(w), the mean over all examples plus the l2 term.
+    def _mean_loss(self, scores: Scores) -> float:
+        return float((logsumexp(scores, axis=1) - scores[self.design.rows, self.labels]).mean())
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
+    def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
+        return float(softmax_slopes(scores, targets, weight))
 
-        Returns
-        -------
-        float
-        """
-        return self._value(w, self.margins(w))
+    def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+        chances = softmax(scores, axis=1)
+        centred = change - (chances * change).sum(axis=1, keepdims=True)
+        return np.asarray(weight * chances * centred)
 
-    def _value(self, w: Vector, scores: NDArray[np.float64]) -> float:
-        losses = logsumexp(scores, axis=1) - scores[self._rows, self.labels]
-        return float(losses.mean()) + self._l2_value(w)
-
-    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64 or None
-            Rows; None for all.
-        scale : float
-            Usually minus the step size.
-        out : ndarray of float64, shape (layout.size,)
-        """
-        rows = self._rows if batch is None else batch
-        add_multinomial_gradient(self.features, self.labels, rows, w, self.num_classes, scale, self.l2 * scale, out)
+    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        rows = self.design.rows if batch is None else batch
+        add_multinomial_gradient(
+            self.design.matrix, self.labels, rows, w, self.num_classes, scale, self.l2 * scale, out
+        )
 
     def margins(self, w: Vector) -> NDArray[np.float64]:
         """Return W' x_i + b, the unnormalised log probabilities.
@@ -261,15 +221,7 @@ class MultinomialLogistic(LinearModel):
         -------
         ndarray of float64, shape (num_examples, num_classes)
         """
-        self._check(w)
-        coefficients = w[: self._num_coefficients].reshape(-1, self.num_classes)
-        scores = np.empty((self.num_examples, self.num_classes))
-        for start in range(0, self.num_examples, CHUNK):
-            block = self.features[start : start + CHUNK].astype(np.float64, copy=False)
-            np.matmul(block, coefficients, out=scores[start : start + CHUNK])
-        if self.intercept:
-            scores += w[self._num_coefficients :]
-        return scores
+        return self._scores(w)
 
     def predict(self, w: Vector) -> NDArray[np.int64]:
         """Return the most likely class of each of the client's examples.
@@ -298,7 +250,7 @@ class MultinomialLogistic(LinearModel):
         """
         scores = self.margins(w)
         return {
-            "loss": self._value(w, scores),
+            "loss": self._mean_loss(scores) + self._l2_value(w),
             "accuracy": float((scores.argmax(axis=1) == self.labels).mean()),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flwr_fco.client_apps.local import compiled_epoch
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.randomness import random_generator
@@ -33,10 +34,13 @@ def warmup() -> None:
             w = np.zeros(objective.layout.size)
             objective.value(w)
             objective.gradient(w)
+            objective.value_and_gradient(w)
             objective.gradient(w, np.array([0, 2]))
     w = np.zeros(3)
     for regularizer in (Zero(), L1(0.1), L1(0.1, weights=np.ones(3)), L1(0.1, bound=1.0), ElasticNet(0.1), L1Ball(1.0)):
         regularizer.value(regularizer.prox(w, 1.0))
     order = random_generator(0, 1, 0).permutation(3)
-    for single in (LeastSquares(np.eye(3), np.ones(3)), Logistic(np.eye(3), np.array([0, 1, 0]))):
-        single.dual_averaging_epoch(order, 2, Retrieval(), 0.0, 0.1, NOTHING, np.zeros(4))
+    for objective in (LeastSquares(np.eye(3), np.ones(3)), Logistic(np.eye(3), np.array([0, 1, 0]))):
+        data = objective.linear_data()
+        assert data is not None
+        compiled_epoch(data, order, 2, Retrieval(), 0.0, 0.1, NOTHING, np.zeros(4))

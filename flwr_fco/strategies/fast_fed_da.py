@@ -52,7 +52,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Option, Uplink
-from flwr_fco.quadratic import Geometry, accumulated, bao_point, liang_point
+from flwr_fco.quadratic_models import Geometry, accumulated, bao_point, liang_point
 from flwr_fco.strategies.base import CompositeOptions, ConfigRecord, Grid, mean_increment
 from flwr_fco.strategies.decentralized import GraphStrategy
 from flwr_fco.topology import Topology

@@ -1,0 +1,275 @@
+"""The design matrix of a linear model: rows are examples, columns are features.
+
+Everything that the package does with the features of a linear model goes through :class:`Design`, so that there is one
+place that knows how they are stored. Vectors are flat, as in the rest of the package: the coefficients in C order, one
+column an output, then one intercept an output if the model has intercepts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import add_rows, margins
+from flwr_fco.parameters import Vector
+
+__all__ = ["Design", "LinearData", "check_finite"]
+
+#: Rows or columns that are widened to float64 at a time.
+CHUNK = 4096
+#: Bytes of the rows that are in work at a time where they are read twice: they stay in the cache in between.
+BLOCK = 2**20
+#: Fewer rows make a poor matrix product.
+SMALLEST_BLOCK = 64
+
+Rows = NDArray[np.int64]
+
+
+class Design:
+    """A dense matrix of features.
+
+    Parameters
+    ----------
+    matrix : ndarray of float64 or float32, shape (n, d), C-contiguous
+        Finite numbers; :meth:`of` checks what a user passes.
+
+    Attributes
+    ----------
+    matrix : ndarray
+        As given.
+    shape : tuple of int
+        (n, d).
+    rows : ndarray of int64, shape (n,)
+        All row numbers.
+
+    Examples
+    --------
+    >>> design = Design.of([[1.0, 0.0], [0.0, 2.0]])
+    >>> design.predict(np.array([1.0, 3.0, 0.5]))
+    array([1.5, 6.5])
+    """
+
+    def __init__(self, matrix: NDArray[Any]) -> None:
+        self.matrix = matrix
+        self.shape: tuple[int, int] = matrix.shape
+        self.rows: Rows = np.arange(matrix.shape[0])
+
+    @classmethod
+    def of(cls, features: ArrayLike, name: str = "features", ndim: int = 2) -> Design:
+        """Return the design matrix of what a user passes, the same memory where that is possible.
+
+        Parameters
+        ----------
+        features : array-like, shape (n, ...)
+            float32 and float64 are used as they are, other dtypes and orders are converted once.
+        name : str, default "features"
+            For error messages.
+        ndim : {2, 3}, default 2
+            Dimensions that are expected; each example is flattened in C order.
+
+        Raises
+        ------
+        ConfigurationError
+            If they are not finite numbers of such a shape, or there are none.
+        """
+        # asarray also turns a memory map into an ordinary view of it, which kernels accept faster.
+        array = np.asarray(features)
+        if array.dtype.kind not in "fiub":
+            raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
+        if array.ndim != ndim:
+            wanted = "(examples, features)" if ndim == 2 else "(examples, rows, columns)"
+            raise ConfigurationError(f"{name} have shape {array.shape}; expected {wanted}. Reshape them first.")
+        if 0 in array.shape:
+            raise ConfigurationError(
+                f"{name} have shape {array.shape}; expected at least one example and one feature. "
+                "A client without data should not take part."
+            )
+        # A byte order or a precision of its own is converted once, here.
+        dtype = np.dtype(np.float32) if array.dtype == np.float32 else np.dtype(np.float64)
+        array = np.require(array, dtype, ["C", "A"])
+        check_finite(name, array)
+        return cls(array if ndim == 2 else array.reshape(array.shape[0], -1))
+
+    def predict(self, w: Vector, rows: Rows | None = None, num_outputs: int = 1) -> NDArray[np.float64]:
+        """Return x_i' W + b for the given rows.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (d * num_outputs,) or ((d + 1) * num_outputs,)
+            Without or with intercepts.
+        rows : ndarray of int64, shape (b,), optional
+            All by default.
+        num_outputs : int, default 1
+
+        Returns
+        -------
+        ndarray of float64, shape (b,) or (b, num_outputs) if there are several outputs
+        """
+        if num_outputs == 1:
+            return np.asarray(margins(self.matrix, self.rows if rows is None else rows, w))
+        size = self.shape[1] * num_outputs
+        coefficients, intercept = w[:size].reshape(-1, num_outputs), w[size:]
+        scores = np.empty((self.shape[0] if rows is None else rows.size, num_outputs))
+        for part, block in self.blocks(rows, CHUNK):
+            np.matmul(block, coefficients, out=scores[part])
+        if intercept.size:
+            scores += intercept
+        return scores
+
+    def add_rows(self, coefficients: NDArray[np.float64], out: Vector, rows: Rows | None = None) -> None:
+        """Add sum_i (x_i, 1) coefficients_i' to `out` in place.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64, shape (b,) or (b, num_outputs)
+            One row for each of `rows`.
+        out : ndarray of float64, shape (d * num_outputs,) or ((d + 1) * num_outputs,)
+            Without or with intercepts.
+        rows : ndarray of int64, shape (b,), optional
+            All by default.
+        """
+        if coefficients.ndim == 1:
+            add_rows(self.matrix, self.rows if rows is None else rows, coefficients, out)
+            return
+        size = self.shape[1] * coefficients.shape[1]
+        matrix = out[:size].reshape(self.shape[1], -1)
+        for part, block in self.blocks(rows, CHUNK):
+            matrix += block.T @ coefficients[part]
+        if out.size > size:
+            out[size:] += coefficients.sum(axis=0)
+
+    def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, NDArray[np.float64]]]:
+        """Yield a few rows at a time as float64, without a copy where they are that already.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (b,), optional
+            All by default.
+        size : int, optional
+            Rows at a time; by default as many as a processor's cache holds.
+
+        Yields
+        ------
+        slice
+            Which of `rows` these are.
+        ndarray of float64, shape (at most size, d)
+
+        Raises
+        ------
+        IndexError
+            If a row number is outside 0 .. n - 1.
+        """
+        n, d = self.shape
+        if rows is not None and rows.size and (int(rows.min()) < 0 or int(rows.max()) >= n):
+            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+        step = max(SMALLEST_BLOCK, BLOCK // (8 * d)) if size is None else size
+        count = n if rows is None else rows.size
+        for start in range(0, count, step):
+            part = slice(start, min(start + step, count))
+            block = self.matrix[part] if rows is None else self.matrix[rows[part]]
+            yield part, block.astype(np.float64, copy=False)
+
+    def gram(self, intercept: bool = False) -> NDArray[np.float64]:
+        """Return A'A, A being the matrix, with a column of ones for an intercept.
+
+        Parameters
+        ----------
+        intercept : bool, default False
+
+        Returns
+        -------
+        ndarray of float64, shape (d, d) or (d + 1, d + 1)
+        """
+        n, d = self.shape
+        gram = np.zeros((d + intercept, d + intercept))
+        for part in self._widened(axis=0):
+            gram[:d, :d] += part.T @ part
+            if intercept:
+                gram[:d, d] += part.sum(axis=0)
+        if intercept:
+            gram[d, :d] = gram[:d, d]
+            gram[d, d] = n
+        return gram
+
+    def gram_of_rows(self, intercept: bool = False) -> NDArray[np.float64]:
+        """Return AA', A being the matrix, with a column of ones for an intercept.
+
+        Parameters
+        ----------
+        intercept : bool, default False
+
+        Returns
+        -------
+        ndarray of float64, shape (n, n)
+        """
+        gram = np.full((self.shape[0], self.shape[0]), float(intercept))
+        for part in self._widened(axis=1):
+            gram += part @ part.T
+        return gram
+
+    def mean_squares(self) -> Vector:
+        """Return the mean square of each column, shape (d,)."""
+        return np.asarray(np.einsum("ij,ij->j", self.matrix, self.matrix, dtype=np.float64) / self.shape[0])
+
+    def support(self, rows: Rows | None = None) -> NDArray[np.int64]:
+        """Return the columns in which any of the rows is not zero, in ascending order.
+
+        Parameters
+        ----------
+        rows : ndarray of int64, shape (b,), optional
+            All by default.
+        """
+        return np.flatnonzero((self.matrix if rows is None else self.matrix[rows]).any(axis=0))
+
+    def _widened(self, axis: int) -> Iterator[NDArray[np.float64]]:
+        """Yield slices along an axis as float64, a limited number of rows or columns at a time."""
+        step = self.shape[axis] if self.matrix.dtype == np.float64 else CHUNK
+        for start in range(0, self.shape[axis], step):
+            block = self.matrix[start : start + step] if axis == 0 else self.matrix[:, start : start + step]
+            yield block.astype(np.float64, copy=False)
+
+
+class LinearData(NamedTuple):
+    """An objective that is linear in its data: factor * mean_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
+
+    Parameters
+    ----------
+    design : Design
+        The x_i.
+    link : {"identity", "logistic", "softmax"}
+        The loss of a prediction m: 1/2 (m - y)^2, log(1 + exp(-y m)), or the cross entropy of softmax(m).
+    targets : ndarray, shape (n,)
+        The y_i: numbers, signs -1.0 and +1.0, or classes as int64.
+    intercept : bool
+        Whether there is a b.
+    l2 : float
+        Strength of the ridge term, which leaves the intercept alone.
+    factor : float, default 1.0
+    num_outputs : int, default 1
+        Columns of W.
+    """
+
+    design: Design
+    link: Literal["identity", "logistic", "softmax"]
+    targets: NDArray[Any]
+    intercept: bool
+    l2: float
+    factor: float = 1.0
+    num_outputs: int = 1
+
+
+def check_finite(name: str, array: NDArray[Any]) -> None:
+    """Raise :class:`ConfigurationError`, with the place, if an array has a NaN or an infinity."""
+    for start in range(0, array.shape[0], CHUNK):
+        finite = np.isfinite(array[start : start + CHUNK])
+        if not finite.all():
+            place = np.argwhere(~finite)[0]
+            value = array[start : start + CHUNK][tuple(place)]
+            place[0] += start
+            raise ConfigurationError(
+                f"{name}{place.tolist()} is {value}; expected finite numbers. Impute or drop such examples first."
+            )
