@@ -1,6 +1,5 @@
 """Dual coordinate ascent for the hinge loss."""
 
-import numpy as np
 from numba import njit
 
 __all__ = ["hinge_epoch"]

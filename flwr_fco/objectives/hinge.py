@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives._linear import LinearModel, as_features, as_labels, examples_of
-from flwr_fco.objectives.base import Batch
-from flwr_fco.parameters import Vector
+from flwr_fco.objectives._linear import as_labels, examples_of
+from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.objectives.design import Design
+from flwr_fco.parameters import Layout, Vector
 
 __all__ = ["Hinge"]
 
 
-class Hinge(LinearModel):
+class Hinge(Objective):
     """A linear support vector machine: the mean hinge loss, plus l2/2 ||w||^2.
 
     F(w) = mean_i max(0, 1 - s_i <x_i, w>) + l2/2 ||w||^2 with signs s_i = -1 or +1. Strongly convex with modulus `l2`,
@@ -50,8 +52,12 @@ class Hinge(LinearModel):
     """
 
     def __init__(self, features: ArrayLike, labels: ArrayLike, *, l2: float = 0.0) -> None:
-        rows = as_features("features", features, 2)
-        self._set_data(rows, (rows.shape[1],), None, l2)
+        if not (math.isfinite(l2) and l2 >= 0.0):
+            raise ConfigurationError(f"l2={l2!r}; expected a finite number that is not negative")
+        self.design = Design.of(features)
+        self.layout = Layout.from_arrays({"coefficients": np.empty(self.design.shape[1])})
+        self.num_examples = self.design.shape[0]
+        self.l2 = float(l2)
         self.labels = as_labels("labels", labels, self.num_examples)
         found = np.unique(self.labels)
         if not (np.isin(found, (0, 1)).all() or np.isin(found, (-1, 1)).all()):
@@ -70,8 +76,7 @@ class Hinge(LinearModel):
         -------
         ndarray of float64, shape (num_examples,)
         """
-        self._check(w)
-        return np.asarray(self.features @ w, dtype=np.float64)
+        return self.design.predict(w)
 
     def value(self, w: Vector) -> float:
         """Return F_m(w), the mean over all examples plus the l2 term.
@@ -84,26 +89,29 @@ class Hinge(LinearModel):
         -------
         float
         """
-        return float(np.maximum(0.0, 1.0 - self.signs * self.margins(w)).mean()) + self._l2_value(w)
+        return float(np.maximum(0.0, 1.0 - self.signs * self.margins(w)).mean()) + 0.5 * self.l2 * float(w @ w)
 
-    def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times a subgradient to `out` in place; `out` may be `w`.
+    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
+        """Return a subgradient of the mean over a batch, plus l2 times the coefficients.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64 or None
-            Rows; None for all.
-        scale : float
-            Usually minus the step size.
-        out : ndarray of float64, shape (layout.size,)
+        batch : ndarray of int64, optional
+            Rows; all by default.
+        out : ndarray, optional
+            Where to write the result; must not be `w`.
+
+        Returns
+        -------
+        ndarray of float64, shape (layout.size,)
         """
-        features = self.features if batch is None else self.features[batch]
         signs = self.signs if batch is None else self.signs[batch]
-        active = signs * (features @ w) < 1.0
-        step = -scale / signs.size * (features.T @ (signs * active))
-        step += scale * self.l2 * w
-        out += step
+        slopes = np.where(signs * self.design.predict(w, batch) < 1.0, -signs / signs.size, 0.0)
+        out = np.zeros(self.layout.size) if out is None else out
+        np.multiply(w, self.l2, out=out)
+        self.design.add_rows(slopes, out, batch)
+        return out
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Raise: a gradient that jumps has no Lipschitz constant.
@@ -122,7 +130,7 @@ class Hinge(LinearModel):
         return self.l2
 
     def predict(self, w: Vector) -> NDArray[Any]:
-        """Return the label of each of the client's examples, in the coding of `labels`; at a margin of 0 the negative one.
+        """Return the label of each of the client's examples, in the coding of `labels`; at a margin of 0 the negative.
 
         Parameters
         ----------

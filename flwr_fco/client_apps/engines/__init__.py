@@ -20,7 +20,16 @@ from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.parameters import Vector
 from flwr_fco.work import Minimise
 
-__all__ = ["ENGINES", "Engine", "LocalProblem", "Minimum", "StoppingRule", "fastest_engine", "local_problem", "minimise"]
+__all__ = [
+    "ENGINES",
+    "Engine",
+    "LocalProblem",
+    "Minimum",
+    "StoppingRule",
+    "fastest_engine",
+    "local_problem",
+    "minimise",
+]
 
 Engine = Callable[[LocalProblem, Vector, StoppingRule], Minimum]
 

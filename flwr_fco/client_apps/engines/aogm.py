@@ -17,7 +17,9 @@ SHRINK = 0.5
 
 
 def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
-    """Minimise F by AOGM; x the points at which gradients are taken, y the points after a gradient step::
+    """Minimise F by AOGM.
+
+    Gradients are taken at the points x; y are the points after a gradient step::
 
         y+ <- x - tau grad F(x)             tau: first tau/delta, then times delta until F(y+) <= F(x) - tau/2 |grad|^2
         t+ <- (1 + sqrt(1 + 4 (tau/tau+) t^2)) / 2

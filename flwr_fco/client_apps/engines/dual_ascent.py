@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.client_apps.engines.problem import LocalProblem
 from flwr_fco.client_apps.engines.result import Minimum, StoppingRule
@@ -63,7 +66,7 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     if problem.penalty != 0.0 and problem.center is not None:
         anchor += problem.penalty * problem.center
     anchor /= modulus
-    features, signs = objective.features, objective.signs
+    features, signs = objective.design.matrix, objective.signs
     n = objective.num_examples
     scale = 1.0 / (modulus * n)
     squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
@@ -79,7 +82,10 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
             # Cheap passes over those that can still move, until they are as good as the last full pass asks.
             for _ in range(20):
                 free = np.flatnonzero((alpha > 0.0) & (alpha < 1.0))
-                if free.size in (0, n) or _pass(features, signs, squares, free, scale, alpha, theta, rng) < 0.1 * violation:
+                if (
+                    free.size in (0, n)
+                    or _pass(features, signs, squares, free, scale, alpha, theta, rng) < 0.1 * violation
+                ):
                     break
         # From alpha, without the rounding of many small moves.
         theta = anchor + scale * (features.T @ (alpha * signs))
@@ -96,5 +102,14 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     return Minimum(theta, rule.work.max_iterations, problem.evaluations, 0, float(violation), max(gap, 0.0), False)
 
 
-def _pass(features, signs, squares, which, scale, alpha, theta, rng):  # type: ignore[no-untyped-def]
+def _pass(
+    features: NDArray[Any],
+    signs: Vector,
+    squares: Vector,
+    which: NDArray[np.int64],
+    scale: float,
+    alpha: Vector,
+    theta: Vector,
+    rng: np.random.Generator,
+) -> float:
     return float(hinge_epoch(features, signs, squares, rng.permutation(which), scale, alpha, theta))

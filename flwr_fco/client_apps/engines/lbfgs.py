@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.client_apps.engines.line_search import backtrack
 from flwr_fco.client_apps.engines.problem import LocalProblem
@@ -43,7 +42,7 @@ def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
 
     def evaluate(theta: Vector) -> tuple[float, Vector]:
         nonlocal best, found
-        value, gradient = problem.value_and_gradient(theta, problem.image(theta))
+        value, gradient = problem.evaluate(theta)
         norm = float(np.linalg.norm(gradient))
         if best is None or norm < best[0]:
             best = norm, theta.copy(), gradient.copy()
@@ -60,7 +59,7 @@ def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
         # `fun` and `x` of SciPy's OptimizeResult; the energy is compared between steps, not between trials.
         value, theta = intermediate_result.fun, intermediate_result.x  # type: ignore[attr-defined]
         if rule.work.rule == "energy" and rule.settled(float(value)):
-            found = theta.copy(), problem.value_and_gradient(theta, problem.image(theta))[1]
+            found = theta.copy(), problem.evaluate(theta)[1]
             raise _Reached
 
     limit = rule.work.max_iterations
@@ -135,10 +134,6 @@ def preconditioned_lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRul
         curvature = float(step @ change)
         if curvature > 1e-14 * float(np.linalg.norm(step) * np.linalg.norm(change)):
             pairs.append((step, change, 1.0 / curvature))
-            scale = curvature / _energy(precondition(change), change)
+            scale = curvature / float(change @ precondition(change))
     reached = rule.reached(value, float(np.linalg.norm(gradient)))
     return rule.minimum(problem, theta, gradient, rule.work.max_iterations, reached)
-
-
-def _energy(v: NDArray[np.float64], w: NDArray[np.float64]) -> float:
-    return float(v @ w)
