@@ -25,7 +25,7 @@ def dual_fl(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` (the paper's averaged theta) and the numbers ``duality`` (nu), ``momentum`` (beta) and
+        With the vector ``primal`` (the averaged theta) and the numbers ``duality`` (nu), ``momentum`` (beta) and
         ``regularization`` (alpha, default 0).
     objective : Objective
     state : mapping or None
