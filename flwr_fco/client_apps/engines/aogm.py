@@ -14,6 +14,10 @@ __all__ = ["aogm"]
 
 #: Backtracking multiplies the step size by this, and divides by it once before every step (delta).
 SHRINK = 0.5
+#: How many times the rounding of F a decrease must be to say anything about the step size.
+INFORMATIVE = 100.0
+#: Below this step size there is nothing left to try.
+SMALLEST = 1e-30
 
 
 def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
@@ -46,8 +50,9 @@ def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     Notes
     -----
     Differs from the paper in: 1. restart and backtracking are combined by the ratio rule above, which the DualFL paper
-    does not say; 2. the decrease is asked for up to rounding, without which the step size collapses near the minimum;
-    3. the first step size tried is 1.
+    does not say; 2. where the decrease that is asked for drowns in the rounding of F, the step size is tried by
+    <grad F(y+), grad F(x)> >= 0 instead, which is the same for a quadratic: with F the step size would collapse or grow
+    without end; 3. the first step size tried is 1.
     """
     y, x = start.copy(), start.copy()
     image_y = problem.image(y)
@@ -67,7 +72,10 @@ def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
             y_next = x - tau * gradient
             image_next = image_x - tau * image_step
             value_next = problem.value(y_next, image_next)
-            if value_next <= value_x - 0.5 * tau * square + slack or tau * math.sqrt(square) < 1e-300:
+            if 0.5 * tau * square > INFORMATIVE * slack:
+                if value_next <= value_x - 0.5 * tau * square:
+                    break
+            elif problem.slope(y_next, image_next, gradient, image_step) >= 0.0 or tau < SMALLEST:
                 break
             tau *= SHRINK
         if rule.work.rule == "energy" and rule.settled(value_next):

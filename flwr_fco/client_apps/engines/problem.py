@@ -103,6 +103,10 @@ class LocalProblem:
         self._add_terms(theta, gradient)
         return value + self._terms_value(theta), gradient
 
+    def slope(self, theta: Vector, image: Image, direction: Vector, along: Image) -> float:
+        """Return the derivative of F at a point along a direction with the image `along`."""
+        return float(self.value_and_gradient(theta, image)[1] @ direction)
+
     def evaluate(self, theta: Vector) -> tuple[float, Vector]:
         """Return F and its gradient at a point whose image nobody needs."""
         return self.value_and_gradient(theta, self.image(theta))
@@ -225,6 +229,13 @@ class LinearProblem(LocalProblem):
         rows = SMALL_PRODUCT // (self._d * self._data.num_outputs)
         step = rows if rows >= 16 else self._n
         return [slice(start, start + step) for start in range(0, self._n, step)]
+
+    def slope(self, theta: Vector, image: Image, direction: Vector, along: Image) -> float:
+        """Return the derivative of F at a point along a direction, without a pass over the features."""
+        terms = np.zeros(self.size)
+        self._add_terms(theta, terms)
+        terms[: self._rows] += self._data.l2 * theta[: self._rows]
+        return float(np.vdot(self._slopes(image)[1], along)) + float(terms @ direction)
 
     def evaluate(self, theta: Vector) -> tuple[float, Vector]:
         """Return F and its gradient in one pass over the features, by the objective itself."""
