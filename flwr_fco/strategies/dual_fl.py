@@ -108,7 +108,7 @@ def sublinear_tolerance(round: int, *, duality: float, clients: int, gamma: floa
     gamma : float
         Above 0.
     """
-    return 1.0 / (clients * duality * (round + 1.0) ** (4.0 + gamma))
+    return float(1.0 / (clients * duality * (round + 1.0) ** (4.0 + gamma)))
 
 
 def linear_tolerance(round: int, *, rho: float, clients: int, gamma: float) -> float:
@@ -124,4 +124,4 @@ def linear_tolerance(round: int, *, rho: float, clients: int, gamma: float) -> f
     gamma : float
         Above 0.
     """
-    return ((1.0 - math.sqrt(rho)) / (1.0 + gamma)) ** round / clients
+    return float(((1.0 - math.sqrt(rho)) / (1.0 + gamma)) ** round / clients)

@@ -119,4 +119,6 @@ def minimise(
         raise ConfigurationError(f"engine={name!r} needs gradients, which the hinge loss lacks. Use 'dual-ascent'")
     if start is None:
         start = np.zeros(problem.size) if center is None else center
-    return engine(problem, np.asarray(start, dtype=np.float64), StoppingRule(work, problem, duality))
+    # The gap of the dual ascent bounds DualFL's for every nu up to the modulus.
+    rule = StoppingRule(work, problem, 0.0 if engine is dual_ascent else duality)
+    return engine(problem, np.asarray(start, dtype=np.float64), rule)

@@ -128,24 +128,32 @@ def test_a_cap_is_never_silent(engine):
 
 
 def test_an_aogm_iteration_is_the_formula_of_the_paper():
-    """Two steps by hand on a quadratic whose curvature makes every tried step size 1/L acceptable at once."""
-    f = Quadratic(np.diag([1.0, 0.25]), np.array([1.0, 1.0]))
-    iterates, x, y, t = [], np.zeros(2), np.zeros(2), 1.0
-    tau = 0.5
-    for k in range(6):
+    """The docstring's three lines, with the safeguard of its note 3, on a quadratic."""
+    f = Quadratic(np.diag([2.0, 0.5, 0.1]), np.array([1.0, 1.0, 1.0]))
+    iterates, x, y, t = [], np.zeros(3), np.zeros(3), 1.0
+    tau, held, restarts = 0.5, False, 0
+    for k in range(40):
         g = f.gradient(x)
-        previous, tau = tau, tau / 0.5
-        while f.value(x - tau * g) > f.value(x) - tau / 2 * g @ g + 4e-16 * (1 + abs(f.value(x))):
+        previous, tau = tau, tau if held else tau / 0.5
+        while f.value(x - tau * g) > f.value(x) - tau / 2 * g @ g:
             tau *= 0.5
-        y_next = x - tau * g
-        t_next = (1 + np.sqrt(1 + 4 * (previous / tau if k else 1.0) * t**2)) / 2
+        held = False
+        while True:
+            y_next = x - tau * g
+            t_next = (1 + np.sqrt(1 + 4 * (previous / tau if k else 1.0) * t**2)) / 2
+            x_next = y_next + (t - 1) / t_next * (y_next - y) + t / t_next * (y_next - x)
+            change = f.gradient(x_next) - g
+            if tau * change @ change <= (1 + 1e-9) * change @ (x_next - x):
+                break
+            tau, held = tau / 2, True
         restart = g @ (y_next - y) >= 0
-        x = y_next + (t - 1) / t_next * (y_next - y) + t / t_next * (y_next - x)
-        y, t = y_next, 1.0 if restart else t_next
+        restarts += restart
+        x, y, t = x_next, y_next, 1.0 if restart else t_next
         iterates.append(x)
+    assert restarts > 0
     for k, expected in enumerate(iterates, start=1):
         found = minimise(f, Minimise("aogm", tolerance=1e-15, max_iterations=k))
-        np.testing.assert_allclose(found.point, expected, atol=1e-12)
+        np.testing.assert_allclose(found.point, expected, atol=1e-9)
 
 
 def test_aogm_needs_about_the_root_of_the_condition_number():
@@ -159,10 +167,9 @@ def test_aogm_needs_about_the_root_of_the_condition_number():
 
 def test_trial_steps_cost_no_pass_over_the_data():
     objective = objective_of("softmax")
-    for engine in ("aogm", "preconditioned-lbfgs"):
-        found = minimise(objective, Minimise(engine, tolerance=1e-8))
-        # One gradient an iteration, the first and perhaps the last one; backtracking adds none.
-        assert found.gradient_evaluations <= found.iterations + 2
+    found = minimise(objective, Minimise("preconditioned-lbfgs", tolerance=1e-8))
+    # One gradient an iteration and the first one; backtracking adds none.
+    assert found.gradient_evaluations == found.iterations + 1
 
 
 def test_newton_steps_in_single_precision_still_reach_a_gradient_of_1e_12():
