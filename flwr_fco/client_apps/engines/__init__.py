@@ -98,7 +98,7 @@ def minimise(
     Raises
     ------
     ConfigurationError
-        If there is no such engine, or it cannot minimise this objective.
+        If the engine cannot minimise this objective.
 
     Examples
     --------
@@ -112,9 +112,7 @@ def minimise(
     work = Minimise() if work is None else work
     problem = local_problem(objective, shift, center, penalty)
     name = fastest_engine(problem) if work.engine == "auto" else work.engine
-    engine = ENGINES.get(name)
-    if engine is None:
-        raise ConfigurationError(f"engine={name!r}; expected 'auto' or one of {', '.join(ENGINES)}")
+    engine = ENGINES[name]
     if isinstance(objective, Hinge) and name != "dual-ascent":
         raise ConfigurationError(f"engine={name!r} needs gradients, which the hinge loss lacks. Use 'dual-ascent'")
     if start is None:

@@ -5,6 +5,7 @@ import pytest
 from quadratics import Quadratic, quadratics
 from scipy.optimize import approx_fprime
 
+from flwr_fco import work
 from flwr_fco.client_apps.engines import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
 from flwr_fco.client_apps.engines.problem import LocalProblem
 from flwr_fco.errors import ConfigurationError
@@ -222,13 +223,13 @@ def test_a_start_at_the_minimum_stays_there():
 def test_unknown_engines_and_impossible_problems_are_refused():
     objective = objective_of("softmax with intercept")
     with pytest.raises(ConfigurationError, match="aogm"):
-        minimise(objective, Minimise("newton"))
+        Minimise("newton")
     with pytest.raises(ConfigurationError, match="strong convexity"):
         minimise(objective, Minimise(rule="gap"))
     with pytest.raises(ConfigurationError, match="no unique minimiser"):
         minimise(Quadratic(np.zeros((2, 2)), np.ones(2)), Minimise("exact"))
     assert minimise(objective, Minimise(tolerance=1e-8)).gap == np.inf
-    assert set(ENGINES) == {*SMOOTH, "dual-ascent"}
+    assert ("auto", *ENGINES) == work.ENGINES == ("auto", *SMOOTH, "dual-ascent")
 
 
 def test_the_gap_rule_uses_what_strong_convexity_is_left_beyond_the_duality():
