@@ -13,7 +13,7 @@ from flwr_fco.client_apps.local import find_solver
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.parameters import Layout
+from flwr_fco.parameters import Layout, Vector
 from flwr_fco.randomness import random_generator
 
 __all__ = ["LoadObjective", "client_app", "forget_objectives"]
@@ -103,8 +103,13 @@ def client_app(
             except records.StateMissingError:
                 return records.reply(message, records.state_missing_reply())
         rng = random_generator(plan.seed, server_round, _partition(context))
+        passes_through = bool(plan.layout.passed_through)
+        if passes_through:
+            objective.load_buffers(downlink.pass_through)
         with single_threaded_blas():
             uplink, after = find_solver(plan.solver)(downlink, objective, before, rng)
+        if passes_through:
+            uplink = uplink._replace(pass_through=objective.buffers())
         answer = records.uplink_records(
             uplink, num_examples=objective.num_examples, wire_dtype=plan.wire_dtype, request=message.content
         )
@@ -115,7 +120,7 @@ def client_app(
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         objective = evaluation_objective(context)
-        primal = records.read_primal(message.content, objective.layout)
+        primal = _read_model(message, objective)
         metrics = MetricRecord({"num-examples": int(objective.num_examples)})
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
@@ -151,6 +156,16 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
             )
         _objectives[key] = objective
     return objective
+
+
+def _read_model(message: Message, objective: Objective) -> Vector:
+    """Return the model of an evaluation message, its buffers being loaded into the objective."""
+    if not objective.layout.passed_through:
+        return records.read_primal(message.content, objective.layout)
+    (arrays,) = message.content.array_records.values()
+    primal, buffers = records.primal_vector(objective.layout, arrays)
+    objective.load_buffers(buffers)
+    return primal
 
 
 def _check_layout(own: Layout, server: Layout) -> None:

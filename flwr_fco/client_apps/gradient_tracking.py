@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.local import compiled_steps, local_solver
+from flwr_fco.client_apps.local import local_solver, take_dual_steps
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
@@ -111,20 +111,8 @@ def _descend(
     downlink: Downlink, objective: Objective, dual: Vector, tracker: Vector | None, rng: np.random.Generator
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
-    plan, client_lr, elapsed = downlink.plan, downlink.client_lr, downlink.elapsed
-    shift = None if tracker is None else client_lr * tracker
-    compiled = compiled_steps(downlink, objective, dual, rng, shift=shift)
-    if compiled is not None:
-        return compiled
-    primal = np.empty_like(dual)
-    steps = 0
-    for batch in objective.batches(rng, downlink.first_order):
-        plan.point(dual, elapsed + client_lr * steps, primal)
-        objective.add_gradient(primal, batch, -client_lr, dual)
-        if shift is not None:
-            dual -= shift
-        steps += 1
-    return steps
+    shift = None if tracker is None else downlink.client_lr * tracker
+    return take_dual_steps(downlink, objective, dual, rng, shift=shift)
 
 
 def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -10,12 +10,21 @@ from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
-from flwr_fco.objectives.base import Objective, shuffled_epochs
+from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
 from flwr_fco.objectives.design import LinearData
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
-__all__ = ["LocalSolver", "compiled_epoch", "compiled_steps", "find_solver", "local_solver"]
+__all__ = [
+    "LocalSolver",
+    "compiled_epoch",
+    "compiled_steps",
+    "dual_steps",
+    "find_solver",
+    "local_solver",
+    "primal_steps",
+    "take_dual_steps",
+]
 
 
 class LocalSolver(Protocol):
@@ -78,6 +87,88 @@ def find_solver(name: str) -> LocalSolver:
     return _SOLVERS[name]
 
 
+def primal_steps(
+    downlink: Downlink, objective: Objective, rng: np.random.Generator, step: Callable[[Vector, Batch], None]
+) -> Uplink:
+    """Take the local steps of a method that moves the primal point, and return what it has moved.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal``.
+    objective : Objective
+    rng : numpy.random.Generator
+    step : callable
+        ``(primal, batch) -> None``: changes the point in place.
+    """
+    start = downlink.vectors["primal"]
+    primal = start.copy()
+    steps = 0
+    for batch in objective.batches(rng, downlink.first_order):
+        step(primal, batch)
+        steps += 1
+    return Uplink({"increment": primal - start}, downlink.client_lr * steps, steps)
+
+
+def take_dual_steps(
+    downlink: Downlink,
+    objective: Objective,
+    dual: Vector,
+    rng: np.random.Generator,
+    *,
+    psi: bool = True,
+    shift: Vector | None = None,
+) -> int:
+    """Take the local steps of dual averaging, in a compiled loop where there is one; return their number.
+
+    Parameters
+    ----------
+    downlink, objective, dual, rng, psi, shift
+        As in :func:`dual_steps`.
+    """
+    steps = compiled_steps(downlink, objective, dual, rng, psi=psi, shift=shift)
+    if steps is None:
+        steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, psi=psi, shift=shift))
+    return steps
+
+
+def dual_steps(
+    downlink: Downlink,
+    objective: Objective,
+    dual: Vector,
+    rng: np.random.Generator,
+    *,
+    psi: bool = True,
+    shift: Vector | None = None,
+) -> Iterator[None]:
+    """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the elapsed time t, to which each step adds its size.
+    objective : Objective
+    dual : ndarray of float64, shape (d,)
+        Changed in place.
+    rng : numpy.random.Generator
+    psi : bool, default True
+        Whether psi acts.
+    shift : ndarray of float64, shape (d,), optional
+        client_lr times a tracker.
+    """
+    plan, client_lr = downlink.plan, downlink.client_lr
+    primal = np.empty_like(dual)
+    for k, batch in enumerate(objective.batches(rng, downlink.first_order)):
+        if psi:
+            plan.point(dual, downlink.elapsed + client_lr * k, primal)
+        else:
+            plan.h.conjugate_gradient(dual, primal)
+        objective.add_gradient(primal, batch, -client_lr, dual)
+        if shift is not None:
+            dual -= shift
+        yield
+
+
 def compiled_steps(
     downlink: Downlink,
     objective: Objective,
@@ -91,14 +182,8 @@ def compiled_steps(
 
     Parameters
     ----------
-    downlink : Downlink
-    objective : Objective
-    dual : ndarray of float64, shape (d,)
-        Changed in place: z <- z - client_lr g(retrieve(z, t)) - shift in each step.
-    rng : numpy.random.Generator
-    psi : bool, default True
-        Whether psi acts.
-    shift : ndarray of float64, shape (d,), optional
+    downlink, objective, dual, rng, psi, shift
+        As in :func:`dual_steps`.
 
     Returns
     -------

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver
-from flwr_fco.objectives.base import Objective
+from flwr_fco.client_apps.local import local_solver, primal_steps
+from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
 __all__ = ["mirror_descent"]
@@ -39,17 +40,14 @@ def mirror_descent(
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    psi, h = plan.psi, plan.h
-    client_prox = plan.options["client-prox"]
-    start = downlink.vectors["primal"]
-    primal = start.copy()
-    steps = 0
-    for batch in objective.batches(rng, downlink.first_order):
+    psi, h, client_prox = plan.psi, plan.h, plan.options["client-prox"]
+
+    def step(primal: Vector, batch: Batch) -> None:
         dual = h.gradient(primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         if client_prox:
             h.retrieve(dual, client_lr, psi, primal)
         else:
             h.conjugate_gradient(dual, primal)
-        steps += 1
-    return Uplink({"increment": primal - start}, client_lr * steps, steps), state
+
+    return primal_steps(downlink, objective, rng, step), state

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver
-from flwr_fco.objectives.base import Objective
+from flwr_fco.client_apps.local import local_solver, primal_steps
+from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
 __all__ = ["subgradient"]
@@ -36,13 +37,11 @@ def subgradient(downlink: Downlink, objective: Objective, state: Any, rng: np.ra
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
     """
-    plan, client_lr = downlink.plan, downlink.client_lr
-    start = downlink.vectors["primal"]
-    primal = start.copy()
-    steps = 0
-    for batch in objective.batches(rng, downlink.first_order):
-        direction = plan.psi.subgradient(primal)
+    psi, client_lr = downlink.plan.psi, downlink.client_lr
+
+    def step(primal: Vector, batch: Batch) -> None:
+        direction = psi.subgradient(primal)
         objective.add_gradient(primal, batch, 1.0, direction)
         primal -= client_lr * direction
-        steps += 1
-    return Uplink({"increment": primal - start}, client_lr * steps, steps), state
+
+    return primal_steps(downlink, objective, rng, step), state

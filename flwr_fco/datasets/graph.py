@@ -320,10 +320,10 @@ class StreamingObjective(Objective):
                 out += scale * (w * _mean_slope(float(np.linalg.norm(w))) - self._pull)
         elif self.problem.sampling == "gradients":
             (self._add_linear if self.problem.kind == "linear" else self._add_logistic)(batch, w, scale, out)
-        elif self.problem.kind == "linear":
-            add_least_squares_gradient(*batch, np.arange(batch.targets.size), w, scale, 0.0, out)
         else:
-            add_logistic_gradient(*batch, np.arange(batch.targets.size), w, scale, 0.0, out)
+            features, targets = batch
+            kernel = add_least_squares_gradient if self.problem.kind == "linear" else add_logistic_gradient
+            kernel(features, targets, np.arange(targets.size), w, scale, 0.0, out)
 
     def _add_linear(self, draw: _Draw, w: Vector, scale: float, out: Vector) -> None:
         difference = w - self._model

@@ -13,7 +13,7 @@ from scipy.linalg import eigh
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient
 from flwr_fco.objectives.base import Batch, Line, Objective
-from flwr_fco.objectives.design import Design, LinearData, check_finite
+from flwr_fco.objectives.design import CHUNK, Design, LinearData, check_finite
 from flwr_fco.parameters import Layout, Vector
 
 #: Up to this order a Gram matrix is formed and its eigenvalues computed directly; beyond it, Lanczos.
@@ -217,7 +217,9 @@ class LinearModel(Objective):
         -------
         Line
         """
-        return _LinearLine(self, w, self._scores(w), direction)
+        self._check(w)
+        self._check(direction)
+        return _LinearLine(self, w, self.design.predict(w, num_outputs=self._num_outputs), direction)
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the Lipschitz constant of the gradient over the client's examples.
@@ -325,7 +327,7 @@ class LinearModel(Objective):
     def _scores(self, w: Vector) -> Scores:
         """Return the scores of all examples."""
         self._check(w)
-        return self.design.predict(w, num_outputs=self._num_outputs)
+        return self.design.predict(w, num_outputs=self._num_outputs, size=CHUNK)
 
     def _split(self, w: Vector) -> tuple[NDArray[np.float64], Vector]:
         """Return views of the coefficients, a matrix if there are several outputs, and of the intercepts."""
@@ -359,7 +361,7 @@ class _LinearLine(Line):
 
     def __init__(self, model: LinearModel, w: Vector, scores: Scores, direction: Vector) -> None:
         self.model, self.w, self.direction, self.scores = model, w.copy(), direction.copy(), scores
-        self.change = model._scores(direction)
+        self.change = model.design.predict(direction, num_outputs=model._num_outputs)
         size = model._num_coefficients
         start, move = w[:size], direction[:size]
         #: The l2 term is a polynomial in the step size.

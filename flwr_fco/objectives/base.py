@@ -78,7 +78,8 @@ class Objective(ABC):
     and does not override itself (:meth:`add_gradient`, :meth:`value_and_gradient`, :meth:`hessian_product`,
     :meth:`along`, :meth:`linear_data`) are replaced by this class's own, which use the new gradient or say that they do
     not know. If it overrides :meth:`add_gradient` alone, then :meth:`gradient` is made of it. Overriding
-    :meth:`value`, :meth:`value_and_gradient` or :meth:`batches` replaces what those go into in the same way. Bounds
+    :meth:`value`, :meth:`value_and_gradient` or :meth:`batches` replaces what those go into in the same way; inherited
+    :meth:`metrics` report the new value as their loss. Bounds
     (:meth:`lipschitz`, :meth:`strong_convexity`) stay: override them with a loss of another shape.
 
     Attributes
@@ -111,7 +112,9 @@ class Objective(ABC):
     def __init_subclass__(cls, **options: Any) -> None:
         """Replace the inherited methods that would bypass what this class overrides."""
         super().__init_subclass__(**options)
-        place = {name: _place(cls, name) for name in (*_DERIVED, "value", "gradient", "add_gradient", "batches")}
+        place = {
+            name: _place(cls, name) for name in (*_DERIVED, "value", "gradient", "add_gradient", "batches", "metrics")
+        }
         for name, sources in _DERIVED.items():
             if min(place[source] for source in sources) < place[name]:
                 setattr(cls, name, vars(Objective)[name])
@@ -120,6 +123,8 @@ class Objective(ABC):
             cls.add_gradient = _adding(cls.gradient)  # type: ignore[method-assign]
         elif place["add_gradient"] < place["gradient"]:
             cls.gradient = _from_zeros(cls.add_gradient)  # type: ignore[method-assign]
+        if place["value"] < place["metrics"] and cls.metrics is not Objective.metrics:
+            cls.metrics = _with_loss(cls.metrics, cls.value)  # type: ignore[method-assign]
 
     @abstractmethod
     def value(self, w: Vector) -> float:
@@ -382,3 +387,13 @@ def _from_zeros(add_gradient: Callable[..., None]) -> Callable[..., Vector]:
         return out
 
     return gradient
+
+
+def _with_loss(
+    metrics: Callable[..., dict[str, float]], value: Callable[..., float]
+) -> Callable[..., dict[str, float]]:
+    @wraps(metrics)
+    def with_loss(self: Objective, w: Vector) -> dict[str, float]:
+        return {**metrics(self, w), "loss": value(self, w)}
+
+    return with_loss

@@ -3,18 +3,21 @@
 import cloudpickle
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from problems import FEATURES, clients, run, start_arrays
 
+from flwr_fco import records
 from flwr_fco.client_apps import app as app_module
 from flwr_fco.client_apps import client_app, dual_averaging, find_solver, local_solver
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
+from flwr_fco.parameters import Layout
 from flwr_fco.protocol import Downlink, Plan, Uplink
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.work import FirstOrder
 
 
 def strategy(**options):
@@ -102,10 +105,11 @@ def test_what_is_no_objective_is_refused():
         go(client_app(lambda context: 3))
 
 
-def plan(**options):
+def plan(batch_size=None):
     layout = clients()[0].layout
     settings = {"client-prox": True, "trajectory": False}
-    return Plan("dual_averaging", layout, L1(0.3), Euclidean(), **{"options": settings, "batch_size": None, **options})
+    work = FirstOrder(batch_size=batch_size)
+    return Plan("dual_averaging", layout, L1(0.3), Euclidean(), work=work, options=settings)
 
 
 def test_a_local_solver_is_a_pure_function():
@@ -124,6 +128,71 @@ def test_the_same_generator_gives_the_same_bits():
     downlink = Downlink(plan(batch_size=5), {"dual": np.zeros(FEATURES + 1)}, client_lr=0.1)
     one, two = (dual_averaging(downlink, objective, None, np.random.default_rng(4))[0] for _ in range(2))
     np.testing.assert_array_equal(one.vectors["increment"], two.vectors["increment"])
+
+
+class Counting(LeastSquares):
+    """Least squares with a counter of rounds, which is part of the model but not optimised."""
+
+    def __init__(self, features, targets, stride):
+        super().__init__(features, targets)
+        self.count, self.stride = np.array(0), stride
+        arrays = self.layout.views(np.zeros(self.layout.size)) | {"count": self.count}
+        self.layout = Layout.from_arrays(arrays, apply_to="coefficients")
+
+    def batches(self, rng, work, per_step=1):
+        self.count += self.stride
+        yield from super().batches(rng, work, per_step)
+
+    def buffers(self):
+        return {"count": self.count.copy()}
+
+    def load_buffers(self, buffers):
+        if buffers.keys() != {"count"}:
+            raise ConfigurationError(f"got {sorted(buffers)}, expected count")
+        self.count = buffers["count"].copy()
+
+    def metrics(self, w):
+        return super().metrics(w) | {"count": float(self.count)}
+
+
+def test_buffers_travel_both_ways(monkeypatch):
+    """What the server has is loaded before the local solver and before metrics; what the client has is answered."""
+    objectives = [Counting(o.features, o.targets, m) for m, o in enumerate(clients(), start=1)]
+    read, write, answered = records.read_downlink, records.uplink_records, []
+
+    def read_downlink(*arguments):
+        return read(*arguments)._replace(pass_through={"count": np.array(10)})
+
+    def uplink_records(uplink, **options):
+        answered.append(dict(uplink.pass_through))
+        return write(uplink, **options)
+
+    monkeypatch.setattr(app_module.records, "read_downlink", read_downlink)
+    monkeypatch.setattr(app_module.records, "uplink_records", uplink_records)
+    start = start_arrays()
+    start["count"] = Array(np.array(4))
+    app = client_app(lambda context: objectives[context.node_config["partition-id"]])
+    result = simulate(
+        strategy(fraction_evaluate=1.0), app, num_nodes=4, num_rounds=2, initial_arrays=start, progress=False
+    )
+    assert [buffers["count"] for buffers in answered] == [11, 12, 13, 14] * 2
+    # The model that is evaluated is the server's, on every client.
+    assert result.evaluate_metrics_clientapp[2]["count"] == result.arrays["count"].numpy()
+
+
+def test_buffers_that_the_objective_does_not_have_are_refused(monkeypatch):
+    read = records.read_downlink
+    monkeypatch.setattr(
+        app_module.records,
+        "read_downlink",
+        lambda *arguments: read(*arguments)._replace(pass_through={"count": np.array(10)}),
+    )
+    start = start_arrays()
+    start["count"] = Array(np.array(4))
+    objectives = clients()
+    app = client_app(lambda context: objectives[context.node_config["partition-id"]])
+    with pytest.raises(ClientError, match="LeastSquares has none"):
+        simulate(strategy(), app, num_nodes=4, num_rounds=1, initial_arrays=start, progress=False)
 
 
 def test_an_algorithm_that_the_client_does_not_have_is_named():

@@ -9,6 +9,7 @@ from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.regularizers import L1, ElasticNet, NonNegative, Zero
+from flwr_fco.work import FirstOrder
 
 ROWS, FEATURES = 23, 7
 RNG = np.random.default_rng(3)
@@ -45,11 +46,11 @@ STEP_BY_STEP = [
 
 
 def stepwise(objective):
-    """Return the same objective with minibatches of its own: nobody may skip those."""
+    """Return the same objective with batches of its own: nobody may skip those."""
 
     class Stepwise(type(objective)):
-        def minibatches(self, rng, batch_size, *, epochs=None, steps=None):
-            yield from super().minibatches(rng, batch_size, epochs=epochs, steps=steps)
+        def batches(self, rng, work, per_step=1):
+            yield from super().batches(rng, work, per_step)
 
     twin = Stepwise.__new__(Stepwise)
     vars(twin).update(vars(objective))
@@ -59,9 +60,8 @@ def stepwise(objective):
 def answer(objective, mirror_map, psi, solver, *, client_prox=True, steps=9):
     """Return what the client sends after steps of five rows, four of 23 rows' epochs being partial ones."""
     options = {"dual_averaging": {"client-prox": client_prox, "trajectory": False}}.get(solver, {})
-    plan = Plan(
-        solver, objective.layout, psi, mirror_map, local_epochs=None, local_steps=steps, batch_size=5, options=options
-    )
+    work = FirstOrder(steps=steps, batch_size=5)
+    plan = Plan(solver, objective.layout, psi, mirror_map, work=work, options=options)
     vectors = {"dual": DUAL} if solver == "dual_averaging" else {"dual": DUAL, "tracker": TRACKER}
     downlink = Downlink(plan, vectors, 0.05, 0.7)
     uplink, _ = find_solver(solver)(downlink, objective, None, np.random.default_rng(1))
@@ -119,11 +119,50 @@ def test_a_map_that_derives_from_ours_is_taken_at_its_word(kind):
     assert np.abs(uplink.vectors["increment"] - plain.vectors["increment"]).max() > 1e-3
 
 
-def test_gradients_of_ones_own_are_taken():
-    class Flat(LeastSquares):
-        def add_gradient(self, w, batch, scale, out):
-            out += scale
+def _flat_add_gradient(self, w, batch, scale, out):
+    out += scale
 
-    uplink, done = answer(Flat(DATA, TARGETS), Euclidean(), Zero(), "dual_averaging")
+
+def _flat_gradient(self, w, batch=None, out=None):
+    return np.ones(w.size)
+
+
+def _first_row(self, rng, work, per_step=1):
+    for _ in range(work.num_draws(self.num_examples, per_step)):
+        yield np.array([0])
+
+
+@pytest.mark.parametrize("own", [{"add_gradient": _flat_add_gradient}, {"gradient": _flat_gradient}])
+@pytest.mark.parametrize("depth", [1, 2])
+def test_gradients_of_ones_own_are_taken(own, depth):
+    kind = type("Flat", (LeastSquares,), own)
+    if depth == 2:
+        kind = type("Flatter", (kind,), {})
+    uplink, done = answer(kind(DATA, TARGETS), Euclidean(), Zero(), "dual_averaging")
     assert done is None
     np.testing.assert_allclose(uplink.vectors["increment"], -0.05 * 9, rtol=1e-14)
+
+
+@pytest.mark.parametrize("says_linear", [False, True])
+def test_batches_of_ones_own_are_taken(says_linear):
+    own = {"batches": _first_row}
+    if says_linear:
+        own["linear_data"] = LeastSquares.linear_data
+    uplink, done = answer(type("Own", (LeastSquares,), own)(DATA, TARGETS), Euclidean(), Zero(), "dual_averaging")
+    assert done is None
+    dual, objective = DUAL.copy(), LeastSquares(DATA, TARGETS)
+    for _ in range(9):
+        dual -= 0.05 * objective.gradient(dual, np.array([0]))
+    np.testing.assert_allclose(uplink.vectors["increment"], dual - DUAL, rtol=1e-12, atol=1e-14)
+
+
+def test_a_subclass_that_says_itself_what_it_is_keeps_the_compiled_loop():
+    class Counting(LeastSquares):
+        def gradient(self, w, batch=None, out=None):
+            raise AssertionError("the compiled loop does not call it")
+
+        def linear_data(self):
+            return super().linear_data()
+
+    _, done = answer(Counting(DATA, TARGETS), Euclidean(), Zero(), "dual_averaging")
+    assert done == 9

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import flwr_fco.objectives
+from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.testing import check_objective
 
@@ -85,8 +86,20 @@ class _Broken(Objective):
     def add_gradient(self, w, batch, scale, out):
         self.inner.add_gradient(w, batch, scale, out)
 
+    def value_and_gradient(self, w, batch=None, out=None):
+        return self.inner.value_and_gradient(w, batch, out)
+
+    def hessian_product(self, w, v):
+        return self.inner.hessian_product(w, v)
+
+    def along(self, w, direction):
+        return self.inner.along(w, direction)
+
     def lipschitz(self, norm="l2"):
         return self.inner.lipschitz(norm)
+
+    def strong_convexity(self):
+        return self.inner.strong_convexity()
 
 
 def test_the_unbroken_copy_passes():
@@ -119,22 +132,66 @@ def _mutating(self, w):
     return value
 
 
-def _drops_last(self, rng, batch_size, *, epochs=None, steps=None):
-    for batch in self.inner.minibatches(rng, batch_size, epochs=epochs, steps=steps):
-        if batch is None or batch.size == batch_size:
+def _drops_last(self, rng, work, per_step=1):
+    for batch in self.inner.batches(rng, work, per_step):
+        if batch is None or batch.size == work.batch_size:
             yield batch
 
 
-def _draws_with_replacement(self, rng, batch_size, *, epochs=None, steps=None):
-    for batch in self.inner.minibatches(rng, batch_size, epochs=epochs, steps=steps):
+def _draws_with_replacement(self, rng, work, per_step=1):
+    for batch in self.inner.batches(rng, work, per_step):
         yield batch if batch is None else rng.integers(0, self.num_examples, batch.size)
+
+
+def _ignores_per_step(self, rng, work, per_step=1):
+    return self.inner.batches(rng, work)
+
+
+def _one_step_less(self, rng, work, per_step=1):
+    batches = list(self.inner.batches(rng, work, per_step))
+    return iter(batches if work.steps is None else batches[1:])
+
+
+def _draws_from_elsewhere(self, rng, work, per_step=1):
+    self.elsewhere = getattr(self, "elsewhere", np.random.default_rng(5))
+    return self.inner.batches(self.elsewhere, work, per_step)
+
+
+class _Line:
+    """A line with one thing wrong."""
+
+    def __init__(self, inner, **wrong):
+        self.inner, self.wrong = inner, wrong
+
+    def __call__(self, step):
+        value, slope = self.inner(step)
+        return value + self.wrong.get("value", 0.0), slope * self.wrong.get("slope", 1.0)
+
+    def gradient(self, step, out=None):
+        return self.inner.gradient(step + self.wrong.get("step", 0.0), out)
+
+    def turn(self, step, direction):
+        return _Line(self.inner.turn(step + self.wrong.get("start", 0.0), direction), **self.wrong)
+
+
+def _along(**wrong):
+    return lambda self, w, direction: _Line(self.inner.along(w, direction), **wrong)
+
+
+def _value_and_gradient(value=1.0, gradient=1.0, batch_value=1.0, batch_gradient=1.0):
+    def value_and_gradient(self, w, batch=None, out=None):
+        found, vector = self.inner.value_and_gradient(w, batch, out)
+        vector *= gradient if batch is None else batch_gradient
+        return found * (value if batch is None else batch_value), vector
+
+    return value_and_gradient
 
 
 @pytest.mark.parametrize(
     ("name", "broken", "message"),
     [
         ("gradient", _half_intercept, "differences of the value"),
-        ("gradient", _sum_not_mean, "add_gradient|full gradient"),
+        ("gradient", _sum_not_mean, "full gradient"),
         ("gradient", _not_cleared, "is out cleared"),
         (
             "add_gradient",
@@ -143,15 +200,66 @@ def _draws_with_replacement(self, rng, batch_size, *, epochs=None, steps=None):
         ),
         ("value", lambda self, w: np.float64(self.inner.value(w)), "Python float"),
         ("value", _mutating, "in place"),
+        ("value_and_gradient", _value_and_gradient(value=1.001), r"\[0\]=.* differs from value"),
+        ("value_and_gradient", _value_and_gradient(gradient=1.001), "differs from gradient"),
+        ("value_and_gradient", _value_and_gradient(batch_value=1.001), "batches, weighted by batch size, average"),
+        ("value_and_gradient", _value_and_gradient(batch_gradient=1.001), r"differs from gradient\(w, batch\)"),
+        ("hessian_product", lambda self, w, v: 1.001 * self.inner.hessian_product(w, v), "hessian_product"),
+        ("along", _along(value=1e-3), r"along.* is .*, the value there"),
+        ("along", _along(slope=1.001), "has the slope"),
+        ("along", _along(step=1e-3), r"along.*gradient\(.*\) is off"),
+        ("along", _along(start=1e-3), "along"),
         ("metrics", lambda self, w: {"loss": np.float64(self.inner.value(w))}, "Python number"),
         ("metrics", lambda self, w: {"mse": 0.0}, "no 'loss'"),
         ("metrics", lambda self, w: {"loss": 2.0 * self.inner.value(w)}, "differs from value"),
         ("lipschitz", lambda self, norm="l2": 0.3 * self.inner.lipschitz(norm), "lipschitz"),
-        ("minibatches", _drops_last, "last partial"),
-        ("minibatches", _draws_with_replacement, "exactly once"),
+        ("strong_convexity", lambda self: 2.0 * self.inner.lipschitz(), "strong_convexity"),
+        ("strong_convexity", lambda self: -1.0, "strong_convexity"),
+        ("batches", _drops_last, "last partial"),
+        ("batches", _draws_with_replacement, "exactly once"),
+        ("batches", _ignores_per_step, "per_step=2"),
+        ("batches", _one_step_less, "steps="),
+        ("batches", _draws_from_elsewhere, "equal generators"),
+        ("buffers", lambda self: {"count": np.array(0)}, "not optimised"),
+        ("load_buffers", lambda self, buffers: None, "load_buffers takes a name"),
     ],
 )
 def test_the_checker_notices(name, broken, message):
     cls = type("Broken", (_Broken,), {name: broken})
     with pytest.raises(AssertionError, match=message):
         check_objective(cls())
+
+
+@pytest.mark.parametrize("sampling", ["examples", "gradients"])
+@pytest.mark.parametrize("make", [sparse_linear_graph, sparse_logistic_graph])
+def test_draws_that_are_no_rows_keep_the_contract(make, sampling):
+    check_objective(make(num_clients=4, dimension=12, sparsity=3, sampling=sampling).objective(1))
+
+
+class _Narrow(Objective):
+    """Least squares that are computed in float32, as a neural network's loss is."""
+
+    def __init__(self):
+        self.inner = _least_squares(l2=0.3)
+        self.layout, self.num_examples = self.inner.layout, self.inner.num_examples
+
+    def value(self, w):
+        return float(np.float32(self.inner.value(w.astype(np.float32).astype(np.float64))))
+
+    def gradient(self, w, batch=None, out=None):
+        vector = self.inner.gradient(w.astype(np.float32).astype(np.float64), batch, out)
+        vector[:] = vector.astype(np.float32)
+        return vector
+
+
+def test_an_objective_in_single_precision_is_checked_as_far_as_that_goes():
+    check_objective(_Narrow(), precision="float32")
+    with pytest.raises(AssertionError, match="differences of the value"):
+        check_objective(_Narrow())
+
+    class Wrong(_Narrow):
+        def value(self, w):
+            return 1.1 * super().value(w)
+
+    with pytest.raises(AssertionError, match="differences of the value"):
+        check_objective(Wrong(), precision="float32")

@@ -12,6 +12,7 @@ from scipy.stats import norm
 from flwr_fco.datasets import graph as module
 from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.work import FirstOrder
 
 SMALL = {"num_clients": 4, "dimension": 12, "sparsity": 3}
 PROBLEMS = [sparse_linear_graph(**SMALL), sparse_logistic_graph(scale=0.5, spread=0.7, **SMALL)]
@@ -57,7 +58,7 @@ def test_minibatches_are_fresh_and_repeatable(problem):
     objective, w = problem.objective(2), np.ones(12)
 
     def gradients(seed):
-        batches = objective.minibatches(np.random.default_rng(seed), 10, steps=3)
+        batches = objective.batches(np.random.default_rng(seed), FirstOrder(steps=3, batch_size=10))
         return np.array([objective.gradient(w, batch) for batch in batches])
 
     first = gradients(5)
@@ -65,9 +66,11 @@ def test_minibatches_are_fresh_and_repeatable(problem):
     assert np.unique(first, axis=0).shape == (3, 12)
     assert np.array_equal(first, gradients(5))
     assert not np.array_equal(first, gradients(6))
-    sizes = [len(batch) for batch in objective.minibatches(np.random.default_rng(0), 30, epochs=1)]
+    sizes = [
+        batch.targets.size for batch in objective.batches(np.random.default_rng(0), FirstOrder(epochs=1, batch_size=30))
+    ]
     assert sizes == [30, 30, 30, 10]
-    assert list(objective.minibatches(np.random.default_rng(0), None, steps=2)) == [None, None]
+    assert list(objective.batches(np.random.default_rng(0), FirstOrder(steps=2, batch_size=None))) == [None, None]
 
 
 def test_the_paper_s_size():
@@ -106,7 +109,7 @@ def test_gradients_drawn_at_once_have_the_distribution_of_those_of_examples(prob
     count, found = 6_000, []
     for sampling in ("examples", "gradients"):
         objective = replace(problem, sampling=sampling).objective(1)
-        batches = objective.minibatches(np.random.default_rng(4), 5, steps=count)
+        batches = objective.batches(np.random.default_rng(4), FirstOrder(steps=count, batch_size=5))
         found.append(np.array([objective.gradient(w[place], batch) for batch in batches]))
     examples, gradients = found
     sizes = examples.std(axis=0).max()
@@ -122,7 +125,7 @@ def test_gradients_drawn_at_once_have_the_distribution_of_those_of_examples(prob
 @pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
 def test_gradients_drawn_at_once_are_repeatable(problem):
     objective = replace(problem, sampling="gradients").objective(2)
-    first, second = objective.minibatches(np.random.default_rng(5), 10, steps=2)
+    first, second = objective.batches(np.random.default_rng(5), FirstOrder(steps=2, batch_size=10))
     w = np.ones(12)
     assert np.array_equal(objective.gradient(w, first), objective.gradient(w, first))
     assert not np.array_equal(objective.gradient(w, first), objective.gradient(w, second))
@@ -139,3 +142,17 @@ def test_the_mean_slope_is_the_integral(spread):
     ends = min(40.0, 12.0 * spread)
     expected = quad(integrand, -ends, ends, epsabs=0.0, epsrel=1e-12, limit=500, points=[0.0])[0]
     assert module._mean_slope(spread) == pytest.approx(expected, rel=1e-10)
+
+
+@pytest.mark.parametrize("sampling", ["examples", "gradients"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+def test_a_batch_is_the_draw_itself(problem, sampling):
+    """Batches of another round, drawn in between, leave those at hand alone; an epoch counts draws, two a step."""
+    objective, w = replace(problem, sampling=sampling).objective(2), np.ones(12)
+    first = list(objective.batches(np.random.default_rng(5), FirstOrder(steps=3, batch_size=10)))
+    gradients = [objective.gradient(w, batch) for batch in first]
+    list(objective.batches(np.random.default_rng(6), FirstOrder(steps=2, batch_size=4)))
+    assert all(np.array_equal(objective.gradient(w, b), g) for b, g in zip(first, gradients, strict=True))
+    work = FirstOrder(epochs=1, batch_size=50)
+    assert len(list(objective.batches(np.random.default_rng(0), work, per_step=2))) == 2
+    assert len(list(objective.batches(np.random.default_rng(0), FirstOrder(steps=3), per_step=2))) == 6

@@ -173,7 +173,7 @@ def test_lipschitz_of_slices(monkeypatch):
         objective = LeastSquares(rng.normal(size=shape).astype(np.float32), rng.normal(size=shape[0]))
         exact = objective.lipschitz("l2")
         with monkeypatch.context() as patch:
-            patch.setattr("flwr_fco.objectives._linear.CHUNK", 7)
+            patch.setattr("flwr_fco.objectives.design.CHUNK", 7)
             assert_allclose(objective.lipschitz("l2"), exact, rtol=1e-12)
 
 

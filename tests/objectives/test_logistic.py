@@ -158,7 +158,7 @@ def test_float32_features_are_summed_in_float64(monkeypatch):
         batch = np.arange(0, 200, 7)
         assert_allclose(narrow.gradient(w, batch), wide.gradient(w, batch), rtol=1e-10, atol=1e-14)
         with monkeypatch.context() as patch:
-            patch.setattr("flwr_fco.objectives.logistic.CHUNK", 64)
+            patch.setattr("flwr_fco.objectives._linear.CHUNK", 64)
             assert_allclose(narrow.value(w), wide.value(w), rtol=1e-13)
 
 

@@ -1,0 +1,129 @@
+"""A subclass is taken at its word: what it inherits never bypasses what it overrides."""
+
+import numpy as np
+import pytest
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, Objective
+from flwr_fco.testing import check_objective
+
+RNG = np.random.default_rng(0)
+DATA, TARGETS = RNG.standard_normal((20, 4)), RNG.standard_normal(20)
+
+
+def _shifted_value(self, w):
+    return LeastSquares.value(self, w) + float(np.log(np.cosh(w)).sum())
+
+
+def _shifted_gradient(self, w, batch=None, out=None):
+    gradient = LeastSquares.gradient(self, w, batch, out)
+    gradient += np.tanh(w)
+    return gradient
+
+
+def _shifted_add_gradient(self, w, batch, scale, out):
+    change = scale * np.tanh(w)
+    LeastSquares.add_gradient(self, w, batch, scale, out)
+    out += change
+
+
+BY_GRADIENT = {"value": _shifted_value, "gradient": _shifted_gradient}
+BY_ADDING = {"value": _shifted_value, "add_gradient": _shifted_add_gradient}
+#: The slope of tanh is at most 1, and never negative.
+BOUND = {"lipschitz": lambda self, norm="l2": LeastSquares.lipschitz(self, norm) + 1.0}
+
+
+@pytest.mark.parametrize("own", [BY_GRADIENT, BY_ADDING], ids=["gradient", "add_gradient"])
+def test_one_of_the_two_gradients_is_enough(own):
+    objective = type("Shifted", (LeastSquares,), own | BOUND)(DATA, TARGETS)
+    check_objective(objective)
+    assert objective.linear_data() is None
+    value, gradient = objective.value_and_gradient(np.ones(5))
+    assert value == objective.value(np.ones(5)) > LeastSquares(DATA, TARGETS).value(np.ones(5)) + 1.0
+    assert np.array_equal(gradient, objective.gradient(np.ones(5)))
+    for ask in (lambda: objective.along(np.ones(5), np.ones(5)), lambda: objective.hessian_product(*np.ones((2, 5)))):
+        with pytest.raises(ConfigurationError, match="Shifted does not know"):
+            ask()
+
+
+@pytest.mark.parametrize("first", ["gradient", "add_gradient"])
+@pytest.mark.parametrize("second", ["gradient", "add_gradient"])
+def test_super_works_through_any_chain_of_overrides(first, second):
+    def doubled(base, name):
+        if name == "gradient":
+            return lambda self, w, batch=None, out=None: 2.0 * base.gradient(self, w, batch)
+
+        def add_gradient(self, w, batch, scale, out):
+            base.add_gradient(self, w, batch, 2.0 * scale, out)
+
+        return add_gradient
+
+    once = type("Once", (LeastSquares,), {first: doubled(LeastSquares, first)})
+    twice = type("Twice", (once,), {second: doubled(once, second)})
+    objective, w, batch = twice(DATA, TARGETS), np.ones(5), np.array([3, 4])
+    expected = 4.0 * LeastSquares(DATA, TARGETS).gradient(w, batch)
+    np.testing.assert_allclose(objective.gradient(w, batch), expected, rtol=1e-14)
+    out = np.zeros(5)
+    objective.add_gradient(w, batch, 1.0, out)
+    np.testing.assert_allclose(out, expected, rtol=1e-14)
+
+
+def test_a_mixin_is_an_override_too():
+    class Tilted:
+        def gradient(self, w, batch=None, out=None):
+            return super().gradient(w, batch) + 1.0
+
+    class Own(Tilted, LeastSquares):
+        pass
+
+    objective, out = Own(DATA, TARGETS), np.zeros(5)
+    objective.add_gradient(np.zeros(5), None, 1.0, out)
+    np.testing.assert_allclose(out, LeastSquares(DATA, TARGETS).gradient(np.zeros(5)) + 1.0, rtol=1e-14)
+    assert objective.linear_data() is None
+
+
+def test_what_is_not_overridden_is_kept():
+    class Reported(LeastSquares):
+        def metrics(self, w):
+            return super().metrics(w) | {"size": float(np.abs(w).sum())}
+
+    for name in ("gradient", "add_gradient", "value_and_gradient", "hessian_product", "along", "linear_data"):
+        assert getattr(Reported, name) is getattr(LeastSquares, name)
+    assert Reported(DATA, TARGETS).linear_data().link == "identity"
+
+
+class _Bare(Objective):
+    """The smallest objective: 1/2 ||w||^2."""
+
+    def __init__(self):
+        self.layout, self.num_examples = LeastSquares(DATA, TARGETS).layout, 3
+
+    def value(self, w):
+        return 0.5 * float(w @ w)
+
+    def gradient(self, w, batch=None, out=None):
+        return w.copy()
+
+
+def test_a_bare_objective_says_what_it_does_not_know():
+    objective, w = _Bare(), np.ones(5)
+    value, gradient = objective.value_and_gradient(w)
+    assert (value, gradient.tolist()) == (2.5, [1.0] * 5)
+    assert objective.linear_data() is None
+    for ask in (
+        objective.lipschitz,
+        objective.strong_convexity,
+        lambda: objective.hessian_product(w, w),
+        lambda: objective.along(w, w),
+        lambda: objective.value_and_gradient(w, np.array([0])),
+    ):
+        with pytest.raises(ConfigurationError, match="_Bare does not know its"):
+            ask()
+
+
+def test_without_buffers_none_are_taken():
+    objective = _Bare()
+    assert objective.buffers() == {}
+    objective.load_buffers({})
+    with pytest.raises(ConfigurationError, match=r"\['count'\]; _Bare has none"):
+        objective.load_buffers({"count": np.array(3)})
