@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from flwr_fco.client_apps.local import find_solver
 from flwr_fco.datasets import digits
-from flwr_fco.metrics import density
+from flwr_fco.pooled import density
 from flwr_fco.protocol import Node
 from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import L1

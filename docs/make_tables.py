@@ -4,7 +4,7 @@
     python docs/make_tables.py --check    # exit with 1 if the committed table is not the generated one
 
 The rows and columns are the classes that ``flwr_fco.regularizers`` and ``flwr_fco.mirror_maps`` export; the cells are
-what ``MirrorMap.solver`` answers, never what somebody remembers.
+what ``MirrorMap.retrieval_method`` answers, never what somebody remembers.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def table() -> str:
         raise SystemExit(f"add {', '.join(sorted(absent))} to REGULARIZERS or MIRROR_MAPS in {Path(__file__).name}")
     lines = ["| psi \\ h | " + " | ".join(MIRROR_MAPS) + " |", "|---" * (len(MIRROR_MAPS) + 1) + "|"]
     for label, psi in REGULARIZERS.items():
-        cells = [mirror_map.solver(bound(psi)) for mirror_map in MIRROR_MAPS.values()]
+        cells = [mirror_map.retrieval_method(bound(psi)) for mirror_map in MIRROR_MAPS.values()]
         lines.append(f"| {label} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr_fco.experiments.sweep import RULES, Trial, best_trials, run_sweep, write_table
-from flwr_fco.runs import RunSettings
+from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.sweep import CRITERIA, Trial, best_trials, run_sweep, write_table
 
 PAGE = Path(__file__).parent / "reproduction" / "rates.md"
 FOUR = ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP")
@@ -36,7 +36,7 @@ class Stage:
     pairs : sequence of (float, float)
         Client rates and server rates.
     rule, words : str
-        Of :data:`RULES`; what to say above the table.
+        Of :data:`CRITERIA`; what to say above the table.
     settings : sequence of (str, value)
         The first is the number of rounds.
     seeds, more_seeds : sequence of int
@@ -72,7 +72,7 @@ class Stage:
             for a, b in pairs
             for seed in seeds
         ]
-        return run_sweep(settings, folder, RULES[self.rule], engine="in-process")
+        return run_sweep(settings, folder, CRITERIA[self.rule], engine="in-process")
 
 
 PAIRS_25 = tuple(itertools.product(CLIENT_25, SERVER_25))
@@ -167,7 +167,7 @@ def tables(sweeps: Path) -> Iterator[str]:
 
 def table(trials: Sequence[Trial], stage: Stage) -> str:
     """Return the mean scores as Markdown: a row for each pair that some method survives."""
-    rule = RULES[stage.rule]
+    rule = CRITERIA[stage.rule]
     best = best_trials(trials, rule)
     lines = ["| client, server | " + " | ".join(stage.strategies) + " |", "|---|" + "---|" * len(stage.strategies)]
     lost = []

@@ -41,7 +41,7 @@ def all_finite(value: NDArray[Any] | float) -> bool:
     """
     if not isinstance(value, np.ndarray):
         return math.isfinite(value)
-    # A sum of squares is finite only if all of them are, and takes no second array; it overflows from 1e154 on.
+    # A sum of squares is finite only if every element is, and needs no second array; it overflows above 1e154.
     if value.dtype == np.float64 and math.isfinite(np.vdot(value, value)):
         return True
     return bool(np.isfinite(value).all())
@@ -141,7 +141,7 @@ class Layout:
 
     @cached_property
     def signature(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """What two layouts must have in common to be of one model: :attr:`shapes`, with their order."""
+        """What two layouts of the same model must agree on: :attr:`shapes`, in the same order."""
         return tuple(self.shapes.items())
 
     @classmethod
@@ -217,7 +217,7 @@ class Layout:
         Parameters
         ----------
         arrays : mapping of str to array
-            At least the optimised arrays, each of its shape.
+            Must hold at least the optimised arrays, each in the shape that the layout has for it.
 
         Returns
         -------

@@ -5,9 +5,9 @@ Server to client, one ``RecordDict``:
 =====================  ============  ==========================================================================
 ``"arrays"``           ArrayRecord   the round's flat vectors, e.g. ``dual``; pass-through arrays as ``pass:NAME``
 ``"config"``           ConfigRecord  the user's ``train_config`` and ``server-round``
-``"fco"``              ConfigRecord  ``plan`` (a hash), ``client-lr``, ``elapsed``; once ``plan-header`` (JSON);
-                                     numbers of the method as ``number:NAME``; for a client with a memory ``epoch``
-                                     and ``accepted``
+``"fco"``              ConfigRecord  ``plan`` (a hash), ``elapsed``, and ``client-lr`` where the method has one; once
+                                     ``plan-header`` (JSON); ``work`` (JSON) where it is not the plan's; numbers of the
+                                     method as ``number:NAME``; for a client with a memory ``epoch`` and ``accepted``
 ``"fco-plan"``         ArrayRecord   once: the plan's arrays (weights, groups), if it has any
 ``"fco-restored"``     ArrayRecord   the client's state, if it has lost it
 =====================  ============  ==========================================================================
@@ -15,9 +15,10 @@ Server to client, one ``RecordDict``:
 Client to server:
 
 =====================  ============  ==========================================================================
-``"arrays"``           ArrayRecord   ``increment`` (flat), or nothing when the plan or the state is missing
-``"metrics"``          MetricRecord  ``num-examples``, ``elapsed``, ``local-steps``; or ``plan-missing``; or
-                                     ``state-missing``
+``"arrays"``           ArrayRecord   ``increment`` (flat), or nothing when the plan or the state is missing;
+                                     pass-through arrays as ``pass:NAME``
+``"metrics"``          MetricRecord  ``num-examples``, ``local-steps``, ``elapsed`` (not after a minimisation), and what
+                                     else the client reports; or ``plan-missing``; or ``state-missing``
 =====================  ============  ==========================================================================
 
 A client with a memory keeps it in ``context.state``, in two phases: what it knew after the last round that counted
@@ -33,6 +34,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from functools import lru_cache
 from io import BytesIO
 from typing import Any, Literal, NamedTuple
@@ -46,10 +48,10 @@ from flwr_fco.errors import ProtocolError
 from flwr_fco.parameters import Entry, Layout, Vector, all_finite
 from flwr_fco.protocol import ClientStamp, ClientState, Downlink, Plan, Uplink
 from flwr_fco.spec import Spec
+from flwr_fco.work import work_from_header
 
 __all__ = [
     "HANDSHAKE",
-    "ClientReport",
     "PlanMissingError",
     "RoundCache",
     "StateMissingError",
@@ -93,6 +95,8 @@ _STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
 #: ArrayRecords of a message that are not its vectors.
 _OWN_ARRAYS = (_FCO_PLAN, _RESTORED)
 _PARTITION = "partition-id"
+#: Metrics that are not the client's to choose.
+_OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING, _STATE_MISSING})
 
 
 class PlanMissingError(ProtocolError):
@@ -188,11 +192,14 @@ class RoundCache:
         return found[1].copy()
 
 
-def messages(contents: Iterable[tuple[int, RecordDict]], message_type: str, stamp: str) -> list[Message]:
+def messages(grid: object, contents: Iterable[tuple[int, RecordDict]], message_type: str, stamp: str) -> list[Message]:
     """Return the messages of a round.
 
     Parameters
     ----------
+    grid : flwr.serverapp.Grid
+        Where they will be sent. A grid with a method ``identity()``, such as :class:`InProcessGrid`, is the ServerApp's
+        identity as well, without which Flower makes no message.
     contents : iterable of (int, RecordDict)
         Node ids, and what those nodes are sent.
     message_type : str
@@ -200,11 +207,12 @@ def messages(contents: Iterable[tuple[int, RecordDict]], message_type: str, stam
         The round.
     """
     made: list[Message] = []
-    for node_id, content in contents:
-        if made:
-            made.append(_flower.readdressed(made[0], content, node_id))
-        else:
-            made.append(Message(content, node_id, message_type, group_id=stamp))
+    with getattr(grid, "identity", nullcontext)():
+        for node_id, content in contents:
+            if made:
+                made.append(_flower.readdressed(made[0], content, node_id))
+            else:
+                made.append(Message(content, node_id, message_type, group_id=stamp))
     return made
 
 
@@ -316,7 +324,6 @@ def downlink_records(
     arrayrecord_key: str,
     configrecord_key: str,
     config: ConfigRecord,
-    pass_through: Mapping[str, NDArray[Any]],
     plan: Spec | None,
     serialised: RoundCache,
 ) -> RecordDict:
@@ -331,20 +338,18 @@ def downlink_records(
         The strategy's record keys.
     config : ConfigRecord
         The user's train config, with the round; copied.
-    pass_through : mapping of str to ndarray
-        Arrays that are not optimised.
     plan : Spec or None
         The plan, for nodes that do not have it yet.
     serialised : RoundCache
         Shares serialised arrays between nodes.
     """
     arrays = {name: serialised.array(vector) for name, vector in downlink.vectors.items()}
-    arrays.update({_PASS + name: serialised.array(array) for name, array in pass_through.items()})
-    fco: dict[str, str | float | int] = {
-        "plan": digest,
-        "client-lr": float(downlink.client_lr),
-        "elapsed": float(downlink.elapsed),
-    }
+    arrays.update({_PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
+    fco: dict[str, str | float | int] = {"plan": digest, "elapsed": float(downlink.elapsed)}
+    if not math.isnan(downlink.client_lr):
+        fco["client-lr"] = float(downlink.client_lr)
+    if downlink.work is not None:
+        fco["work"] = json.dumps(downlink.work.to_header())
     for name, number in downlink.numbers.items():
         fco[_NUMBER + name] = float(number)
     content: dict[str, ArrayRecord | ConfigRecord] = {
@@ -428,13 +433,22 @@ def read_downlink(message: Message, context: Context) -> Downlink:
     fco = _flower.items_of(fco)
     plan = _plan_of(content, fco, context)
     shape = (plan.layout.size,)
+    arrays = _flower.items_of(_vectors_record(content)[1])
     vectors = {
         name: _from_array(name, array, ("float64",), shape)
-        for name, array in _flower.items_of(_vectors_record(content)[1]).items()
+        for name, array in arrays.items()
         if not name.startswith(_PASS)
     }
+    passed: Mapping[str, NDArray[Any]] = {}
+    if len(vectors) < len(arrays):
+        entries = {_PASS + entry.name: entry for entry in plan.layout.passed_through}
+        unknown = arrays.keys() - vectors.keys() - entries.keys()
+        if unknown:
+            raise ProtocolError(f"the message has the arrays {sorted(unknown)}, which the plan does not")
+        passed = {e.name: _read_pass_through(e, arrays[key]) for key, e in entries.items() if key in arrays}
     numbers: dict[str, Any] = {}
-    stamp = None
+    stamp = work = None
+    # A message with three entries has none of the rest.
     if len(fco) > 3:
         numbers = {key.removeprefix(_NUMBER): value for key, value in fco.items() if key.startswith(_NUMBER)}
         if "accepted" in fco:
@@ -442,7 +456,10 @@ def read_downlink(message: Message, context: Context) -> Downlink:
             if _RESTORED in content:
                 restored = _state_vectors(content[_RESTORED], plan.layout.size)  # type: ignore[arg-type]
             stamp = ClientStamp(int(fco["epoch"]), int(fco["accepted"]), restored)
-    return Downlink(plan, vectors, float(fco["client-lr"]), float(fco["elapsed"]), numbers, stamp)
+    if "work" in fco:
+        work = work_from_header(json.loads(str(fco["work"])))
+    client_lr = float(fco.get("client-lr", math.nan))
+    return Downlink(plan, vectors, client_lr, float(fco["elapsed"]), numbers, stamp, work, passed)
 
 
 # --- the client's memory ---------------------------------------------------------------------------------------------
@@ -532,7 +549,14 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
         name: _to_array(vector if wire_dtype == "float64" else vector.astype(wire_dtype))
         for name, vector in uplink.vectors.items()
     }
-    metrics = {"num-examples": int(num_examples), "elapsed": float(uplink.elapsed), "local-steps": int(uplink.steps)}
+    arrays.update({_PASS + name: _to_array(array) for name, array in uplink.pass_through.items()})
+    metrics: dict[str, int | float] = {"num-examples": int(num_examples), "local-steps": int(uplink.steps)}
+    if uplink.elapsed is not None:
+        metrics["elapsed"] = float(uplink.elapsed)
+    for name, value in uplink.metrics.items():
+        if name in _OWN_METRICS:
+            raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
+        metrics[name] = float(value)
     content = {
         _vectors_record(request)[0]: _flower.filled(ArrayRecord, arrays),
         _METRICS: _flower.filled(MetricRecord, metrics),
@@ -557,14 +581,6 @@ def what_is_missing(content: RecordDict) -> Literal["plan", "state"] | None:
         return None
     names = _flower.items_of(metrics)
     return "plan" if _PLAN_MISSING in names else "state" if _STATE_MISSING in names else None
-
-
-class ClientReport(NamedTuple):
-    """A reply that passed all checks: its uplink, its weight before normalisation, its pass-through arrays."""
-
-    uplink: Uplink
-    examples: float
-    pass_through: dict[str, NDArray[Any]]
 
 
 def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[Mapping[str, Any], float]:
@@ -636,7 +652,8 @@ def read_uplink(
     shapes: Mapping[str, tuple[int, ...]],
     wire_dtype: str,
     weighted_by_key: str,
-) -> ClientReport:
+    timed: bool = True,
+) -> Uplink:
     """Read and check a reply of our ClientApp.
 
     Parameters
@@ -650,6 +667,8 @@ def read_uplink(
     wire_dtype : {"float64", "float32"}
     weighted_by_key : str
         Key of the weight in the MetricRecord.
+    timed : bool, default True
+        Whether there must be a sum of step sizes; there is none after a minimisation.
 
     Raises
     ------
@@ -665,9 +684,25 @@ def read_uplink(
         value = _finite(name, _from_array(name, arrays[name], (wire_dtype,), shape))
         vectors[name] = value if value.dtype == np.float64 else value.astype(np.float64)
     metrics, examples = _metrics_of(content, weighted_by_key)
-    uplink = Uplink(vectors, _positive(metrics, "elapsed"), int(_positive(metrics, "local-steps")))
-    passed = {e.name: _read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
-    return ClientReport(uplink, examples, passed)
+    elapsed = _positive(metrics, "elapsed") if timed else None
+    reported = {}
+    if len(metrics) > 3:
+        others = metrics.keys() - _OWN_METRICS - {weighted_by_key}
+        reported = {name: _number(name, metrics[name]) for name in sorted(others)}
+    return Uplink(
+        vectors,
+        elapsed,
+        int(_positive(metrics, "local-steps")),
+        examples=examples,
+        metrics=reported,
+        pass_through={e.name: _read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays},
+    )
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, list) or not math.isfinite(value):
+        raise ProtocolError(f"the metric {name!r} is {value!r}, expected a finite number")
+    return float(value)
 
 
 def read_unmodified(
@@ -678,7 +713,7 @@ def read_unmodified(
     client_lr: float,
     local_steps: int | None,
     weighted_by_key: str,
-) -> ClientReport:
+) -> Uplink:
     """Read and check a reply of an ordinary FedAvg ClientApp, which returns its new model.
 
     Parameters
@@ -708,7 +743,7 @@ def read_unmodified(
             "(or 'elapsed', the sum of its step sizes) into the client's MetricRecord"
         )
     elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
-    return ClientReport(Uplink({"increment": vector - sent}, elapsed, steps), examples, passed)
+    return Uplink({"increment": vector - sent}, elapsed, steps, examples=examples, pass_through=passed)
 
 
 # --- handshake -------------------------------------------------------------------------------------------------------

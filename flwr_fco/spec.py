@@ -60,7 +60,7 @@ class Specified:
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         # @dataclass writes its own __eq__ and __hash__ unless the class body has them, and the generated ones fail on
-        # fields that are arrays or dictionaries. Pinning the inherited ones here keeps them, whoever writes the class.
+        # fields that are arrays or dictionaries. Setting the inherited ones here keeps them in every subclass.
         for name in ("__eq__", "__hash__"):
             if name not in cls.__dict__:
                 setattr(cls, name, getattr(cls, name))
@@ -133,7 +133,7 @@ def _equal(one: Any, other: Any) -> bool:
             and np.array_equal(one, other)
         )
     if isinstance(one, Mapping) and isinstance(other, Mapping):
-        # In order: where patterns are tried one after the other, the order is part of the meaning.
+        # The order counts: patterns are tried one after the other, so it is part of the meaning.
         return list(one) == list(other) and all(_equal(one[key], other[key]) for key in one)
     if isinstance(one, tuple | list) and isinstance(other, tuple | list):
         return len(one) == len(other) and all(map(_equal, one, other))

@@ -1,11 +1,12 @@
 """Topologies: who talks to whom on a graph, and with which weights.
 
 A gossip matrix U is symmetric and doubly stochastic: row m holds the weights with which node m averages itself and its
-neighbours. How fast repeated averaging agrees is a matter of its spectral gap.
+neighbours. How fast repeated averaging makes the nodes agree depends on its spectral gap.
 
 Flower has no channel between clients. The decentralised strategies therefore run their graph on a relay, the server:
 it receives every node's increment, mixes for each node what its neighbours would have sent it, and sends the node that
-mixture only. The relay sees all increments and all duals; a node sees nothing of the others but its own mixture.
+mixture only. The relay sees all increments and all duals. All that a node sees of the others is the mixture that is
+made for it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components
 
 from flwr_fco.errors import ConfigurationError
 
@@ -27,6 +30,7 @@ __all__ = [
     "chain",
     "check_mixing",
     "complete",
+    "consensus_error",
     "effective_mixing",
     "erdos_renyi",
     "exponential",
@@ -37,6 +41,7 @@ __all__ = [
     "metropolis",
     "mixing_time",
     "ring",
+    "root_mean_square_norm",
     "spectral_gap",
     "star",
     "torus",
@@ -201,7 +206,7 @@ def mixing_time(mixing: Matrix) -> float:
     Returns
     -------
     float
-        0 where one round agrees (11'/M); inf where no number of rounds does.
+        0 where the nodes agree after one round (11'/M); inf where they never do.
     """
     sigma = 1.0 - spectral_gap(mixing)
     if sigma >= 1.0:
@@ -212,8 +217,8 @@ def mixing_time(mixing: Matrix) -> float:
 def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     """Return the gossip matrix of a round in which some nodes do not take part.
 
-    A missing node keeps what it has; the weight that a neighbour would have given it, the neighbour gives itself. The
-    result is symmetric and doubly stochastic again (on the nodes that are left it need not be connected).
+    A missing node keeps what it has; a neighbour gives itself the weight that it would have given to the missing node.
+    The result is symmetric and doubly stochastic again. The graph of the nodes that are left need not be connected.
 
     Parameters
     ----------
@@ -241,6 +246,39 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     matrix[:, absent] = 0.0
     matrix[absent, absent] = 1.0
     return matrix
+
+
+def root_mean_square_norm(rows: ArrayLike) -> float:
+    """Return sqrt(mean over rows of ||row||_2^2): the size of the trackers of M clients, say.
+
+    Parameters
+    ----------
+    rows : array-like of shape (M, d)
+
+    Examples
+    --------
+    >>> root_mean_square_norm([[3.0, 4.0], [0.0, 5.0]])
+    5.0
+    """
+    matrix = np.asarray(rows, dtype=np.float64)
+    return math.sqrt(float(np.vdot(matrix, matrix)) / matrix.shape[0])
+
+
+def consensus_error(rows: ArrayLike) -> float:
+    """Return sqrt(mean over rows of ||row - mean row||_2^2): how far M nodes are from agreeing.
+
+    Parameters
+    ----------
+    rows : array-like of shape (M, d)
+        The nodes' duals or primal points.
+
+    Examples
+    --------
+    >>> consensus_error([[1.0, 0.0], [3.0, 0.0]])
+    1.0
+    """
+    matrix = np.asarray(rows, dtype=np.float64)
+    return root_mean_square_norm(matrix - matrix.mean(axis=0))
 
 
 def metropolis(edges: Iterable[tuple[int, int]], num_nodes: int) -> Matrix:
@@ -280,7 +318,7 @@ def metropolis(edges: Iterable[tuple[int, int]], num_nodes: int) -> Matrix:
 
 
 def from_matrix(mixing: ArrayLike, name: str = "matrix") -> Topology:
-    """Return the topology of a gossip matrix of your own, checked.
+    """Check a gossip matrix and return its topology.
 
     Parameters
     ----------
@@ -474,7 +512,7 @@ def exponential(num_nodes: int) -> Topology:
 
 
 def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: int = 1000) -> Topology:
-    """Return a random graph that is connected: each edge is there with a probability; Metropolis weights.
+    """Return a connected random graph in which each edge exists with a given probability; Metropolis weights.
 
     Parameters
     ----------
@@ -523,19 +561,8 @@ TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
 
 def _components(weights: NDArray[Any]) -> list[list[int]]:
     """Return the connected parts of the graph of the positive weights."""
-    linked = weights > 0.0
-    unseen = set(range(linked.shape[0]))
-    parts = []
-    while unseen:
-        start = min(unseen)
-        part, border = {start}, [start]
-        while border:
-            found = set(np.flatnonzero(linked[border.pop()]).tolist()) - part
-            part |= found
-            border.extend(found)
-        unseen -= part
-        parts.append(sorted(part))
-    return parts
+    count, labels = connected_components(csr_array(weights > 0.0), directed=False)
+    return [np.flatnonzero(labels == label).tolist() for label in range(count)]
 
 
 def _without_loops(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -5,3 +5,6 @@ import os
 # Ray and Flower report usage over the network otherwise.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+# Ray starts workers ahead of need, each of which imports all of Flower; the tests use one or two.
+os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+os.environ.setdefault("RAY_enable_worker_prestart", "0")

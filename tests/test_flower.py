@@ -3,9 +3,12 @@
 import time
 
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from problems import clients, flat, run
 
 from flwr_fco import _flower
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import FedDualAvg
 
 
 @pytest.fixture
@@ -18,10 +21,12 @@ def question():
 
 @pytest.fixture(params=["quick", "public"])
 def way(request, monkeypatch):
-    """Flower as we know it, and a release whose messages are others."""
+    """Flower as we know it, and a release whose messages and arrays are others."""
     assert _flower._messages_are_known()
+    assert _flower._arrays_are_known()
     if request.param == "public":
         monkeypatch.setattr(_flower, "_messages_are_known", lambda: False)
+        monkeypatch.setattr(_flower, "_arrays_are_known", lambda: False)
 
 
 def attributes(message):
@@ -67,6 +72,166 @@ def test_a_release_whose_messages_hold_more_is_not_copied(monkeypatch):
         assert not _flower._messages_are_known()
     finally:
         _flower._messages_are_known.cache_clear()
+
+
+def test_an_array_is_flowers(way):
+    array = _flower.new_array("float64", (2, 3), "numpy.ndarray", b"x")
+    assert type(array) is Array
+    expected = Array("float64", (2, 3), "numpy.ndarray", b"x")
+    assert array == expected
+    # The mark and the hash appear when Flower first asks for them.
+    assert array.object_id == expected.object_id
+    assert vars(array) == vars(expected)
+
+
+@pytest.mark.parametrize("body", [RecordDict(), Error(2, "no")], ids=["content", "error"])
+def test_a_number_is_all_that_a_message_is_given(question, way, body):
+    message = Message(body, reply_to=question)
+    before = vars(message) | {"_metadata": dict(vars(message.metadata))}
+    _flower.set_message_id(message, "another id")
+    assert message.metadata.message_id == "another id"
+    assert before["_metadata"]["_message_id"] == ""
+    before["_metadata"]["_message_id"] = "another id"
+    assert vars(message) | {"_metadata": vars(message.metadata)} == before
+
+
+def test_another_content_leaves_the_message_as_it_is(question, way):
+    content, before = RecordDict({"a": MetricRecord({"b": 1})}), question.content
+    twin = _flower.with_content(question, content)
+    assert type(twin) is Message
+    assert twin is not question
+    assert twin.content is content
+    assert question.content is before
+    assert vars(twin) == vars(question) | {"_content": content}
+
+
+class LaterMetadata:
+    """Metadata of a release that keeps everything elsewhere; what is public is as it was."""
+
+    __slots__ = ("_fields",)
+
+    def __init__(
+        self, run_id, message_id, src_node_id, dst_node_id, reply_to_message_id, group_id, created_at, ttl, message_type
+    ):
+        self._fields = {name: value for name, value in locals().items() if name != "self"}
+
+    def __getattr__(self, name):
+        if name == "_fields":
+            raise AttributeError(name)
+        return self._fields[name]
+
+
+class LaterMessage:
+    """A message of such a release."""
+
+    __slots__ = ("body", "metadata")
+
+    def __init__(self, content=None, *, metadata=None, error=None, reply_to=None):
+        if reply_to is not None:
+            asked = dict(reply_to.metadata._fields)
+            asked.update(message_id="", reply_to_message_id=asked["message_id"])
+            asked.update(src_node_id=asked["dst_node_id"], dst_node_id=asked["src_node_id"])
+            metadata = LaterMetadata(**asked)
+        self.metadata, self.body = metadata, (content, error)
+
+    @property
+    def content(self):
+        return self.body[0]
+
+    @content.setter
+    def content(self, value):
+        self.body = (value, self.body[1])
+
+    @property
+    def error(self):
+        return self.body[1]
+
+    def has_content(self):
+        return self.body[0] is not None
+
+
+class LaterArray:
+    """An array of such a release."""
+
+    __slots__ = ("data", "dtype", "shape", "stype")
+
+    def __init__(self, dtype, shape, stype, data):
+        self.dtype, self.shape, self.stype, self.data = dtype, shape, stype, data
+
+
+@pytest.fixture
+def later(monkeypatch):
+    """Have `_flower` find a release without any of the private names."""
+    decisions = (_flower._messages_are_known, _flower._arrays_are_known)
+    for name, value in {"Message": LaterMessage, "Metadata": LaterMetadata, "Array": LaterArray}.items():
+        monkeypatch.setattr(_flower, name, value)
+    for decision in decisions:
+        decision.cache_clear()
+    yield
+    for decision in decisions:
+        decision.cache_clear()
+
+
+def test_a_release_without_our_private_names_is_served_the_public_way(later):
+    metadata = LaterMetadata(17, "", 1, 5, "", "3", 2.0, 9.0, "train")
+    message = LaterMessage(RecordDict(), metadata=metadata)
+    _flower.set_message_id(message, "an id")
+    assert message.metadata._fields == metadata._fields | {"message_id": "an id"}
+
+    content, before = RecordDict({"a": MetricRecord({"b": 1})}), message.content
+    twin = _flower.with_content(message, content)
+    assert type(twin) is LaterMessage
+    assert (twin.content, twin.metadata) == (content, message.metadata)
+    assert message.content is before
+
+    reply = _flower.reply_to(message, content)
+    assert (reply.metadata.reply_to_message_id, reply.metadata.src_node_id, reply.content) == ("an id", 5, content)
+    failure = LaterMessage(error="no", reply_to=message)
+    _flower.set_message_id(failure, "2")
+    assert (failure.metadata.message_id, failure.error, failure.content) == ("2", "no", None)
+
+    array = _flower.new_array("float64", (2, 3), "numpy.ndarray", b"x")
+    assert type(array) is LaterArray
+    assert (array.dtype, array.shape, array.stype, array.data) == ("float64", (2, 3), "numpy.ndarray", b"x")
+
+
+def test_a_release_whose_numbers_can_be_set_has_them_set(later):
+    class Settable(LaterMetadata):
+        @property
+        def message_id(self):
+            return self._fields["message_id"]
+
+        @message_id.setter
+        def message_id(self, value):
+            self._fields["message_id"] = value
+
+    metadata = Settable(17, "", 1, 5, "", "3", 2.0, 9.0, "train")
+    message = LaterMessage(RecordDict(), metadata=metadata)
+    _flower.set_message_id(message, "an id")
+    assert message.metadata is metadata
+    assert metadata.message_id == "an id"
+
+
+def test_a_run_the_public_way_ends_in_the_same_bits(monkeypatch):
+    def final():
+        strategy = FedDualAvg(regularizer=L1(0.3), client_lr=0.02, batch_size=5, seed=3)
+        return flat(run(strategy, clients(), 3).arrays).tobytes()
+
+    expected = final()
+    monkeypatch.setattr(_flower, "_messages_are_known", lambda: False)
+    monkeypatch.setattr(_flower, "_arrays_are_known", lambda: False)
+    assert final() == expected
+
+
+def test_a_release_whose_arrays_hold_more_is_not_copied(later, monkeypatch):
+    class Later(Array):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            self.__dict__["_checksum"] = hash(self.data)
+
+    monkeypatch.setattr(_flower, "Array", Later)
+    array = _flower.new_array("float64", (2, 3), "numpy.ndarray", b"x")
+    assert vars(array)["_checksum"] == hash(b"x")
 
 
 @pytest.mark.parametrize("known", [True, False])

@@ -360,7 +360,7 @@ def test_sets_that_do_not_meet_are_an_error(mirror_map, psi):
 @pytest.mark.parametrize("psi", [Nuclear(0.1), L2(0.1)], ids=repr)
 def test_unsupported_pairs_name_both_and_what_would_work(mirror_map, psi):
     assert not mirror_map.supports(psi)
-    assert mirror_map.solver(psi) == "refused"
+    assert mirror_map.retrieval_method(psi) == "refused"
     for call in (mirror_map.require, lambda psi: mirror_map.retrieve(np.zeros(6), 1.0, psi)):
         with pytest.raises(
             UnsupportedPairError, match=rf"{type(mirror_map).__name__} .*{type(psi).__name__}.*L1.*Euclidean"
@@ -369,7 +369,7 @@ def test_unsupported_pairs_name_both_and_what_would_work(mirror_map, psi):
 
 
 def test_simplices_and_balls_that_miss_the_map_are_refused_at_once():
-    assert SimplexEntropy(2.0).solver(Simplex(2.0)) == "closed form"
+    assert SimplexEntropy(2.0).retrieval_method(Simplex(2.0)) == "closed form"
     for psi in (Simplex(1.0), L1Ball(1.0)):
         with pytest.raises(UnsupportedPairError, match="own radius"):
             SimplexEntropy(2.0).require(psi)

@@ -36,7 +36,7 @@ def test_every_cell_is_true(row, column):
     """Supported: retrieve is a minimiser. Refused: by name, before anything is computed."""
     psi, mirror_map = tables.REGULARIZERS[row], tables.MIRROR_MAPS[column]
     regularizer = tables.bound(psi)
-    if mirror_map.solver(regularizer) == "refused":
+    if mirror_map.retrieval_method(regularizer) == "refused":
         with pytest.raises(UnsupportedPairError) as error:
             mirror_map.require(regularizer)
         assert type(psi).__name__ in str(error.value)

@@ -101,6 +101,25 @@ def test_networkx_graphs():
     assert weights[0, 1] == pytest.approx(1 / 4)
 
 
+def test_the_parts_of_a_graph_are_those_of_networkx():
+    networkx = pytest.importorskip("networkx")
+    for seed in range(40):
+        graph = networkx.gnp_random_graph(2 + seed % 12, 0.12, seed=seed)
+        parts = sorted(map(sorted, networkx.connected_components(graph)))
+        assert topology._components(networkx.to_numpy_array(graph)) == parts
+        if len(parts) > 1:
+            with pytest.raises(ConfigurationError, match=f"{len(parts)} parts"):
+                from_edges(graph.edges, graph.number_of_nodes())
+
+
+def test_disagreement_of_rows():
+    rows = np.random.default_rng(0).normal(size=(7, 5))
+    spread = np.linalg.norm(rows - rows.mean(axis=0), axis=1)
+    assert topology.consensus_error(rows) == pytest.approx(math.sqrt((spread**2).mean()))
+    assert topology.consensus_error(rows + 3.0) == pytest.approx(topology.consensus_error(rows))
+    assert topology.root_mean_square_norm(rows) == pytest.approx(math.sqrt((rows**2).sum() / 7))
+
+
 @pytest.mark.parametrize(
     ("matrix", "message"),
     [

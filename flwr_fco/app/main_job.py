@@ -8,14 +8,11 @@ after an error, Ctrl-C or a polite kill.
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import signal
-import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -24,16 +21,16 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fco.app.local_superlink import command, local_superlink
-from flwr_fco.app.problems import Scorer, load_dataset
-from flwr_fco.app.settings import Settings
+from flwr_fco.app.run_config import run_settings
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.metrics import support_scores
+from flwr_fco.experiments.local_superlink import flower_run, local_superlink
+from flwr_fco.experiments.run_folder import RunRecord, read_run
+from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.tasks import Task
 from flwr_fco.parameters import Vector
-from flwr_fco.reference import sklearn_solution
-from flwr_fco.run_folder import RunRecord, read_run
+from flwr_fco.pooled import sklearn_solution, support_scores
 
-__all__ = ["draw", "flower_run", "main"]
+__all__ = ["draw", "main"]
 
 #: What is compared: FedDualAvg as pyproject.toml has it; the baseline with the rates that are best for it, of client
 #: rates .1, .2, .3, 1 and server rates 1 to 10 (at FedDualAvg's own rates it ends 43 % above scikit-learn).
@@ -41,7 +38,6 @@ RUNS: tuple[dict[str, str | float], ...] = (
     {"strategy": "FedDualAvg"},
     {"strategy": "FedAvgSubgradient", "client-lr": 0.3, "server-lr": 3.0},
 )
-_ROUND = re.compile(r"\[ROUND (\d+)/(\d+)\]")
 
 
 class Row(NamedTuple):
@@ -54,78 +50,13 @@ class Row(NamedTuple):
     seconds: float | None
 
 
-def flower_run(
-    app: Path,
-    environment: Mapping[str, str],
-    overrides: Mapping[str, str | float],
-    *,
-    num_nodes: int,
-    log: Path,
-    on_round: Callable[[int, int], None] = lambda number, total: None,
-) -> None:
-    """Run a Flower App by ``flwr run --stream`` and wait for its end.
-
-    Parameters
-    ----------
-    app : Path
-        The app's directory.
-    environment : mapping of str to str
-        From :func:`flwr_fco.app.local_superlink.local_superlink`.
-    overrides : mapping of str to str or float
-        Run config.
-    num_nodes : int
-        Number of simulated nodes.
-    log : Path
-        Where Flower's output goes.
-    on_round : callable, optional
-        ``(round, of how many)``, called when a round begins.
-
-    Raises
-    ------
-    CompositeError
-        If the run fails; ``flwr run`` itself ends well whatever happens to the run.
-    """
-    # JSON's strings and numbers are TOML's.
-    config = " ".join(f"{key}={json.dumps(value)}" for key, value in overrides.items())
-    federation = f"num-supernodes={num_nodes} client-resources-num-cpus=1"
-    arguments = [command("flwr"), "run", str(app), "--stream", "-c", config, "--federation-config", federation]
-    finished = False
-    with (
-        log.open("w", encoding="utf-8") as file,
-        subprocess.Popen(
-            arguments,
-            env=dict(environment),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-        ) as process,
-    ):
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                file.write(line)
-                file.flush()
-                if found := _ROUND.search(line):
-                    on_round(int(found[1]), int(found[2]))
-                finished = finished or "Strategy execution finished" in line
-        finally:
-            if process.poll() is None and sys.exc_info()[0] is not None:
-                process.terminate()
-    if process.returncode != 0 or not finished:
-        tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-20:])
-        raise CompositeError(
-            f"the run did not finish (flwr run returned {process.returncode}); the end of {log}:\n{tail}"
-        )
-
-
-def read_settings(root: Path, overrides: Mapping[str, str | float]) -> Settings:
+def read_settings(root: Path, overrides: Mapping[str, str | float]) -> RunSettings:
     """Return the settings of the root app: those of its pyproject.toml with overrides."""
     file = root / "pyproject.toml"
     if not file.is_file():
         raise ConfigurationError(f"{file} does not exist; run this in the root of the repository, or give --root")
     config = tomllib.loads(file.read_text(encoding="utf-8"))
-    return Settings.from_run_config({**config["tool"]["flwr"]["app"]["config"], **overrides})
+    return run_settings({**config["tool"]["flwr"]["app"]["config"], **overrides})
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
@@ -199,6 +130,7 @@ def run_one(
 ) -> tuple[RunRecord, float]:
     """Run one strategy through Flower; return its record and the seconds that it took."""
     settings = read_settings(root, overrides)
+    task = settings.load()
     results = directory / "runs"
     before = set(results.glob("*"))
     began = time.monotonic()
@@ -213,13 +145,13 @@ def run_one(
             root,
             environment,
             {**overrides, "output-dir": str(results)},
-            num_nodes=settings.num_nodes,
+            num_nodes=task.dataset.num_clients,
             log=directory / f"{settings.strategy}.log",
             on_round=on_round,
         )
     (folder,) = set(results.glob("*")) - before
     seconds = time.monotonic() - began
-    console.print(f"{settings.strategy}: {settings.num_server_rounds} rounds in {seconds:.0f} s, {folder}")
+    console.print(f"{settings.strategy}: {settings.num_rounds} rounds in {seconds:.0f} s, {folder}")
     return read_run(folder), seconds
 
 
@@ -241,9 +173,7 @@ def compare(
     console : rich.console.Console
         Where progress and table go.
     """
-    settings = read_settings(root, overrides)
-    dataset = load_dataset(settings, settings.num_nodes)
-    scorer = Scorer.from_dataset(dataset, settings.build_regularizer())
+    task = read_settings(root, overrides).load()
     runs: dict[str, RunRecord] = {}
     seconds: dict[str, float] = {}
     console.print(f"Starting a SuperLink; its files and the logs of the runs are in {directory}")
@@ -253,14 +183,14 @@ def compare(
             runs[name], seconds[name] = run_one(root, directory, environment, {**own, **overrides}, console)
     began = time.monotonic()
     with console.status("scikit-learn is solving the pooled problem"):
-        solution = sklearn_solution(scorer.clients, settings.build_regularizer(), tol=1e-6)
-    reference = Row("scikit-learn, centralised", scorer.scores(solution), 1.0, None, time.monotonic() - began)
+        solution = sklearn_solution(task.clients, task.regularizer, tol=1e-6)
+    reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, None, time.monotonic() - began)
     rows = []
     for name, run in runs.items():
-        w = scorer.layout.flatten(run.arrays)
+        w = task.layout.flatten(run.arrays)
         last = run.metrics[-1]
-        f1 = _support_f1(scorer, w, solution)
-        rows.append(Row(name, scorer.scores(w), f1, int(last["bytes-down"] + last["bytes-up"]), seconds[name]))
+        f1 = _support_f1(task, w, solution)
+        rows.append(Row(name, task.scores(w), f1, int(last["bytes-down"] + last["bytes-up"]), seconds[name]))
     rows.append(reference)
     show(rows, console)
     draw(runs, reference.scores, picture)
@@ -268,8 +198,9 @@ def compare(
     return rows
 
 
-def _support_f1(scorer: Scorer, w: Vector, reference: Vector) -> float:
-    return support_scores(scorer.coefficients(w), scorer.coefficients(reference)).f1
+def _support_f1(task: Task, w: Vector, reference: Vector) -> float:
+    block = task.layout["coefficients"].block
+    return support_scores(w[block], reference[block]).f1
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

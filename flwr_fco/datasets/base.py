@@ -24,7 +24,7 @@ class Samples(NamedTuple):
 class FederatedDataset(ABC):
     """Data split over clients.
 
-    :meth:`client` makes one client's data without making the others', and the same whatever was asked for before: each
+    :meth:`client` makes one client's data without making the others', and the same data in any order of calls: each
     SuperNode can load its own partition.
 
     Attributes

@@ -69,7 +69,7 @@ class BrainScans:
         return int(self.subjects.size)
 
     def split(self, held_out: Sequence[int]) -> PartitionedClassification:
-        """Return the data set with a client for each session but those held out, which are its test part.
+        """Return the data set with one client for each session, except those held out, which become its test part.
 
         Parameters
         ----------
@@ -112,7 +112,7 @@ class BrainScans:
         Raises
         ------
         ConfigurationError
-            If there are not more sessions than that.
+            If there are not more sessions than are held out.
         """
         if not 1 <= num_held_out < self.num_sessions:
             raise ConfigurationError(f"num_held_out={num_held_out}; expected 1 .. {self.num_sessions - 1}")
@@ -155,7 +155,7 @@ def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[
         rows = sessions == session
         block = detrend(series[rows].astype(np.float64), axis=0, type="linear")
         deviation = block.std(axis=0)
-        # What rounding leaves of a constant voxel is not a signal.
+        # A constant voxel differs from its mean by rounding only, which is not a signal.
         dead = deviation <= _SCALE_FLOOR * (1.0 + np.abs(series[rows]).max(axis=0))
         block /= np.where(dead, 1.0, deviation)
         block[:, dead] = 0.0
@@ -177,7 +177,7 @@ def load_haxby(
     fetch : bool, default False
         Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB a subject).
     subjects : sequence of int, default all six
-        Which to load, where there are several. The mask is the standard one for all, 39,912 voxels.
+        Which subjects to load, where there are several. All have the same standard mask of 39,912 voxels.
 
     Returns
     -------
@@ -269,7 +269,7 @@ def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64]
         raise ConfigurationError(
             f"{files.labels} labels no volume 'face' or 'house', but {sorted(set(names.tolist()))}"
         )
-    # Every volume of a session, rest too, goes into its trend and deviation.
+    # Every volume of a session, those at rest included, goes into its trend and deviation.
     features = normalize_sessions(series, sessions)[wanted]
     return features, (names[wanted] == _FACE).astype(np.int64), sessions[wanted]
 
@@ -290,7 +290,7 @@ class SyntheticBrain(FederatedDataset):
 
     A voxel of a scan is x = noise + session + (2 y - 1) contrast * pattern, each smoothed by a Gaussian in space; the
     mask is the voxels nearest to the centre of the grid. Made session by session, so 39,912 voxels and hundreds of
-    sessions never are in memory together.
+    sessions are never in memory together.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """The sparse regressions over a graph of Liang, Peng, Zhang (section 7, D.1.3): clients that differ, a sparse optimum.
 
-Every client has a model of its own, dense; what they have in common is sparse. Clients draw fresh examples for every
+Every client has a dense model; what these models have in common is sparse. Clients draw fresh examples for every
 local step (streaming), so the losses are expectations, known in closed form here: the optimum and the gap are exact.
 """
 
@@ -49,14 +49,16 @@ def _mean_slope(spread: float) -> float:
 class SparseGraphProblem(FederatedDataset):
     """Linear or logistic regression whose clients have dense models with a sparse common optimum.
 
-    The paper does not print how large its models are; these are those of its authors' public code. The common model has
-    coordinates sign (|N(0, 1)| + 1) scale on the first `sparsity` places and 0 elsewhere.
+    The paper does not print how large its models are; the sizes here are those of its authors' public code. The common
+    model has coordinates sign (|N(0, 1)| + 1) scale on the first `sparsity` places and 0 elsewhere.
 
-    Linear: x = (1, N(0, I)), y = <x, own> + N(0, noise^2), loss 1/2 (y - <x, w>)^2; own models are the common one plus
-    effects: N(0, spread^2) on the support, (Dirichlet(1, .., 1) - 1/M) spread over the clients elsewhere, which sums to
-    0. So the optimum w* is their mean, and the gap is 1/2 ||w - w*||^2.
+    In what follows `own_m`, or `own` for short, is the model of client m from which its examples are drawn.
 
-    Logistic: x = N(0, I), P(y = 1) = sigmoid(<x, own>); own models come in pairs (alpha_i, beta_i), (alpha_i, -beta_i)
+    Linear: x = (1, N(0, I)), y = <x, own> + N(0, noise^2), loss 1/2 (y - <x, w>)^2. own_m is the common model plus an
+    effect: N(0, spread^2) on the support, (Dirichlet(1, .., 1) - 1/M) spread elsewhere. The effects elsewhere sum to 0
+    over the clients, so the optimum w* is the mean of the clients' models, and the gap is 1/2 ||w - w*||^2.
+
+    Logistic: x = N(0, I), P(y = 1) = sigmoid(<x, own>). The own_m come in pairs (alpha_i, beta_i), (alpha_i, -beta_i)
     with alpha_i = common + N(0, spread^2) on the support and beta_i = N(0, spread^2) elsewhere. With kappa(n) = E
     sigmoid'(n t) (Stein's identity) the mean gradient is w kappa(||w||) - mean_m own_m kappa(||own_m||), so the optimum
     is sparse and found by one root find.
@@ -78,10 +80,10 @@ class SparseGraphProblem(FederatedDataset):
     noise : float, default 1.0
         Linear only.
     sampling : {"examples", "gradients"}, default "examples"
-        How a minibatch's gradient is drawn. ``"gradients"``: from its exact distribution, by d normals in the place of
-        one for each number of each example; a run is several times as fast. See :class:`StreamingObjective`.
+        How a minibatch's gradient is drawn. ``"gradients"``: from its exact distribution, by d normal numbers
+        instead of one for each number of each example; a run is several times as fast. See :class:`StreamingObjective`.
     examples_per_client : int, default 100
-        What an epoch counts, and the rows of :meth:`client`.
+        The number of examples in an epoch, and of rows in :meth:`client`.
     seed : int, default 0
 
     Raises
@@ -134,7 +136,7 @@ class SparseGraphProblem(FederatedDataset):
 
     @cached_property
     def _own(self) -> NDArray[np.float64]:
-        """The clients' own models, shape (M, d)."""
+        """The models of all clients, shape (M, d)."""
         effects = stream(self.seed, _EFFECT)
         common = stream(self.seed, _TRUTH).standard_normal(self.sparsity)
         common = self.scale * np.copysign(np.abs(common) + 1.0, common)
@@ -160,7 +162,7 @@ class SparseGraphProblem(FederatedDataset):
         """The minimiser w* of the mean of the clients' expected losses."""
         optimum = np.zeros(self.dimension)
         if self.kind == "linear":
-            # Off the support the effects sum to 0 up to rounding, and 0 is what is meant.
+            # Off the support the effects sum to 0 only up to rounding; the exact value is 0.
             optimum[: self.sparsity] = self._own[:, : self.sparsity].mean(axis=0)
             return optimum
         pull = self._pull[: self.sparsity]
@@ -328,7 +330,7 @@ class StreamingObjective(Objective):
     def _add_linear(self, draw: _Draw, w: Vector, scale: float, out: Vector) -> None:
         difference = w - self._model
         along, size = draw.inside[:, 0], float(np.linalg.norm(difference[1:]))
-        # Of the first coordinate, which is always 1, nothing is random.
+        # The first coordinate is always 1, so nothing about it is random.
         slopes = difference[0] + size * along - self.problem.noise * draw.extra
         factor = scale / along.size
         out[0] += factor * float(slopes.sum())
@@ -344,7 +346,7 @@ class StreamingObjective(Objective):
         shared = float(first @ w)
         second = w - shared * first
         size = float(np.linalg.norm(second))
-        # What rounding leaves of a multiple of the own model has no direction.
+        # If w is a multiple of the client's model, what rounding leaves of the difference has no direction.
         second, size = (second / size, size) if size > 1e-12 * abs(shared) else (np.zeros_like(w), 0.0)
         signs = np.where(draw.extra < expit(own_size * draw.inside[:, 0]), 1.0, -1.0)
         margins = signs * (draw.inside @ np.array([shared, size]))

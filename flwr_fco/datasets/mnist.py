@@ -29,9 +29,9 @@ _SPLIT, _SUBSET = 0, 1
 
 @dataclass(frozen=True, eq=False)
 class PartitionedImages(PartitionedClassification):
-    """Images kept as bytes; a client's are scaled to float32 in [0, 1] when it asks for them.
+    """Images kept as bytes; those of a client are scaled to float32 in [0, 1] when it asks for them.
 
-    Eight times smaller than float64: MNIST takes 47 MB, and a client's objective only its own share more.
+    This is an eighth of float64's size: MNIST takes 47 MB, and each client's objective adds only that client's share.
 
     Parameters
     ----------
@@ -202,14 +202,14 @@ def mnist(
 
 
 def femnist(num_clients: int = 100, *, test_fraction: float = 0.1, seed: int = 0) -> PartitionedImages:
-    """Return the digits of Federated EMNIST, a writer a client, from Flower Datasets (needs internet).
+    """Return the digits of Federated EMNIST, one writer for each client, from Flower Datasets (needs internet).
 
     Parameters
     ----------
     num_clients : int, default 100
         Writers, drawn at random from the seed.
     test_fraction : float, default 0.1
-        Share of all these writers' images that becomes the test part.
+        Share of these writers' images that becomes the test part.
     seed : int, default 0
 
     Returns
@@ -220,7 +220,7 @@ def femnist(num_clients: int = 100, *, test_fraction: float = 0.1, seed: int = 0
     Raises
     ------
     ConfigurationError
-        If ``flwr-datasets`` is not installed, or there are not so many writers.
+        If ``flwr-datasets`` is not installed, or the data set has fewer writers than were asked for.
 
     Examples
     --------

@@ -1,7 +1,7 @@
 """Ways to split examples over clients.
 
-Why not `flwr-datasets`: it brings Hugging Face `datasets` and pyarrow, which are larger than everything else that this
-package needs together, for these few lines. Its Dirichlet partitioner retries in the same way.
+`flwr-datasets` is not used for these few lines because it brings Hugging Face `datasets` and pyarrow, which together
+are larger than everything else that this package needs. Its Dirichlet partitioner retries in the same way.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def dirichlet_partition(
     labels : array-like, shape (n,)
     num_clients : int
     alpha : float
-        Small: every client sees few classes, in unequal numbers. Large: all clients are alike.
+        If it is small, every client sees few classes, in unequal numbers; if it is large, all clients are alike.
     rng : numpy.random.Generator
         The split is drawn anew from it until every client has enough.
     min_size : int, default 10
@@ -113,7 +113,7 @@ def label_partition(
     labels : array-like, shape (n,)
     num_clients : int
     labels_per_client : int
-        Shards of a client. A shard that lies across a border has two labels.
+        Number of shards of each client. A shard that contains the border between two labels has both.
     rng : numpy.random.Generator
 
     Returns
@@ -138,7 +138,7 @@ def label_partition(
     _check_counts(given.size, num_clients, labels_per_client)
     if labels_per_client < 1:
         raise ConfigurationError(f"labels_per_client={labels_per_client}; expected at least 1")
-    # Shuffled first, so that the seed also decides which rows of a label end in which shard.
+    # Shuffled first, so that the seed also decides which rows of a label end up in which shard.
     order = rng.permutation(given.size)
     order = order[np.argsort(given[order], kind="stable")]
     shards = np.array_split(order, num_clients * labels_per_client)

@@ -23,7 +23,7 @@ _ORDER = 32
 _LASSO = {"I": (512, 64, 128), "II": (64, 64, 128), "III": (8, 64, 128), "IV": (512, 256, 32)}
 _LOW_RANK = {"I": (16, 64, 128), "II": (4, 64, 128), "III": (1, 64, 128), "IV": (16, 256, 32)}
 
-# What a stream of random numbers is for: the first number of its key.
+# What a stream of random numbers is used for: the first number of its key says it.
 _TRUTH, _CLIENT, _HELD_OUT = 0, 1, 2
 
 
@@ -46,12 +46,12 @@ class SyntheticRegression(FederatedDataset):
     Attributes
     ----------
     intercept : float
-        The true intercept, N(0, 1) of the seed.
+        The true intercept, drawn from N(0, 1) with the seed.
 
     Raises
     ------
     ConfigurationError
-        If a number is not positive or the dtype is another.
+        If a number is not positive or the dtype is not one of these.
 
     Examples
     --------
@@ -110,14 +110,14 @@ class SyntheticRegression(FederatedDataset):
         return self._draw(mean, self.examples_per_client, rng)
 
     def held_out(self, index: int, num_examples: int | None = None) -> Samples:
-        """Return other examples of a client's distribution, for validation.
+        """Return further examples from a client's distribution, for validation.
 
         Parameters
         ----------
         index : int
             0 .. num_clients - 1.
         num_examples : int, optional
-            As many as the client has for training by default.
+            By default as many as the client has for training.
 
         Returns
         -------

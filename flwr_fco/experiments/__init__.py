@@ -1,8 +1,24 @@
-"""The papers' experiments as data (one TOML each), rules that decide their claims, and what runs them."""
+"""Problems, runs, sweeps, the papers' experiments with the rules that decide their claims, and the command line.
 
-from flwr_fco.experiments.definition import EXPERIMENTS, Claim, Definition, RunLine, load_definition, select_experiments
-from flwr_fco.experiments.reproduction import Report, Verdict, judge, reproduce
-from flwr_fco.experiments.rules import RULES, Measurement, Outcome, Outcomes
+What is exported here is imported when it is first used, so that ``flwr-fco --help`` loads no numerical library.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr_fco.experiments.definition import (
+        EXPERIMENTS,
+        Claim,
+        Definition,
+        RunLine,
+        load_definition,
+        select_experiments,
+    )
+    from flwr_fco.experiments.reproduction import Report, Verdict, judge, reproduce
+    from flwr_fco.experiments.rules import RULES, Measurement, Outcome, Outcomes
 
 __all__ = [
     "EXPERIMENTS",
@@ -20,3 +36,20 @@ __all__ = [
     "reproduce",
     "select_experiments",
 ]
+
+_MODULES = {
+    "definition": ("EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"),
+    "reproduction": ("Report", "Verdict", "judge", "reproduce"),
+    "rules": ("RULES", "Measurement", "Outcome", "Outcomes"),
+}
+_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -11,8 +11,9 @@ from importlib import resources
 from typing import Any, NamedTuple
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.baselines import BASELINES
 from flwr_fco.experiments.rules import RULES
-from flwr_fco.runs import BASELINES, RunSettings
+from flwr_fco.experiments.settings import RunSettings
 
 __all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"]
 

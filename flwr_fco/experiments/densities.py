@@ -11,10 +11,13 @@ from flwr.app import Context
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.metrics import density
+from flwr_fco.experiments.methods import STRATEGIES
+from flwr_fco.experiments.recorder import build_strategy
+from flwr_fco.experiments.runs import RunResult
+from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.objectives import Objective
+from flwr_fco.pooled import density
 from flwr_fco.protocol import Uplink
-from flwr_fco.runs import STRATEGIES, RunResult, RunSettings, build_strategy
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid
 

@@ -16,12 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flwr_fco.experiments.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.densities import measure_densities
+from flwr_fco.experiments.report import draw_curves, draw_scatter
 from flwr_fco.experiments.rules import RULES, Outcome, Outcomes
-from flwr_fco.problems import solve_baseline
-from flwr_fco.report import draw_curves, draw_scatter
-from flwr_fco.runs import BASELINES, RunSettings, run
+from flwr_fco.experiments.runs import run
+from flwr_fco.experiments.settings import RunSettings
 
 __all__ = ["Report", "Verdict", "judge", "reproduce", "value_table", "verdict_table"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import csv
 import hashlib
-import itertools
 import json
 import logging
 import math
@@ -21,14 +20,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from scipy import stats
+from sklearn.model_selection import ParameterGrid, ParameterSampler
 
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.runs import RunResult, RunSettings, parse_value, run
+from flwr_fco.experiments.runs import RunResult, run
+from flwr_fco.experiments.settings import RunSettings, parse_value
 
 __all__ = [
-    "RULES",
+    "CRITERIA",
     "Axis",
-    "Rule",
+    "Criterion",
     "Trial",
     "best_trials",
     "expand_axes",
@@ -49,7 +51,7 @@ _BATCHES_PER_WORKER = 8
 
 
 @dataclass(frozen=True)
-class Rule:
+class Criterion:
     """How a trial is judged: the mean of a metric over the last evaluations.
 
     Parameters
@@ -62,8 +64,8 @@ class Rule:
 
     Examples
     --------
-    >>> RULES["recovery-error"]
-    Rule(metric='recovery-error', window=100, largest=False)
+    >>> CRITERIA["recovery-error"]
+    Criterion(metric='recovery-error', window=100, largest=False)
     """
 
     metric: str
@@ -76,19 +78,20 @@ class Rule:
         return -math.inf if self.largest else math.inf
 
     def describe(self) -> str:
-        """Return the rule in words."""
+        """Return the criterion in words."""
         aim = "largest" if self.largest else "smallest"
         where = "in the last evaluation" if self.window == 1 else f"mean over the last {self.window} evaluations"
         return f"{aim} {self.metric}, {where}"
 
 
-#: Rules by name. The first paper uses `recovery-error` (B.2, B.3), `validation-objective` (B.4), `objective` (B.5).
-RULES: dict[str, Rule] = {
-    "recovery-error": Rule("recovery-error", 100),
-    "f1": Rule("f1", 100, largest=True),
-    "objective": Rule("objective", 10),
-    "validation-objective": Rule("validation-objective", 1),
-    "accuracy": Rule("accuracy", 1, largest=True),
+#: Criteria by the name that ``--rule`` uses. The first paper has `recovery-error` (B.2, B.3), `validation-objective`
+#: (B.4) and `objective` (B.5).
+CRITERIA: dict[str, Criterion] = {
+    "recovery-error": Criterion("recovery-error", 100),
+    "f1": Criterion("f1", 100, largest=True),
+    "objective": Criterion("objective", 10),
+    "validation-objective": Criterion("validation-objective", 1),
+    "accuracy": Criterion("accuracy", 1, largest=True),
 }
 
 
@@ -112,15 +115,15 @@ class Axis(NamedTuple):
     low: float = 0.0
     high: float = 0.0
 
-    def draw(self, rng: np.random.Generator) -> Any:
-        """Return a random value."""
+    def candidates(self) -> Any:
+        """Return what scikit-learn's ``ParameterSampler`` draws from: the values, or a distribution of SciPy's."""
         if self.distribution == "uniform":
-            return float(rng.uniform(self.low, self.high))
+            return stats.uniform(self.low, self.high - self.low)
         if self.distribution == "loguniform":
-            return float(np.exp(rng.uniform(np.log(self.low), np.log(self.high))))
+            return stats.loguniform(self.low, self.high)
         if self.distribution == "integers":
-            return int(rng.integers(int(self.low), int(self.high), endpoint=True))
-        return self.values[int(rng.integers(len(self.values)))]
+            return stats.randint(int(self.low), int(self.high) + 1)
+        return list(self.values)
 
 
 def parse_axis(key: str, text: str) -> Axis:
@@ -169,7 +172,7 @@ def expand_axes(axes: Sequence[Axis], samples: int = 0, seed: int = 0) -> list[d
     ----------
     axes : sequence of Axis
     samples : int, default 0
-        Number of random trials; 0: the whole grid.
+        Number of random trials, drawn without repetition where there are lists of values only; 0: the whole grid.
     seed : int, default 0
         Of the random search.
 
@@ -190,30 +193,36 @@ def expand_axes(axes: Sequence[Axis], samples: int = 0, seed: int = 0) -> list[d
     if samples < 0:
         raise ConfigurationError(f"samples={samples}; expected 0 (the whole grid) or more")
     if samples:
-        rng = np.random.default_rng(seed)
-        return [{axis.key: axis.draw(rng) for axis in axes} for _ in range(samples)]
+        drawn = ParameterSampler({axis.key: axis.candidates() for axis in axes}, samples, random_state=seed)
+        return [{axis.key: _plain(point[axis.key]) for axis in axes} for point in drawn]
     for axis in axes:
         if axis.distribution:
             raise ConfigurationError(
                 f"{axis.key} is {axis.distribution}({axis.low:g}, {axis.high:g}), which has no grid; "
                 "give the number of trials by --samples"
             )
-    return [dict(zip([a.key for a in axes], c, strict=True)) for c in itertools.product(*(a.values for a in axes))]
+    grid = ParameterGrid({axis.key: list(axis.values) for axis in axes})
+    return [{axis.key: point[axis.key] for axis in axes} for point in grid]
 
 
-def score_run(result: RunResult, rule: Rule) -> Trial:
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy's as one of Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def score_run(result: RunResult, criterion: Criterion) -> Trial:
     """Return the trial of a finished run.
 
     Parameters
     ----------
     result : RunResult
-    rule : Rule
+    criterion : Criterion
 
     Returns
     -------
     dict
         ``settings`` (flat), ``score``, ``diverged`` (round, or 0), ``rounds``, ``seconds``; ``mean`` and ``last`` of
-        every metric (over the rule's window).
+        every metric (over the criterion's window).
 
     Raises
     ------
@@ -222,26 +231,26 @@ def score_run(result: RunResult, rule: Rule) -> Trial:
 
     Examples
     --------
-    >>> trial = score_run(run(RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3})), RULES["f1"])
+    >>> trial = score_run(run(RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3})), CRITERIA["f1"])
     >>> trial["diverged"], trial["rounds"]
     (0, 3)
     """
     history = result.history
     names = [name for name in {name: None for line in history for name in line} if name != "round"]
-    if rule.metric not in names and not result.diverged:
+    if criterion.metric not in names and not result.diverged:
         raise ConfigurationError(
-            f"{result.settings.problem} does not report {rule.metric}; it reports {', '.join(names)}. "
-            "Give another rule."
+            f"{result.settings.problem} does not report {criterion.metric}; it reports {', '.join(names)}. "
+            "Give another criterion."
         )
     series = {name: [line[name] for line in history if name in line] for name in names}
     # The other metrics are averaged over the same rounds, however often they were evaluated.
-    judged = [line["round"] for line in history if rule.metric in line][-rule.window :]
+    judged = [line["round"] for line in history if criterion.metric in line][-criterion.window :]
     first = judged[0] if judged else history[-1]["round"]
     late = {name: [line[name] for line in history if name in line and line["round"] >= first] for name in names}
     mean = {name: float(np.mean(values)) for name, values in late.items() if values}
-    score = mean.get(rule.metric, math.nan)
+    score = mean.get(criterion.metric, math.nan)
     if result.diverged or not math.isfinite(score):
-        score = rule.worst
+        score = criterion.worst
     return {
         "settings": result.settings.to_config(),
         "score": score,
@@ -253,13 +262,13 @@ def score_run(result: RunResult, rule: Rule) -> Trial:
     }
 
 
-def best_trials(trials: Sequence[Trial], rule: Rule, by: str = "strategy") -> dict[str, Trial]:
+def best_trials(trials: Sequence[Trial], criterion: Criterion, by: str = "strategy") -> dict[str, Trial]:
     """Return the best trial of each group; trials that differ in the seed alone are averaged first.
 
     Parameters
     ----------
     trials : sequence of Trial
-    rule : Rule
+    criterion : Criterion
     by : str, default "strategy"
         The setting that makes the groups.
 
@@ -271,7 +280,7 @@ def best_trials(trials: Sequence[Trial], rule: Rule, by: str = "strategy") -> di
     Examples
     --------
     >>> trials = [{"settings": {"strategy": "A", "client-lr": rate}, "score": rate} for rate in (0.3, 0.1)]
-    >>> best_trials(trials, RULES["objective"])["A"]["settings"]["client-lr"]
+    >>> best_trials(trials, CRITERIA["objective"])["A"]["settings"]["client-lr"]
     0.1
     """
     seeds: dict[str, list[Trial]] = {}
@@ -285,7 +294,7 @@ def best_trials(trials: Sequence[Trial], rule: Rule, by: str = "strategy") -> di
             continue
         name = str(group[0]["settings"][by])
         best = found.get(name)
-        if best is None or (score > best["score"] if rule.largest else score < best["score"]):
+        if best is None or (score > best["score"] if criterion.largest else score < best["score"]):
             found[name] = {**group[0], "score": score}
     return found
 
@@ -293,7 +302,7 @@ def best_trials(trials: Sequence[Trial], rule: Rule, by: str = "strategy") -> di
 def run_sweep(
     settings: Sequence[RunSettings],
     folder: Path,
-    rule: Rule,
+    criterion: Criterion,
     *,
     engine: str = "ray",
     workers: int = 0,
@@ -306,7 +315,7 @@ def run_sweep(
     settings : sequence of RunSettings
     folder : Path
         ``trials.jsonl`` in it gets a line for each finished trial, ``trials.csv`` the table at the end.
-    rule : Rule
+    criterion : Criterion
     engine : {"ray", "in-process"}, default "ray"
         Ray Tune: the cluster at RAY_ADDRESS if that is set, else this machine; or one after the other without Ray.
     workers : int, default 0
@@ -330,8 +339,8 @@ def run_sweep(
     --------
     >>> import tempfile
     >>> settings = [RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3, "server-lr": s}) for s in (1.0, 3.0)]
-    >>> trials = run_sweep(settings, Path(tempfile.mkdtemp()), RULES["recovery-error"], engine="in-process")
-    >>> best_trials(trials, RULES["recovery-error"])["FedDualAvg"]["settings"]["server-lr"]
+    >>> trials = run_sweep(settings, Path(tempfile.mkdtemp()), CRITERIA["recovery-error"], engine="in-process")
+    >>> best_trials(trials, CRITERIA["recovery-error"])["FedDualAvg"]["settings"]["server-lr"]
     3.0
     """
     if engine not in ("ray", "in-process"):
@@ -350,9 +359,9 @@ def run_sweep(
 
     if missing and engine == "in-process":
         for own in missing:
-            keep(score_run(run(own), rule))
+            keep(score_run(run(own), criterion))
     elif missing:
-        _with_ray(missing, folder, rule, workers, keep)
+        _with_ray(missing, folder, criterion, workers, keep)
     trials = [done[_key(own.to_config())] for own in settings]
     write_table(trials, folder / "trials.csv")
     return trials
@@ -441,7 +450,7 @@ def _batches(settings: Sequence[RunSettings], count: int) -> list[list[RunSettin
 
 
 def _with_ray(
-    settings: Sequence[RunSettings], folder: Path, rule: Rule, workers: int, keep: Callable[[Trial], None]
+    settings: Sequence[RunSettings], folder: Path, criterion: Criterion, workers: int, keep: Callable[[Trial], None]
 ) -> None:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
@@ -470,7 +479,7 @@ def _with_ray(
     with _ray(workers) as cores:
         batches = _batches(settings, cores * _BATCHES_PER_WORKER)
         tuner = tune.Tuner(
-            tune.with_resources(tune.with_parameters(_trial_batch, batches=batches, rule=rule), {"cpu": 1}),
+            tune.with_resources(tune.with_parameters(_trial_batch, batches=batches, criterion=criterion), {"cpu": 1}),
             param_space={"batch": tune.grid_search(list(range(len(batches))))},
             # An actor that is used again has the data of its last batch.
             tune_config=tune.TuneConfig(reuse_actors=True),
@@ -486,12 +495,12 @@ def _with_ray(
         )
 
 
-def _trial_batch(config: dict[str, Any], batches: list[list[RunSettings]], rule: Rule) -> None:
+def _trial_batch(config: dict[str, Any], batches: list[list[RunSettings]], criterion: Criterion) -> None:
     """Run the trials of a batch in this worker."""
     from ray import tune
 
     for own in batches[config["batch"]]:
-        trial = score_run(run(own), rule)
+        trial = score_run(run(own), criterion)
         # Tune flattens dictionaries and renames keys; a text it leaves alone.
         tune.report({"trial": json.dumps(trial)})
 

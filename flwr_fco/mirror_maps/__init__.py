@@ -6,7 +6,7 @@ takes a dual back, and ``retrieve`` takes a dual to the primal point with psi in
     retrieve(z, t, psi) = argmin_w { -<z, w> + t psi(w) + h(w) } = gradient of (h + t psi)*
 """
 
-from flwr_fco.mirror_maps.base import Euclidean, MirrorMap, Solver, Terms, TermwiseMap
+from flwr_fco.mirror_maps.base import Euclidean, MirrorMap, RetrievalMethod, Terms, TermwiseMap
 from flwr_fco.mirror_maps.diagonal import DiagonalMetric
 from flwr_fco.mirror_maps.entropy import OrthantEntropy, SimplexEntropy
 from flwr_fco.mirror_maps.p_norm import PNorm
@@ -19,8 +19,8 @@ __all__ = [
     "OrthantEntropy",
     "PNorm",
     "Product",
+    "RetrievalMethod",
     "SimplexEntropy",
-    "Solver",
     "Terms",
     "TermwiseMap",
 ]

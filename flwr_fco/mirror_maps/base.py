@@ -21,19 +21,19 @@ from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTe
 from flwr_fco.regularizers.validation import frozen_array
 from flwr_fco.spec import Specified
 
-__all__ = ["Euclidean", "MirrorMap", "Solver", "Terms", "TermwiseMap"]
+__all__ = ["Euclidean", "MirrorMap", "RetrievalMethod", "Terms", "TermwiseMap"]
 
 #: How retrieve finds its minimiser.
-Solver = Literal["closed form", "root find", "refused"]
+RetrievalMethod = Literal["closed form", "root find", "refused"]
 
 
 class MirrorMap(Specified, ABC):
     """A geometry: a strictly convex h and its conjugate, on flat float64 vectors.
 
-    Subclasses are frozen dataclasses (``eq=False``: equality is that of specifications) that set ``kind`` and
+    Subclasses are frozen dataclasses (``eq=False``: maps are equal if their specifications are) that set ``kind`` and
     implement :meth:`value`, :meth:`gradient`, :meth:`conjugate_gradient`, :meth:`supports` and :meth:`retrieve`.
-    Nothing else needs to change for a new one. If psi's separable terms can be solved coordinate by coordinate, derive
-    from :class:`TermwiseMap` instead: that brings ``supports``, ``retrieve`` and the balls.
+    A new map needs nothing else. If psi's separable terms can be solved coordinate by coordinate, derive
+    from :class:`TermwiseMap` instead: it provides ``supports``, ``retrieve`` and the balls.
 
     Attributes
     ----------
@@ -71,7 +71,7 @@ class MirrorMap(Specified, ABC):
         z : ndarray of float64, shape (d,)
             The dual.
         t : float
-            The weight of psi: elapsed step sizes. Constraints hold at t = 0 too.
+            The weight of psi: elapsed step sizes. Constraints hold even at t = 0.
         regularizer : Regularizer or BoundRegularizer
             psi on the flat vector.
         out : ndarray, optional
@@ -79,7 +79,7 @@ class MirrorMap(Specified, ABC):
         """
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
-        """Return what compiled loops need for :meth:`retrieve`; None where they cannot do it.
+        """Return what compiled loops need for :meth:`retrieve`, or None if they cannot compute it.
 
         Parameters
         ----------
@@ -93,7 +93,7 @@ class MirrorMap(Specified, ABC):
         w = self.conjugate_gradient(z)
         return float(z @ w) - self.value(w)
 
-    def solver(self, regularizer: Proximable) -> Solver:
+    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
         """Return how :meth:`retrieve` works for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
         return "closed form" if self.supports(regularizer) else "refused"
 
@@ -105,7 +105,7 @@ class MirrorMap(Specified, ABC):
         size : int
             Length of the flat vector.
         regularizer : Regularizer or BoundRegularizer, optional
-            psi; its finite part does not matter (t = 0), its constraints hold.
+            psi; only its constraints matter here, because t = 0.
         """
         dual = np.zeros(size)
         return self.conjugate_gradient(dual) if regularizer is None else self.retrieve(dual, 0.0, regularizer)
@@ -177,7 +177,7 @@ class Euclidean(MirrorMap):
         return regularizer.prox(z, t, out)
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
-        """Return the thresholds if psi is nothing or a (weighted) l1 norm; see :meth:`MirrorMap.compiled`."""
+        """Return the thresholds if psi is zero or a (weighted) l1 norm; see :meth:`MirrorMap.compiled`."""
         thresholds = l1_thresholds(regularizer)
         return None if type(self) is not Euclidean or thresholds is None else Retrieval(thresholds)
 
@@ -203,7 +203,7 @@ class Block(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """Whether it is known to act on the whole vector."""
+        """Whether the block is known to be the whole vector."""
         return self.place == slice(None)
 
 
@@ -225,7 +225,7 @@ class TermwiseMap(MirrorMap):
     Attributes
     ----------
     separable : bool
-        Whether h is a sum over coordinates. Only then can several blocks have a ball of their own.
+        Whether h is a sum over coordinates. Only then can several blocks each have a ball.
     """
 
     separable: ClassVar[bool] = False
@@ -266,22 +266,22 @@ class TermwiseMap(MirrorMap):
         """Write the minimiser with a ball or simplex on a block; `out` must not overlap `z`."""
         return _find_multiplier(self, z, block, terms, out)
 
-    def constraint_solver(self, ball: Ball, whole: bool) -> Solver:
+    def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
         """Return how a ball or simplex is solved, on the whole vector or on a block of it."""
         return "root find"
 
-    def solver(self, regularizer: Proximable) -> Solver:
+    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
         """Return how :meth:`retrieve` works for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
         parts = _split(regularizer, ())
         if parts is None or not self._can_constrain(parts):
             return "refused"
-        ways = [self.constraint_solver(block.ball, block.whole) for block in parts.balls]
+        ways = [self.constraint_method(block.ball, block.whole) for block in parts.balls]
         easy = self.closed_form(_scaled(parts.terms, 1.0, None))
         return "closed form" if easy and all(way == "closed form" for way in ways) else "root find"
 
     def supports(self, regularizer: Proximable) -> bool:
         """Whether psi has separable terms, or is a ball or simplex that the map can solve for."""
-        return self.solver(regularizer) != "refused"
+        return self.retrieval_method(regularizer) != "refused"
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
         """Return argmin_w { -<z, w> + t psi(w) + h(w) }; see :meth:`MirrorMap.retrieve`.
@@ -331,10 +331,10 @@ class TermwiseMap(MirrorMap):
         """Whether the blocks with a ball can be solved together."""
         if len(parts.balls) > 1 and not self.separable:
             return False
-        return all(self.constraint_solver(block.ball, block.whole) != "refused" for block in parts.balls)
+        return all(self.constraint_method(block.ball, block.whole) != "refused" for block in parts.balls)
 
 
-#: What psi is cut into, for bound regularizers: they are asked once a step and never change.
+#: What bound regularizers are cut into, kept because they are asked once a step and never change.
 _PARTS: WeakKeyDictionary[BoundRegularizer, _Parts | None] = WeakKeyDictionary()
 
 
@@ -446,7 +446,7 @@ def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Te
     limit = 1e200 if isinstance(ball, L2Ball) else sys.float_info.max
     if not _decreasing_root(measure, ball.radius, scale, limit, equality=equality):
         return False
-    # What rounding of the multiplier left: a relative 1e-16, more only where the duals are huge.
+    # The error that rounding of the multiplier has left: 1e-16 relative, larger only where the duals are huge.
     size = float(np.linalg.norm(out[place])) if isinstance(ball, L2Ball) else float(np.abs(out) @ direction)
     if equality or size > ball.radius:
         out[place] *= ball.radius / size
@@ -483,7 +483,7 @@ def _decreasing_root(
             return abs(far[1]) <= 1e-12
         near, far = far, (theta, excess(theta))
     high, low = (near, far) if sign > 0.0 else (far, near)
-    # high has too large a measure, low too small a one; value_* are what regula falsi believes of them.
+    # The measure is too large at high and too small at low; value_* are the excesses that regula falsi works with.
     value_high, value_low = high[1], low[1]
     last = 0
     width = abs(high[0] - low[0])
@@ -516,7 +516,7 @@ def _decreasing_root(
 
 
 def l1_thresholds(regularizer: BoundRegularizer) -> Vector | None:
-    """Return strength * weights on the flat vector if psi is a (weighted) l1 norm, nothing for no psi, else None."""
+    """Return the thresholds strength * weights if psi is a (weighted) l1 norm, ``NOTHING`` if it is 0, else None."""
     terms = regularizer.separable_terms((regularizer.layout.size,))
     if terms is None or np.any(terms.shrinkage) or np.any(terms.lower > -np.inf) or np.any(terms.upper < np.inf):
         return None

@@ -10,14 +10,14 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
-from flwr_fco.mirror_maps.base import Ball, Block, Solver, Terms, TermwiseMap
+from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, Terms, TermwiseMap
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.validation import positive
 
 __all__ = ["OrthantEntropy", "SimplexEntropy"]
 
-#: Relative distance from the simplex at which a start point is taken for a slip (float32 primals are within 1e-6).
+#: Relative distance from the simplex from which a start point is taken for a mistake (float32 primals are within 1e-6).
 _OFF_SIMPLEX = 1e-4
 
 
@@ -85,7 +85,7 @@ class OrthantEntropy(TermwiseMap):
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
         """Return exp(z), at least 2.2e-308."""
         result = np.minimum(z, 710.0, out=out)
-        # Above 709.78 exp is inf, which is the answer, not an accident to warn of.
+        # Above 709.78 exp is inf, which is the right answer here and no reason for a warning.
         with np.errstate(over="ignore"):
             np.exp(result, out=result)
         return np.maximum(result, kernels.TINY, out=result)
@@ -102,14 +102,14 @@ class OrthantEntropy(TermwiseMap):
         """Whether no squared l2 norm is there."""
         return not terms.shrinkage.any()
 
-    def constraint_solver(self, ball: Ball, whole: bool) -> Solver:
+    def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
         """Return "closed form" for the simplex and the unweighted l1 ball, else "root find"."""
         plain = isinstance(ball, Simplex) or (isinstance(ball, L1Ball) and ball.weights is None)
         return "closed form" if plain else "root find"
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
         """Write the minimiser with a ball or simplex on the whole of `z`."""
-        if self.constraint_solver(block.ball, True) == "root find":
+        if self.constraint_method(block.ball, True) == "root find":
             return super().constrain(z, block, terms, out)
         if isinstance(block.ball, L1Ball):
             self.conjugate_gradient(z, out)
@@ -125,7 +125,7 @@ class SimplexEntropy(TermwiseMap):
 
     The simplex is part of h, so every result lies on it whatever psi is. The gradient is log w; on the simplex duals
     that differ by a constant are the same point, so ``gradient(conjugate_gradient(z))`` is z up to a constant. Softmax
-    subtracts the largest dual first: duals of any size are fine. Results are never below 2.2e-308, so that the
+    subtracts the largest dual first, so duals of any size are allowed. Results are never below 2.2e-308, so that the
     gradient exists at every one of them (0 only where psi's upper bound is 0).
 
     With l1 the duals shift by t a, which changes nothing if all weights are equal: ||w||_1 is the radius. Bounds
@@ -212,7 +212,7 @@ class SimplexEntropy(TermwiseMap):
         open_box = bool((terms.lower <= 0.0).all() and (terms.upper >= self.radius).all())
         return open_box and not terms.shrinkage.any()
 
-    def constraint_solver(self, ball: Ball, whole: bool) -> Solver:
+    def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
         """Return "refused" for sets that miss the simplex, "closed form" for those that contain it."""
         if isinstance(ball, L2Ball):
             return "closed form" if ball.radius >= self.radius else "root find"
@@ -228,6 +228,6 @@ class SimplexEntropy(TermwiseMap):
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
         """Write the minimiser with a ball or simplex on a block."""
-        if self.constraint_solver(block.ball, block.whole) == "closed form":
+        if self.constraint_method(block.ball, block.whole) == "closed form":
             return self.solve(z, terms, out)
         return super().constrain(z, block, terms, out)

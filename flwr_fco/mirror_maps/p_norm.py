@@ -32,13 +32,13 @@ class PNorm(TermwiseMap):
         P(z) = grad h*(z) / (1 + max(||z||_p / ((p-1) radius) - 1, 0))
 
     Center and ball belong to the map, not to psi: the dual is counted from the center (the dual of the center is 0,
-    which is where a stage of ReFedDA-GT starts), the ball is one of the map's own norm, so that P stays closed where
-    any other ball would not, and the user's psi keeps its place: it composes with both.
+    which is where a stage of ReFedDA-GT starts), the ball is one of the norm that the map itself uses, so that P
+    keeps its closed form, which it would lose with any other ball; and the user's psi composes with both.
 
     Powers are taken of z/max|z|, so nothing overflows for duals from 1e-300 to 1e300; an integer p by multiplications.
 
     Closed forms: no psi; l1 and sign constraints without a center: soft-threshold z by t a, then P. Everything else
-    that is separable takes a root find in log ||w - center||_q; balls one on their multiplier.
+    that is separable takes a root find in log ||w - center||_q; balls take a root find in their multiplier.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ class PNorm(TermwiseMap):
         thresholds = l1_thresholds(regularizer)
         if type(self) is not PNorm or thresholds is None or (thresholds.size and self.center is not None):
             return None
-        # A copy: for a kernel, an array that it may not write to is of another type.
+        # A copy, because for a kernel a read-only array is of another type.
         return Retrieval(thresholds, self.p, self._limit, NOTHING if self.center is None else self.center.copy())
 
     def check_size(self, size: int) -> None:

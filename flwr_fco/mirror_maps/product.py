@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary, WeakSet
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
-from flwr_fco.mirror_maps.base import MirrorMap, Solver
+from flwr_fco.mirror_maps.base import MirrorMap, RetrievalMethod
 from flwr_fco.parameters import Entry, Layout, Vector
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable
 
@@ -24,7 +24,7 @@ class Product(MirrorMap):
     """h(w) = sum over arrays of h_array(w_array): a map for each array, chosen by its name.
 
     A matrix game takes entropy x entropy, a model with an intercept p-norm x Euclidean. The map acts on named arrays
-    only: ``bind`` it to a layout (strategies and clients do). Every array gets a map of its own, also if one pattern
+    only: ``bind`` it to a layout (strategies and clients do). Every array gets a separate map, even if one pattern
     matches several: two arrays under ``"*": SimplexEntropy()`` lie on two simplices.
 
     Parameters
@@ -93,15 +93,15 @@ class Product(MirrorMap):
         """Raise: a vector without names has no maps."""
         self._refuse()
 
-    def solver(self, regularizer: Proximable) -> Solver:
-        """Return the bound map's solver, in the layout that psi is bound to."""
+    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
+        """Return the bound map's method, in the layout that psi is bound to."""
         if not isinstance(regularizer, BoundRegularizer):
             self._refuse()
-        return self.bind(regularizer.layout).solver(regularizer)
+        return self.bind(regularizer.layout).retrieval_method(regularizer)
 
     def supports(self, regularizer: Proximable) -> bool:
         """Whether the bound map supports psi, in the layout that psi is bound to."""
-        return self.solver(regularizer) != "refused"
+        return self.retrieval_method(regularizer) != "refused"
 
     def require(self, regularizer: Proximable) -> None:
         """Raise :class:`UnsupportedPairError` unless every array's pair is supported."""
@@ -110,7 +110,7 @@ class Product(MirrorMap):
         self.bind(regularizer.layout).require(regularizer)
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
-        """Return what the bound map returns, in the layout that psi is bound to; ``bind`` once to be fast."""
+        """Return what the bound map returns, in the layout that psi is bound to; binding once beforehand is faster."""
         if not isinstance(regularizer, BoundRegularizer):
             self._refuse()
         return self.bind(regularizer.layout).retrieve(z, t, regularizer, out)
@@ -135,7 +135,7 @@ class _Part:
         name, shape, dtype, _, regularized = (getattr(self.entry, field) for field in Entry.__dataclass_fields__)
         own = regularizer.regularizer.for_array(name) if regularized else None
         if own is None:
-            # No psi: any regularizer does, bound to an array that it leaves alone.
+            # There is no psi here: any regularizer will do, bound to an array that it leaves alone.
             return BoundRegularizer(regularizer.regularizer, Layout([Entry(name, shape, dtype, 0, False)]))
         return own.bind(self.layout)
 
@@ -197,13 +197,13 @@ class BoundProduct(MirrorMap):
         """Return the sum of the maps' conjugates."""
         return sum(part.mirror_map.conjugate(z[part.place]) for part in self.parts)
 
-    def solver(self, regularizer: Proximable) -> Solver:
-        """Return the worst of the arrays' solvers; "refused" unless psi is bound to this layout with scope="each"."""
+    def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
+        """Return the worst of the arrays' methods; "refused" unless psi is bound to this layout with scope="each"."""
         if not isinstance(regularizer, BoundRegularizer) or regularizer.layout != self.layout:
             return "refused"
         if regularizer.scope == "joint":
             return "refused"
-        ways = {part.mirror_map.solver(own) for part, own in self._pairs(regularizer)}
+        ways = {part.mirror_map.retrieval_method(own) for part, own in self._pairs(regularizer)}
         for way in ("refused", "root find"):
             if way in ways:
                 return way
@@ -211,7 +211,7 @@ class BoundProduct(MirrorMap):
 
     def supports(self, regularizer: Proximable) -> bool:
         """Whether every array's map supports that array's psi."""
-        return self.solver(regularizer) != "refused"
+        return self.retrieval_method(regularizer) != "refused"
 
     def require(self, regularizer: Proximable) -> None:
         """Raise :class:`UnsupportedPairError` naming the first array whose pair is not supported."""
@@ -249,7 +249,7 @@ class BoundProduct(MirrorMap):
         if regularizer not in self._accepted:
             self.require(regularizer)
             self._accepted.add(regularizer)
-        assert isinstance(regularizer, BoundRegularizer)  # what `require` has made sure of
+        assert isinstance(regularizer, BoundRegularizer)  # `require` has made sure of this
         out = np.empty_like(z) if out is None else out
         for part, own in self._pairs(regularizer):
             part.mirror_map.retrieve(z[part.place], t, own, out[part.place])

@@ -1,4 +1,4 @@
-"""A proximal operator of somebody else's as a regularizer."""
+"""A proximal operator from another library as a regularizer."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ __all__ = ["L1Ball", "L2Ball", "Simplex"]
 
 
 def scratch(v: Array, out: Array) -> Array:
-    """Return memory of the size of v that does not overlap it: `out` where that is so."""
+    """Return memory of the size of v that does not overlap v: `out` if it does not, else a new array."""
     return np.empty_like(v) if np.may_share_memory(v, out) else out
 
 
@@ -34,7 +34,7 @@ class L1Ball(FlatRegularizer):
 
     The proximal map is the projection, whatever the step: ``v`` inside, else
     ``sign(v) max(|v| - theta * weights, 0)`` with the one theta that puts it on the boundary. theta is found by Newton
-    steps on the active set, exact to rounding also where v is many orders of magnitude larger than the radius.
+    steps on the active set, exact to rounding even where v is many orders of magnitude larger than the radius.
 
     Parameters
     ----------

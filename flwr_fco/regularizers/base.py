@@ -42,7 +42,7 @@ class Proximable(Protocol):
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2."""
 
     def subgradient(self, w: Array) -> Array:
-        """Return an element of the subdifferential of psi's finite part."""
+        """Return a subgradient of psi's finite part at w."""
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
         """Return the coordinate-wise form, or None."""
@@ -82,7 +82,7 @@ class Regularizer(Specified, ABC):
         v : ndarray of float64 or float32
             The point; not changed unless it is also `out`.
         step : float
-            A non-negative number. A constraint ignores it, also at 0.
+            A non-negative number. A constraint ignores it, even when it is 0.
         out : ndarray, optional
             Where to write the result; may be `v` itself.
 
@@ -104,14 +104,14 @@ class Regularizer(Specified, ABC):
         out : ndarray, shape (n,)
             Contiguous.
         shape : tuple of int
-            The shape of the array that `v` and `out` are the memory of.
+            The shape of the array whose memory `v` and `out` are.
         """
         self.prox(v.reshape(shape), step, out.reshape(shape))
 
     def subgradient(self, w: Array) -> Array:
-        """Return an element of the subdifferential of the finite part of psi at w (0 where it has a choice).
+        """Return a subgradient of psi's finite part at w; 0 where several values are subgradients.
 
-        The default is right for constraints (0 is normal to the set at every feasible point).
+        The default, 0, is right for constraints: 0 is normal to the set at every feasible point.
         """
         if not self.constraint:
             raise ConfigurationError(
@@ -232,7 +232,7 @@ class BoundRegularizer:
 
     @property
     def convex(self) -> bool:
-        """Whether every psi in use is convex."""
+        """Whether every psi that acts on some array is convex."""
         return all(own.convex for _, _, own in self._blocks) if self._blocks else self.regularizer.convex
 
     @property
@@ -262,7 +262,7 @@ class BoundRegularizer:
         return out
 
     def subgradient(self, w: Vector) -> Vector:
-        """Return an element of the subdifferential of psi's finite part; 0 where psi does not act."""
+        """Return a subgradient of psi's finite part at w; it is 0 where psi does not act."""
         result = np.zeros_like(w)
         for block, shape, own in self._blocks:
             result[block] = own.subgradient(w[block].reshape(shape)).reshape(-1)

@@ -78,7 +78,7 @@ class Box(FlatRegularizer):
     def value(self, w: Array) -> float:
         """Return 0.0 inside the box (up to rounding), inf outside."""
         eps = tolerance(w)
-        # The finite side is its own scale; where both sides are open there is nothing to violate.
+        # A violation is measured relative to the finite bound; where both sides are open nothing can be violated.
         low = np.where(np.isfinite(self.lower), self.lower, 0.0)
         high = np.where(np.isfinite(self.upper), self.upper, 0.0)
         inside = (w >= np.where(np.isfinite(self.lower), low - eps * np.abs(low), -np.inf)) & (

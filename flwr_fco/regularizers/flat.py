@@ -35,6 +35,9 @@ class FlatRegularizer(Regularizer):
         """Return argmin_w step * psi(w) + 1/2 ||w - v||^2; see the class for its closed form."""
         result = destination(self, v, out)
         step = check_step(self, step)
+        if not v.flags.c_contiguous or not v.flags.writeable:
+            # Kernels are compiled for each kind of memory: a copy is cheaper than seconds of compilation.
+            v = v.copy()
         if result.flags.c_contiguous:
             self.solve(v.reshape(-1), step, result.reshape(-1), v.shape)
         else:

@@ -25,7 +25,7 @@ __all__ = ["GroupLasso", "SparseGroupLasso"]
 
 
 class _Grouped(FlatRegularizer):
-    """What the two have in common: the groups and their weights."""
+    """The base class of both group regularizers: the groups and their weights."""
 
     groups: Array
     weights: Array | None
@@ -142,8 +142,8 @@ class SparseGroupLasso(_Grouped):
 
         w_g = u_g * max(1 - step * strength * (1 - l1_ratio) * weights_g / ||u_g||_2, 0)
 
-    It is the composition of the two maps, in this order, because shrinking a group changes no sign in it: what is a
-    subgradient of the l1 norm at u is one at w too.
+    It is the composition of the two maps, in this order, because shrinking a group changes no sign in it: every
+    subgradient of the l1 norm at u is also one at w.
 
     Parameters
     ----------
@@ -195,7 +195,7 @@ class SparseGroupLasso(_Grouped):
         kernels.group_shrink(out, groups, norms, amount(step, self.strength * (1.0 - self.l1_ratio)), weights, out)
 
     def subgradient(self, w: Array) -> Array:
-        """Return the sum of the two subgradients, each 0 where it has a choice."""
+        """Return the sum of the two subgradients, each 0 where several values are subgradients."""
         groups, weights = self._resolve(w.shape)
         norms = kernels.group_norms(w.reshape(-1), groups, weights.size)
         factors = np.divide(weights, norms, out=np.zeros(weights.size), where=norms > 0)
@@ -223,7 +223,7 @@ class SparseGroupLasso(_Grouped):
         if norm == 0.0:
             return 0.0
         pull = (1.0 - self.l1_ratio) * weight
-        # Either part alone makes the group 0 at its own threshold.
+        # Each of the two parts alone would make the group 0 at a threshold of its own.
         high = min(
             norm / pull if pull > 0.0 else math.inf,
             float(size.max()) / self.l1_ratio if self.l1_ratio > 0.0 else math.inf,

@@ -18,7 +18,7 @@ __all__ = ["L2", "LInfinity"]
 
 @dataclass(frozen=True)
 class L2(FlatRegularizer):
-    """The l2 norm, not squared: psi(w) = strength * ||w||_2. It makes the whole array 0, or none of it.
+    """The l2 norm, not squared: psi(w) = strength * ||w||_2. It sets the whole array to 0 or none of it.
 
     The proximal map shrinks the array as a block::
 

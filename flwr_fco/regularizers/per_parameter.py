@@ -1,4 +1,4 @@
-"""A regularizer of its own for each array of a model."""
+"""A separate regularizer for each array of a model."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PerParameter(Regularizer):
         self._refuse()
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise: it is asked for all arrays joined (``scope="joint"``), which have no common psi."""
+        """Raise an error: with ``scope="joint"`` all arrays are one vector, and they have no psi in common."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:

@@ -32,7 +32,7 @@ def flat_weights(weights: Array, shape: tuple[int, ...]) -> Array:
 
 
 def threshold_max(gradient_at_zero: Array, weights: Array | None) -> float:
-    """Return max_i |g_i| / weights_i (0/0 = 0: where neither pushes, any strength will do)."""
+    """Return max_i |g_i| / weights_i, with 0/0 = 0: such a coordinate is optimal at 0 for any strength."""
     size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
     if weights is not None:
         heavy = np.broadcast_to(weights, size.shape)
@@ -77,7 +77,7 @@ class Zero(FlatRegularizer):
 
 @dataclass(frozen=True)
 class L1(FlatRegularizer):
-    """The l1 norm, if wanted within a box: psi(w) = strength * sum_i weights_i |w_i|, |w_i| <= bound.
+    """The l1 norm, optionally within a box: psi(w) = strength * sum_i weights_i |w_i|, |w_i| <= bound.
 
     The proximal map soft-thresholds, then clips::
 

@@ -82,7 +82,7 @@ class AffineSubspace(FlatRegularizer):
         return 0.0 if bool((miss <= tolerance(w) * scale).all()) else math.inf
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Project, twice: the second time removes the rounding of a v that is far away."""
+        """Project twice: the second projection removes the rounding error of the first when v is far away."""
         self.check_shape("v", shape)
         basis: Array = self._basis  # type: ignore[attr-defined]
         offsets: Array = self._offsets  # type: ignore[attr-defined]
@@ -104,8 +104,8 @@ class AffineSubspace(FlatRegularizer):
 class HardSparsity(FlatRegularizer):
     """At most `count` non-zeros: {w : ||w||_0 <= count}. Not convex.
 
-    The proximal map is a projection, whatever the step: the `count` coordinates of largest |v_i| stay, the others
-    become 0. Of equal ones the first stay, so the result is the same everywhere.
+    The proximal map is a projection, whatever the step: the `count` coordinates with the largest |v_i| stay, and the
+    others become 0. Ties are broken in favour of the first, so the result is the same on every machine.
 
     Parameters
     ----------
@@ -139,7 +139,7 @@ class HardSparsity(FlatRegularizer):
         return 0.0 if np.count_nonzero(w) <= self.count else math.inf
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Keep the largest."""
+        """Keep the largest coordinates and set the others to 0."""
         if self.count >= v.size:
             np.add(v, v.dtype.type(0.0), out=out)
             return

@@ -52,7 +52,7 @@ def scaled_svd(matrix: Array) -> tuple[float, Array, Array, Array] | None:
 
 
 def noise_of(largest: float, shape: tuple[int, ...]) -> float:
-    """Return the size below which a singular value of a result is rounding: twice the numerical rank's threshold."""
+    """Return the size below which a singular value of a result is noise: twice the threshold of the numerical rank."""
     return 128.0 * float(np.finfo(np.float64).eps) * max(shape) * largest
 
 
@@ -63,8 +63,8 @@ def shrink_singular_values(matrix: Array, threshold: float, bound: float) -> tup
     smaller Gram matrix (formed in float64) above the threshold, if the condition number of the kept part allows, else
     a full singular value decomposition. No method depends on earlier calls, so equal inputs give equal bits.
 
-    Singular values of the result below 128 eps max(m, n) of its largest are set to 0: they are rounding, and without
-    them the rank is the numerical rank, whoever computes it.
+    Singular values of the result below 128 eps max(m, n) times its largest are set to 0: they are rounding error, and
+    without them every way to compute the numerical rank gives the rank that is returned.
     """
     unit = unit_of(matrix)
     if math.isnan(unit):
@@ -113,7 +113,7 @@ def _gram_factors(wide: Array, threshold: float) -> tuple[Array, Array, Array] |
 
 
 def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | None:
-    """Return all eigenpairs above `level` by subspace iteration if they are few, verified; None if that fails.
+    """Return all eigenpairs above `level` by subspace iteration if they are few, and verify them; None if that fails.
 
     Verified means: the Ritz values above the level are at most eigenvalues above it (Cauchy), and what is left after
     taking them out has no eigenvalue above the level, because level * 1 - rest has a Cholesky factor.
@@ -128,7 +128,7 @@ def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | No
         ritz, rotation = np.linalg.eigh(basis.T @ image)
         above = int((ritz > level).sum())
         if above == width:
-            # The rank is at least the width: start wider with what is known, or leave it to a full method.
+            # The rank is at least the width: start again with a wider subspace, or leave it to a full decomposition.
             width *= 2
             if width > side // 5:
                 return None
@@ -195,7 +195,7 @@ class MatrixRegularizer(Regularizer):
         -------
         tuple of ndarray and int
             The result in the shape and dtype of v, and its rank. Of float64 results
-            :func:`flwr_fco.metrics.numerical_rank` finds the same rank; rounding to float32 may hide
+            :func:`flwr_fco.pooled.numerical_rank` finds the same rank; rounding to float32 may hide
             singular values below 64 eps sigma_1 max(m, n) of float32.
         """
         result = destination(self, v, out)
@@ -234,7 +234,7 @@ def outside_ball(norm: float, radius: float, matrix: Array) -> float:
 
 @dataclass(frozen=True)
 class Nuclear(MatrixRegularizer):
-    """The nuclear norm, if wanted within a spectral ball: psi(W) = strength * sum_i s_i(W), s_1(W) <= bound.
+    """The nuclear norm, optionally within a spectral ball: psi(W) = strength * sum_i s_i(W), s_1(W) <= bound.
 
     The proximal map soft-thresholds the singular values, then clips them: with V = P diag(s) Q'::
 

@@ -37,7 +37,7 @@ def number(owner: object, name: str, value: Any) -> float:
     name : str
         The argument's name.
     value : Any
-        What was passed. Booleans and strings are refused: they are slips, not numbers.
+        What was passed. Booleans and strings are refused: where a number is expected they are mistakes.
 
     Raises
     ------

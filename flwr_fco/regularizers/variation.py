@@ -17,7 +17,7 @@ __all__ = ["FusedLasso", "TotalVariation"]
 
 
 class _Sequence(FlatRegularizer):
-    """What the two have in common: they act on 1-D arrays."""
+    """The base class of both: they act on 1-D arrays."""
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the array is 1-D."""
@@ -100,8 +100,8 @@ class FusedLasso(_Sequence):
 
         argmin_w step * psi(w) + 1/2 ||w - v||^2 = soft(prox_{step * difference_strength TV}(v), step * strength)
 
-    In this order it is exact: soft-thresholding never reverses the order of two coordinates, w_i < w_{i+1} stays or
-    becomes =, so what is a subgradient of the total variation before is one after it (Friedman et al. 2007).
+    In this order it is exact: soft-thresholding never reverses the order of two coordinates (w_i < w_{i+1} stays so or
+    becomes an equality), so a subgradient of the total variation remains one afterwards (Friedman et al. 2007).
 
     Parameters
     ----------

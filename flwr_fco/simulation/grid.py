@@ -6,6 +6,7 @@ import itertools
 import secrets
 import traceback
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -75,6 +76,10 @@ class InProcessGrid(Grid):
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
 
+    def identity(self) -> AbstractContextManager[None]:
+        """Return a context in which this process is the ServerApp of the grid's run, as Flower's messages want it."""
+        return _flower.identity(self.run_id)
+
     def set_run(self, run: Any) -> None:
         """Do nothing: the grid has one run."""
 
@@ -87,7 +92,8 @@ class InProcessGrid(Grid):
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
     ) -> Message:
         """Return a new message."""
-        return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
+        with self.identity():
+            return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> list[int]:
         """Return the node ids."""

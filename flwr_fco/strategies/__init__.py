@@ -7,6 +7,7 @@ from flwr_fco.strategies.fed_avg_subgradient import FedAvgSubgradient
 from flwr_fco.strategies.fed_da_gt import FedDA, FedDAGT
 from flwr_fco.strategies.fed_dual_avg import FedDualAvg, FedDualAvgOSP
 from flwr_fco.strategies.fed_mid import FedMid, FedMidOSP
+from flwr_fco.strategies.limits import Limit
 from flwr_fco.strategies.plateau import Plateau
 from flwr_fco.strategies.re_fed_da_gt import MultistepReFedDAGT, ReFedDAGT, Stage, theorem_stages
 from flwr_fco.strategies.scaffold import Scaffold
@@ -27,6 +28,7 @@ __all__ = [
     "FedDualAvgOSP",
     "FedMid",
     "FedMidOSP",
+    "Limit",
     "MCFedDA",
     "ModelStage",
     "MultistepReFedDAGT",

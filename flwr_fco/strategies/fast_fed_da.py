@@ -32,7 +32,7 @@ the Euclidean geometry is the above. Any psi composes by it.
 
 Differs from the sources in: 1. with unequal numbers of steps ``normalize_local_work`` scales the increments, as
 elsewhere (Liang's variant wants `local_steps`); 2. C-FedDA's radius is off by default, as in Bao's experiments.
-``client_lr`` and ``server_lr`` have no meaning here.
+There are no learning rates.
 
 Errata: Bao's Fast-FedDA sums K + 1 points a round for K gradients, which shifts its limit by an error of the order of
 mu/K (measured: .098 and .0094 at mu .1 and .01, K 1); kept by default, ``last_point=False`` has the optimum as limit.
@@ -43,23 +43,26 @@ once r is not 0: it is added here.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Option, Uplink
 from flwr_fco.quadratic_models import Geometry, accumulated, bao_point, liang_point
-from flwr_fco.strategies.base import CompositeOptions, ConfigRecord, Grid, mean_increment
-from flwr_fco.strategies.decentralized import GraphStrategy
-from flwr_fco.topology import Topology
+from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.strategies.contract import ConfigRecord, Grid
+from flwr_fco.strategies.graph import Graph, Matrix, Mixing, uniform_weighting
+from flwr_fco.strategies.limits import Limit, Shifted, Vanishing
+from flwr_fco.strategies.options import POSITIVE, WorkOptions
+from flwr_fco.strategies.replies import mean_increment
+from flwr_fco.topology import consensus_error
 
 __all__ = ["CFedDA", "FastFedDA", "FastState", "MCFedDA", "ModelStage"]
-
-Matrix = NDArray[np.float64]
 
 
 class ModelStage(NamedTuple):
@@ -85,7 +88,7 @@ class FastState(NamedTuple):
 
     Parameters
     ----------
-    gradients, points, primals, anchors : ndarray of float64, shape (M, d)
+    gradients, points, primal, anchor : ndarray of float64, shape (M, d)
         g, x, w, x0 in Bao's variant; N, V, W, r in Liang's.
     steps : float
         Local steps behind the gradients.
@@ -94,15 +97,15 @@ class FastState(NamedTuple):
     round : int
         Number of successful rounds.
     total : ndarray of float64
-        What the output averages; see :class:`PointOutputs`.
+        What the output averages; see :class:`PointAverage`.
     averaged : int
         Number of points in `total`.
     """
 
     gradients: Matrix
     points: Matrix
-    primals: Matrix
-    anchors: Matrix
+    primal: Matrix
+    anchor: Matrix
     steps: float
     stage: int
     stage_round: int
@@ -111,7 +114,8 @@ class FastState(NamedTuple):
     averaged: int
 
 
-class FastFedDA(GraphStrategy):
+@dataclass(repr=False, eq=False, kw_only=True)
+class FastFedDA(WorkOptions, CompositeStrategy):
     """Fast-FedDA: every local point enters the model.
 
     Parameters
@@ -128,8 +132,9 @@ class FastFedDA(GraphStrategy):
         F + psi - mu/(4K) ||w||^2. False leaves that point out: the limit is the optimum.
     mixing : Topology, array of shape (M, M), str or None, default None
         Liang only: a graph; None is the server's mean.
-    **options
-        See :class:`CompositeStrategy`, for `window` and `sparsity` :class:`PointOutputs`. There are no rates.
+    weighting : {"examples", "uniform"}, optional
+        Weights p_m of the clients: their numbers of examples (the default without a graph) or equal (the default and
+        the only choice on a graph).
 
     References
     ----------
@@ -138,41 +143,47 @@ class FastFedDA(GraphStrategy):
     Examples
     --------
     >>> from flwr_fco.regularizers import L1
-    >>> FastFedDA(regularizer=L1(0.5), convexity=0.1, anchor_weight=550.0, local_steps=10).limit
-    'shifted'
+    >>> FastFedDA(regularizer=L1(0.5), convexity=0.1, anchor_weight=550.0, local_steps=10)
+    FastFedDA(regularizer=L1(strength=0.5), local_steps=10, anchor_weight=550.0)
     """
 
     local_solver: ClassVar[str] = "fast_dual_averaging"
-    limit: ClassVar[str] = "shifted"
+    limit: ClassVar[Limit] = Shifted()
+    source: ClassVar[str] = "Bao and others 2022; as run by [2]"
+    sends: ClassVar[str] = "sums of gradients and points"
     constrained: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        variant: Literal["bao", "liang"] = "bao",
-        convexity: float = 0.1,
-        anchor_weight: float = 10.0,
-        last_point: bool = True,
-        mixing: Topology | ArrayLike | str | None = None,
-        window: int = 100,
-        sparsity: int | None = None,
-        **options: Unpack[CompositeOptions],
-    ) -> None:
-        self.last_point = last_point
-        super().__init__(mixing=mixing, window=window, sparsity=sparsity, **options)
-        if variant not in ("bao", "liang"):
-            raise ConfigurationError(f"variant={variant!r}; expected 'bao' or 'liang'")
-        if variant == "bao" and mixing is not None:
+    variant: Literal["bao", "liang"] = "bao"
+    convexity: float = field(default=0.1, metadata=POSITIVE)
+    anchor_weight: float = field(default=10.0, metadata=POSITIVE)
+    last_point: bool = True
+    mixing: Mixing | None = None
+    weighting: Literal["examples", "uniform"] | None = None  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        self.graph = None if self.mixing is None else Graph(self.mixing)
+        if self.weighting is None:
+            self.weighting = "examples" if self.graph is None else "uniform"
+        elif self.graph is not None:
+            uniform_weighting(type(self).__name__, self.weighting)
+        super().__post_init__()
+        if self.variant == "bao" and self.graph is not None:
             raise ConfigurationError('variant="bao" has no form on a graph; take variant="liang", or mixing=None')
-        if variant == "liang" and self.local_steps is None:
+        if self.variant == "liang" and self.local_steps is None:
             raise ConfigurationError(
                 'variant="liang" counts its steps, so all clients must take the same number: give local_steps'
             )
-        for name, value in (("convexity", convexity), ("anchor_weight", anchor_weight)):
-            if not 0.0 < value < np.inf:
-                raise ConfigurationError(f"{name}={value!r}; expected a finite number > 0")
-        self.variant, self.convexity, self.anchor_weight = variant, convexity, anchor_weight
-        self.smoothness = 0.0
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        super().forget()
+        if self.graph is not None:
+            self.graph.forget()
+
+    @property
+    def model_smoothness(self) -> float:
+        """L of the models, in Liang's variant of C-FedDA."""
+        return 0.0
 
     # --- stages (MC-FedDA) and the ball (C-FedDA) ---------------------------------------------------------------
 
@@ -191,14 +202,14 @@ class FastFedDA(GraphStrategy):
             "constrained": self.constrained,
             "convexity": self.convexity,
             "anchor-weight": self.anchor_weight,
-            "smoothness": self.smoothness,
+            "smoothness": self.model_smoothness,
             "last-point": self.last_point,
         }
 
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines about the graph and the models."""
-        text = f"{self.variant}, convexity {self.convexity:g}"
-        return [*super().settings(), ("Models", text)]
+        graph = [] if self.graph is None else [("Graph", str(self.graph))]
+        return [*graph, ("Models", f"{self.variant}, convexity {self.convexity:g}")]
 
     # --- the mathematics ----------------------------------------------------------------------------------------
 
@@ -207,33 +218,34 @@ class FastFedDA(GraphStrategy):
         zeros, dual = np.zeros((1, primal.size)), self.h.gradient(primal)[None, :]
         points = zeros if self.variant == "liang" and not self.constrained else dual
         start = primal[None, :]
-        state = FastState(zeros, points, start, start, 0.0, 0, 0, 0, self.empty_sum(primal.size), 0)
-        return self.expanded(state, self.mixing.num_nodes) if isinstance(self.mixing, Topology) else state
+        state = FastState(zeros, points, start, start, 0.0, 0, 0, 0, self.averaging.start(primal.size), 0)
+        return state if self.graph is None else self._expanded(state, self.graph.num_rows)
 
-    def expanded(self, state: Any, num_nodes: int) -> Any:
+    def _expanded(self, state: FastState, num_nodes: int) -> FastState:
         """Return a state with a row for each node."""
-        if self.central or state.points.shape[0] == num_nodes:
+        if state.points.shape[0] == num_nodes:
             return state
-        rows = {
-            name: np.repeat(getattr(state, name)[:1], num_nodes, axis=0)
-            for name in ("gradients", "points", "primals", "anchors")
-        }
-        return state._replace(**rows)
+        gradients, points, primal, anchor = (
+            np.repeat(rows[:1], num_nodes, axis=0)
+            for rows in (state.gradients, state.points, state.primal, state.anchor)
+        )
+        return state._replace(gradients=gradients, points=points, primal=primal, anchor=anchor)
 
     def vectors(self, state: Any) -> dict[str, Vector]:
         """Return the first row's vectors; what a node is sent is up to :meth:`downlink`."""
         return self._vectors_of(state, 0)
 
     def _vectors_of(self, state: FastState, row: int) -> dict[str, Vector]:
-        vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primals[row]}
-        if (self.variant == "bao" or self.constrained) and state.anchors[row].any():
-            vectors["anchor"] = state.anchors[row]
+        vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primal[row]}
+        if (self.variant == "bao" or self.constrained) and state.anchor[row].any():
+            vectors["anchor"] = state.anchor[row]
         return vectors
 
     def downlink(self, state: Any, node: Node) -> Downlink:
         """Return a node's sums and points, and where in the stage the run is."""
-        if self.central and self._round.downlink is not None and self._round.downlink[0] is state:
-            return self._round.downlink[1]
+        shared = self.current.shared
+        if self.graph is None and shared is not None and shared[0] is state:
+            return shared[1]
         stage = self.stage_at(state.stage)
         numbers = {
             "steps": state.steps,
@@ -241,9 +253,9 @@ class FastFedDA(GraphStrategy):
             "radius": stage.radius,
             "strength": stage.strength,
         }
-        row = 0 if self.central else self._rows[node.key]
-        downlink = Downlink(self.plan, self._vectors_of(state, row), self.rates()[0], 0.0, numbers)
-        self._round.downlink = (state, downlink)
+        row = 0 if self.graph is None else self.graph.rows[node.key]
+        downlink = Downlink(self.plan, self._vectors_of(state, row), numbers=numbers)
+        self.current.shared = (state, downlink)
         return downlink
 
     def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -257,15 +269,14 @@ class FastFedDA(GraphStrategy):
         """Return the mixed sums, the points that follow from them, and the next stage where one ends."""
         following = (self._bao if self.variant == "bao" else self._liang)(state, uplinks)
         following = following._replace(round=state.round + 1, stage_round=state.stage_round + 1)
-        total, averaged = self.summed(following, self.retrieve(following))
-        following = following._replace(total=total, averaged=averaged)
+        following = self.averaging.add(following, self.retrieve(following))
         stage = self.stage_at(state.stage)
         if stage.rounds and following.stage_round >= stage.rounds:
-            duals = np.array([self.h.gradient(point) for point in following.primals])
+            duals = np.array([self.h.gradient(point) for point in following.primal])
             following = following._replace(
                 gradients=np.zeros_like(duals),
                 points=duals,
-                anchors=following.primals,
+                anchor=following.primal,
                 steps=0.0,
                 stage=state.stage + 1,
                 stage_round=0,
@@ -278,7 +289,7 @@ class FastFedDA(GraphStrategy):
         points, steps = state.points[0].copy(), state.steps + elapsed
         if not self.constrained:
             points += mean_increment(uplinks, normalize=self.normalize_local_work, name="point-increment")[0]
-        anchor = state.anchors[0]
+        anchor = state.anchor[0]
         primal = bao_point(
             self._geometry(state),
             gradients,
@@ -291,27 +302,26 @@ class FastFedDA(GraphStrategy):
             anchor_weight=self.anchor_weight,
         )
         points += self.h.gradient(primal)
-        return state._replace(gradients=gradients[None], points=points[None], primals=primal[None], steps=steps)
+        return state._replace(gradients=gradients[None], points=points[None], primal=primal[None], steps=steps)
 
     def _liang(self, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
         step = int(state.steps) + int(self.local_steps or 0)
-        if self.central:
+        if self.graph is None:
             rows, mixing = [0], np.ones((1, 1))
             moved = [
                 mean_increment(uplinks, normalize=False, name=name)[0][None]
                 for name in ("increment", "point-increment")
             ]
         else:
-            rows, missing = self.missing_rows(uplinks)
-            mixing = self.effective(missing)
-            state = self.expanded(state, mixing.shape[0])
+            rows, mixing = self.graph.places(uplinks)
+            state = self._expanded(state, mixing.shape[0])
             moved = [np.zeros_like(state.gradients) for _ in range(2)]
             for uplink, row in zip(uplinks, rows, strict=True):
                 moved[0][row], moved[1][row] = uplink.vectors["increment"], uplink.vectors["point-increment"]
         gradients, points = mixing @ (state.gradients + moved[0]), mixing @ (state.points + moved[1])
-        primals, geometry = state.primals.copy(), self._geometry(state)
+        primals, geometry = state.primal.copy(), self._geometry(state)
         for row in rows:
-            anchor = state.anchors[row]
+            anchor = state.anchor[row]
             primals[row] = liang_point(
                 geometry,
                 gradients[row],
@@ -320,43 +330,63 @@ class FastFedDA(GraphStrategy):
                 anchor,
                 step=step,
                 convexity=self.convexity,
-                smoothness=self.smoothness if self.constrained else None,
+                smoothness=self.model_smoothness if self.constrained else None,
             )
             points[row] = accumulated(points[row], self.h.gradient(primals[row]), step)
-        return state._replace(gradients=gradients, points=points, primals=primals, steps=float(step))
+        return state._replace(gradients=gradients, points=points, primal=primals, steps=float(step))
 
     def retrieve(self, state: FastState) -> Vector:
         """Return the primal point; on a graph the mean of the nodes' points, taken in the dual."""
-        here = self.staying(state.primals.shape[0])
-        if len(here) == 1:
-            return np.asarray(state.primals[here[0]].copy())
-        duals = np.array([self.h.gradient(state.primals[row]) for row in here])
-        return self.h.conjugate_gradient(duals.mean(axis=0))
+        points = state.primal if self.graph is None else self.graph.here(state.primal)
+        if points.shape[0] == 1:
+            return np.asarray(points[0].copy())
+        return self.h.conjugate_gradient(np.array([self.h.gradient(point) for point in points]).mean(axis=0))
 
-    def node_primal(self, state: Any, row: int) -> Vector:
-        """Return the point of one node."""
-        return np.asarray(state.primals[row].copy())
+    def node_primals(self) -> Matrix | None:
+        """Return the points of all nodes, shape (M, d), in the order of their rows; None without a graph."""
+        return None if self.graph is None else np.array(self.state.primal)
+
+    def nodes_needed(self) -> int:
+        """Return how many nodes must be connected before a round begins."""
+        needed = super().nodes_needed()
+        return needed if self.graph is None else self.graph.nodes_needed(needed)
 
     def before_round(
         self, grid: Grid, server_round: int, config: ConfigRecord, nodes: Sequence[Node]
     ) -> Sequence[Node]:
         """Give nodes their rows, if there is a graph."""
-        return nodes if self.central else super().before_round(grid, server_round, config, nodes)
+        if self.graph is None:
+            return nodes
+        self.graph.notice(self.nodes.ordered)
+        self.state = self._expanded(self.state, self.graph.num_rows)
+        return self.graph.members(nodes)
+
+    def round_metrics(self) -> dict[str, float | int]:
+        """Return the nodes' disagreement, if there is a graph."""
+        return {} if self.graph is None else {"consensus-error": consensus_error(self.graph.here(self.state.points))}
+
+    def saved_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the nodes' places in the graph."""
+        return {} if self.graph is None else self.graph.to_arrays()
+
+    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`saved_arrays` gave."""
+        if self.graph is not None:
+            self.graph.from_arrays(arrays)
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class CFedDA(FastFedDA):
     """C-FedDA: only the server's points enter the model, and an l1 ball may bound them.
 
+    Bao's LASSO experiments take anchor_weight 600.
+
     Parameters
     ----------
-    variant, convexity, anchor_weight, mixing
-        See :class:`FastFedDA`. Bao's LASSO experiments take anchor_weight 600.
     smoothness : float, default 10.0
         L, Liang only.
     radius : float, optional
         Of the l1 ball around the start point; none by default, as in Bao's experiments.
-    **options
-        See :class:`FastFedDA`.
 
     References
     ----------
@@ -368,42 +398,24 @@ class CFedDA(FastFedDA):
     30.0
     """
 
-    limit: ClassVar[str] = "vanishing"
+    limit: ClassVar[Limit] = Vanishing()
     constrained: ClassVar[bool] = True
 
-    def __init__(
-        self,
-        *,
-        variant: Literal["bao", "liang"] = "bao",
-        convexity: float = 0.1,
-        anchor_weight: float = 10.0,
-        smoothness: float = 10.0,
-        radius: float | None = None,
-        mixing: Topology | ArrayLike | str | None = None,
-        window: int = 100,
-        sparsity: int | None = None,
-        **options: Unpack[CompositeOptions],
-    ) -> None:
-        super().__init__(
-            variant=variant,
-            convexity=convexity,
-            anchor_weight=anchor_weight,
-            mixing=mixing,
-            window=window,
-            sparsity=sparsity,
-            **options,
-        )
-        for name, value in (("smoothness", smoothness), ("radius", radius)):
-            if value is not None and not 0.0 < value < np.inf:
-                raise ConfigurationError(f"{name}={value!r}; expected a finite number > 0")
-        self.smoothness, self.radius = smoothness, radius
+    smoothness: float = field(default=10.0, metadata=POSITIVE)
+    radius: float | None = field(default=None, metadata=POSITIVE)
+
+    @property
+    def model_smoothness(self) -> float:
+        """L of the models."""
+        return self.smoothness
 
     def stage_at(self, stage: int) -> ModelStage:
         """Return the one stage: without an end, with the ball."""
         return ModelStage(0, self.radius or 0.0)
 
 
-class MCFedDA(CFedDA):
+@dataclass(repr=False, eq=False, kw_only=True)
+class MCFedDA(FastFedDA):
     """MC-FedDA: C-FedDA in stages, each around the last one's point, with a smaller ball and a weaker psi.
 
     Parameters
@@ -411,10 +423,10 @@ class MCFedDA(CFedDA):
     stages : sequence of ModelStage, optional
         The schedule; the last stage has no end. Bao's LASSO experiments: rounds 250, 250, 1500, radius 1e4 / 2^s,
         strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage, which is C-FedDA.
-    variant, convexity, anchor_weight, smoothness, radius, mixing
-        See :class:`CFedDA`; `radius` is for the default stage.
-    **options
-        See :class:`FastFedDA`.
+    smoothness : float, default 10.0
+        L, Liang only.
+    radius : float, optional
+        Of the l1 ball of the default stage.
 
     References
     ----------
@@ -426,42 +438,31 @@ class MCFedDA(CFedDA):
     2500.0
     """
 
-    def __init__(
-        self,
-        *,
-        stages: Sequence[ModelStage] | None = None,
-        variant: Literal["bao", "liang"] = "bao",
-        convexity: float = 0.1,
-        anchor_weight: float = 10.0,
-        smoothness: float = 10.0,
-        radius: float | None = None,
-        mixing: Topology | ArrayLike | str | None = None,
-        window: int = 100,
-        sparsity: int | None = None,
-        **options: Unpack[CompositeOptions],
-    ) -> None:
-        super().__init__(
-            variant=variant,
-            convexity=convexity,
-            anchor_weight=anchor_weight,
-            smoothness=smoothness,
-            radius=radius,
-            mixing=mixing,
-            window=window,
-            sparsity=sparsity,
-            **options,
-        )
-        self.stages = tuple(stages or ())
+    limit: ClassVar[Limit] = Vanishing()
+    constrained: ClassVar[bool] = True
+
+    stages: Sequence[ModelStage] | None = None
+    smoothness: float = field(default=10.0, metadata=POSITIVE)
+    radius: float | None = field(default=None, metadata=POSITIVE)
+
+    def __post_init__(self) -> None:
+        self.stages = tuple(self.stages or ())
+        super().__post_init__()
         for n, stage in enumerate(self.stages):
             if stage.rounds < 1 or stage.rounds != int(stage.rounds) or not (stage.radius > 0 and stage.strength > 0):
                 raise ConfigurationError(
                     f"stage {n} is {stage}; expected a whole number of rounds and a radius and a strength > 0"
                 )
 
+    @property
+    def model_smoothness(self) -> float:
+        """L of the models."""
+        return self.smoothness
+
     def stage_at(self, stage: int) -> ModelStage:
         """Return the settings of a stage; those of the last one go on for ever."""
         if not self.stages:
-            return super().stage_at(stage)
+            return ModelStage(0, self.radius or 0.0)
         if stage >= len(self.stages) - 1:
             return self.stages[-1]._replace(rounds=0)
         return self.stages[stage]

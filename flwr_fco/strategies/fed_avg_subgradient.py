@@ -16,15 +16,17 @@ contribute no subgradient, so the iterates may leave the set.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, NamedTuple, Unpack
-
-import numpy as np
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Uplink
-from flwr_fco.strategies.base import CompositeOptions, CompositeStrategy, mean_increment
+from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.strategies.limits import Limit, Subgradient
+from flwr_fco.strategies.options import RateOptions, WorkOptions
+from flwr_fco.strategies.replies import mean_increment
 
 __all__ = ["FedAvgSubgradient", "PrimalState"]
 
@@ -38,8 +40,8 @@ class PrimalState(NamedTuple):
         The model, w_r.
     round : int
         Number of successful rounds, r.
-    total : ndarray of float64, shape (d,) or (0,)
-        Sum of the primal points of all rounds (empty for ``output="last"``).
+    total : ndarray of float64
+        What the output averages; see :class:`PointAverage`.
     averaged : int
         Number of points in `total`.
     """
@@ -49,22 +51,17 @@ class PrimalState(NamedTuple):
     total: Vector
     averaged: int
 
-    def moved_to(self, primal: Vector) -> PrimalState:
-        """Return the state after one more round."""
-        if self.total.size == 0:
-            return PrimalState(primal, self.round + 1, self.total, 0)
-        return PrimalState(primal, self.round + 1, self.total + primal, self.averaged + 1)
 
-
-class FedAvgSubgradient(CompositeStrategy):
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
     """FedAvg on F_m + psi by subgradients: w <- w - client_lr (g + s), s in the subdifferential of psi.
 
     Dense: an average of points that are almost zero is almost zero, never zero.
 
     Parameters
     ----------
-    **options
-        See :class:`CompositeStrategy`. The mirror map must be Euclidean.
+    mirror_map : MirrorMap, default Euclidean()
+        h; no other is possible.
 
     References
     ----------
@@ -78,10 +75,12 @@ class FedAvgSubgradient(CompositeStrategy):
     """
 
     local_solver: ClassVar[str] = "subgradient"
-    limit: ClassVar[str] = "subgradient"
+    limit: ClassVar[Limit] = Subgradient()
+    source: ClassVar[str] = "[1], 'FedAvg'"
+    sends: ClassVar[str] = "w_K - w_0"
 
-    def __init__(self, **options: Unpack[CompositeOptions]) -> None:
-        super().__init__(**options)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         if not isinstance(self.mirror_map, Euclidean):
             raise ConfigurationError(
                 f"FedAvgSubgradient averages primal points, mirror_map={self.mirror_map!r} has no part in it; "
@@ -90,7 +89,7 @@ class FedAvgSubgradient(CompositeStrategy):
 
     def init_state(self, primal: Vector) -> PrimalState:
         """Return the state before round 1."""
-        return PrimalState(primal, 0, np.zeros(primal.size if self.output == "average" else 0), 0)
+        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
 
     def vectors(self, state: Any) -> dict[str, Vector]:
         """Return the primal point."""
@@ -99,7 +98,8 @@ class FedAvgSubgradient(CompositeStrategy):
     def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return the state with primal + server_lr * mean(increment)."""
         mean, _ = mean_increment(uplinks, normalize=self.normalize_local_work)
-        return state.moved_to(state.primal + self.rates()[1] * mean)
+        primal = state.primal + self.rates()[1] * mean
+        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
 
     def retrieve(self, state: PrimalState) -> Vector:
         """Return the primal point."""

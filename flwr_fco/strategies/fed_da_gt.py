@@ -35,35 +35,35 @@ variates when some are absent, and the method stalls; here it is.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from logging import INFO
-from typing import Any, ClassVar, Literal, NamedTuple, Unpack
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO, WARNING
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
-from flwr_fco.protocol import Downlink, Node, Option, Uplink
-from flwr_fco.strategies.base import CompositeOptions, ConfigRecord, Grid, log, mean_increment
-from flwr_fco.strategies.client_memory import ClientMemory
+from flwr_fco.protocol import ClientState, Downlink, Node, Option, Uplink
+from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.strategies.client_memory import Change, ClientMemories
+from flwr_fco.strategies.contract import ConfigRecord, Grid, log
 from flwr_fco.strategies.fed_dual_avg import FedDualAvg
+from flwr_fco.strategies.limits import Biased, Exact, Limit
+from flwr_fco.strategies.options import MemoryOptions, RateOptions, WorkOptions
+from flwr_fco.strategies.replies import mean_increment
 
 __all__ = ["FedDA", "FedDAGT", "TrackingState"]
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class FedDA(FedDualAvg):
     """Federated dual averaging as Liang, Peng and Zhang run it: :class:`FedDualAvg` with their mirror map in mind.
 
     Without tracking, unequal clients and several local steps leave a bias of the order of client_lr times the local
-    work; :class:`FedDAGT` removes it.
-
-    Parameters
-    ----------
-    output : {"last", "average", "shadow"}, default "last"
-        See :class:`FedDualAvg`.
-    **options
-        See :class:`CompositeStrategy`. The paper's mirror map is ``PNorm(p)``, its weights are ``"uniform"``; psi is
-        FedDualAvg's.
+    work; :class:`FedDAGT` removes it. The paper's mirror map is ``PNorm(p)``, its weights are ``"uniform"``; psi is
+    FedDualAvg's.
 
     References
     ----------
@@ -77,8 +77,8 @@ class FedDA(FedDualAvg):
     'dual_averaging'
     """
 
-    def __init__(self, **options: Unpack[CompositeOptions]) -> None:
-        super().__init__(**options)
+    limit: ClassVar[Limit] = Biased("as `FedDualAvg`, which it is")
+    source: ClassVar[str] = "[2], algorithm 1 without tracking"
 
 
 class TrackingState(NamedTuple):
@@ -93,7 +93,7 @@ class TrackingState(NamedTuple):
     round : int
         Number of successful rounds, r.
     total : ndarray of float64
-        What the output averages; see :class:`PointOutputs`.
+        What the output averages; see :class:`PointAverage`.
     averaged : int
         Number of points in `total`.
     control : ndarray of float64, shape (d,)
@@ -104,6 +104,8 @@ class TrackingState(NamedTuple):
         What the last round added to `elapsed`.
     derivable : int
         1 if clients can derive `control` from the last two broadcasts.
+    started : int
+        1 after the round 0 in which the trackers start.
     """
 
     dual: Vector
@@ -115,9 +117,11 @@ class TrackingState(NamedTuple):
     population: float
     advance: float
     derivable: int
+    started: int
 
 
-class FedDAGT(ClientMemory):
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
     """Federated dual averaging with gradient tracking: no bias from unequal clients, at FedAvg's traffic.
 
     Parameters
@@ -125,14 +129,6 @@ class FedDAGT(ClientMemory):
     tracker_start : {"gradient", "zero"}, default "gradient"
         ``"gradient"``: a round 0 asks everybody for one gradient at the start point (one minibatch), as printed.
         ``"zero"``: trackers begin at 0, without that round.
-    client_state : {"ledger", "reset"}, optional
-        See :class:`ClientMemory`.
-    ledger_bytes : int, default 256 MiB
-        See :class:`ClientMemory`.
-    output : {"last", "average", "moving-average"}, default "last"
-        See :class:`PointOutputs`, also for `window` and `sparsity`.
-    **options
-        See :class:`CompositeStrategy`.
 
     References
     ----------
@@ -143,56 +139,69 @@ class FedDAGT(ClientMemory):
     --------
     >>> from flwr_fco.mirror_maps import PNorm
     >>> strategy = FedDAGT(mirror_map=PNorm(12.0), client_lr=0.1, local_steps=10, batch_size=10)
-    >>> strategy.limit
+    >>> str(strategy.limit)
     'exact'
     """
 
     local_solver: ClassVar[str] = "gradient_tracking"
-    limit: ClassVar[str] = "exact"
-    #: Where a client's own control variate comes from: the mean of its gradients, or one full gradient.
-    variate: str = "average"
+    limit: ClassVar[Limit] = Exact()
+    source: ClassVar[str] = "[2], algorithm 1"
+    remembers: ClassVar[str] = "a tracker"
 
-    def __init__(
-        self,
-        *,
-        tracker_start: Literal["gradient", "zero"] = "gradient",
-        client_state: Literal["ledger", "reset"] | None = None,
-        ledger_bytes: int = 256 * 2**20,
-        window: int = 100,
-        sparsity: int | None = None,
-        **options: Unpack[CompositeOptions],
-    ) -> None:
-        super().__init__(
-            client_state=client_state, ledger_bytes=ledger_bytes, window=window, sparsity=sparsity, **options
+    tracker_start: Literal["gradient", "zero"] = "gradient"
+
+    def __post_init__(self) -> None:
+        self.memories = ClientMemories(
+            ("own",),
+            self.remembered,
+            client_state=self.client_state,
+            ledger_bytes=self.ledger_bytes,
+            weighting=self.weighting,
         )
-        if tracker_start not in ("gradient", "zero"):
-            raise ConfigurationError(f"tracker_start={tracker_start!r}; expected 'gradient' or 'zero'")
-        self.tracker_start = tracker_start
+        super().__post_init__()
 
-    def _forget(self) -> None:
-        super()._forget()
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        super().forget()
+        self.memories.forget(0)
         self._start_bytes: tuple[int, int] | None = None
         self._start_duals: set[int] = set()
 
     @property
     def remembers_dual(self) -> bool:
         """Whether clients keep the last broadcast, to derive `control` from the next one."""
-        return bool(self.fraction_train == 1.0)
+        return bool(self.fraction_train == 1.0 and self.choose_nodes is None)
+
+    @property
+    def variate_source(self) -> str:
+        """Where a client's own control variate comes from: the mean of its gradients, or one full gradient."""
+        return "average"
 
     def solver_options(self) -> dict[str, Option]:
         """Return where the variates come from, and whether clients keep the last broadcast."""
-        return {"variate": self.variate, "remember": self.remembers_dual}
+        return {"variate": self.variate_source, "remember": self.remembers_dual}
 
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines about the trackers."""
-        return [("Trackers", f"start at {self.tracker_start}"), *super().settings()]
+        return [("Trackers", f"start at {self.tracker_start}"), ("Client state", str(self.memories))]
 
     # --- the mathematics --------------------------------------------------------------------------------------
 
     def init_state(self, primal: Vector) -> TrackingState:
         """Return the state before round 1: dual = grad h(primal), control = 0."""
-        zeros = np.zeros(primal.size)
-        return TrackingState(self.h.gradient(primal), 0.0, 0, self.empty_sum(primal.size), 0, zeros, 0.0, 0.0, 0)
+        self.memories.forget(primal.size)
+        return TrackingState(
+            dual=self.h.gradient(primal),
+            elapsed=0.0,
+            round=0,
+            total=self.averaging.start(primal.size),
+            averaged=0,
+            control=np.zeros(primal.size),
+            population=0.0,
+            advance=0.0,
+            derivable=0,
+            started=0,
+        )
 
     def vectors(self, state: Any) -> dict[str, Vector]:
         """Return the dual, and `control` unless it is zero or can be derived."""
@@ -203,38 +212,40 @@ class FedDAGT(ClientMemory):
     def downlink(self, state: Any, node: Node) -> Downlink:
         """Return what a node is told: as little as it needs to know dual and control."""
         shared = super().downlink(state, node)
-        if self._round.number == 0:
-            return shared._replace(numbers={"gradient": 1.0}, stamp=self.stamp(node))
-        if node.node_id in self._round.restoring:
-            return shared._replace(vectors={"dual": state.dual, "control": state.control}, stamp=self.stamp(node))
+        restoring = node.node_id in self.current.restoring
+        stamp = self.memories.stamp(node, restore=restoring)
+        if self.current.number == 0:
+            return shared._replace(numbers={"gradient": 1.0}, stamp=stamp)
+        if restoring:
+            return shared._replace(vectors={"dual": state.dual, "control": state.control}, stamp=stamp)
         if node.node_id in self._start_duals and "control" in shared.vectors:
             # The dual has not moved since round 0, and this node keeps it: round 1 needs the control only.
-            return shared._replace(vectors={"control": state.control}, stamp=self.stamp(node))
+            return shared._replace(vectors={"control": state.control}, stamp=stamp)
         if "control" not in shared.vectors and state.derivable:
-            return shared._replace(numbers={"advance": state.advance}, stamp=self.stamp(node))
-        return shared._replace(stamp=self.stamp(node))
+            return shared._replace(numbers={"advance": state.advance}, stamp=stamp)
+        return shared._replace(stamp=stamp)
 
     def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
         """Return the increment's shape, and that of the variate's change if it is not a function of the increment."""
         shapes = super().uplink_shapes()
-        if self.variate == "gradient" and self._round.number > 0:
+        if self.variate_source == "gradient" and self.current.number > 0:
             shapes["variate-increment"] = shapes["increment"]
         return shapes
 
     def variate_change(self, state: TrackingState, uplink: Uplink) -> Vector:
         """Return what a client adds to its own control variate: -control - move."""
-        if self.variate == "gradient":
+        if self.variate_source == "gradient":
             return uplink.vectors["variate-increment"]
-        return np.asarray(-state.control - uplink.vectors["increment"] / uplink.elapsed)
+        return np.asarray(-state.control - uplink.vectors["increment"] / uplink.step_sizes)
 
     def aggregate(self, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
         """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
         server_lr = self.rates()[1]
         mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
-        population = self.population(uplinks)
+        population = self.memories.population(uplinks)
         summed = state.control * (state.population or population)
         for uplink in uplinks:
-            summed += self.weight_of(uplink) * self.variate_change(state, uplink)
+            summed += self.memories.weight_of(uplink) * self.variate_change(state, uplink)
         advance = server_lr * elapsed
         following = state._replace(
             dual=state.dual + server_lr * mean,
@@ -245,17 +256,18 @@ class FedDAGT(ClientMemory):
             advance=advance,
             derivable=int(self._derivable(state, uplinks, population)),
         )
-        total, averaged = self.summed(following, self.retrieve(following) if self.output != "last" else mean)
-        return following._replace(total=total, averaged=averaged)
+        return self.averaging.add(following, lambda: self.retrieve(following))
 
     def _derivable(self, state: TrackingState, uplinks: Sequence[Uplink], population: float) -> bool:
         """Whether the new control is the mean of the moves, so that it shows in the duals."""
-        if self.variate != "average" or not self.everybody(uplinks):
+        if self.variate_source != "average" or not self.memories.everybody(uplinks):
             return False
         if population != state.population and state.control.any():
             return False
         equal_work = all(uplink.elapsed == uplinks[0].elapsed for uplink in uplinks)
-        as_first_reported = self.weighting == "uniform" or all(self.weight_of(u) == u.examples for u in uplinks)
+        as_first_reported = self.weighting == "uniform" or all(
+            self.memories.weight_of(u) == u.examples for u in uplinks
+        )
         return (equal_work or self.normalize_local_work) and as_first_reported
 
     def retrieve(self, state: TrackingState) -> Vector:
@@ -264,65 +276,80 @@ class FedDAGT(ClientMemory):
 
     # --- the clients' memories ----------------------------------------------------------------------------------
 
-    def remembered(self, before: TrackingState, memory: Vector, uplink: Uplink) -> Vector:
+    def remembered(
+        self, before: TrackingState, after: TrackingState, memory: ClientState, uplink: Uplink
+    ) -> ClientState:
         """Return a client's own control variate after a round that counted."""
-        if self._round.number == 0:
-            return uplink.vectors["increment"]
-        return np.asarray(memory + self.variate_change(before, uplink))
+        if self.current.number == 0:
+            return {"own": uplink.vectors["increment"]}
+        return {"own": np.asarray(memory["own"] + self.variate_change(before, uplink))}
 
-    def after_change(self, state: TrackingState, population: float, mean: Vector | None) -> TrackingState:
-        """Return the state with `control` the mean over the clients that are there."""
-        control = state.control * (state.population / population) if mean is None else mean
-        return state._replace(control=control, population=population, derivable=0)
+    def state_lost(self, node: Node) -> bool:
+        """Whether a node that has lost its state can be sent it again; if not, a new epoch begins after the round."""
+        return self.memories.lost(node)
+
+    def after_change(self, change: Change | None) -> None:
+        """Make `control` the mean over the clients that are there."""
+        if change is None:
+            return
+        if change.reason is not None:
+            log(WARNING, "%s: all clients begin anew (client_state='reset')", change.reason)
+        population, state = self.memories.population(), self.state
+        control = state.control * (state.population / population) if change.means is None else change.means["own"]
+        self.state = state._replace(control=control, population=population, derivable=0)
 
     def before_round(
         self, grid: Grid, server_round: int, config: ConfigRecord, nodes: Sequence[Node]
     ) -> Sequence[Node]:
         """Run round 0 before round 1 if the trackers start from gradients."""
-        nodes = super().before_round(grid, server_round, config, nodes)
+        self.after_change(self.memories.notice(self.nodes.ordered))
         self._start_duals.clear()
-        if self.state.round == 0 and self.tracker_start == "gradient" and self._start_bytes is None:
-            uplinks, *volume = self._ask_everybody(grid, config)
+        if self.state.round == 0 and self.tracker_start == "gradient" and not self.state.started:
+            uplinks, *volume = self.ask_everybody(grid, config)
             self._start_bytes = (volume[0], volume[1])
             self.after_round(self.state, uplinks)
-            population = self.population()
-            weights = [self.weight_of(uplink) / population for uplink in uplinks]
+            population = self.memories.population()
+            weights = [self.memories.weight_of(uplink) / population for uplink in uplinks]
             control = sum(
                 (w * u.vectors["increment"] for w, u in zip(weights, uplinks, strict=True)),
                 np.zeros(self.state.dual.size),
             )
-            self.state = self.state._replace(control=control, population=population)
+            self.state = self.state._replace(control=control, population=population, started=1)
             if self.remembers_dual:
                 self._start_duals = {u.node.node_id for u in uplinks if u.node is not None}
             log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
         return nodes
+
+    def after_round(self, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Note whose reply has counted."""
+        self.after_change(self.memories.note(self.current.number, before, self.state, uplinks))
+
+    def saved_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the clients' memories."""
+        return self.memories.to_arrays()
+
+    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`saved_arrays` gave."""
+        self.memories.from_arrays(arrays)
 
     def trackers(self) -> dict[tuple[int, int], Vector]:
         """Return control - own for every client that is there, by :attr:`Node.key` (needs the ledger).
 
         Their sum, weighted by the clients' weights, is 0.
         """
-        if not self.ledger:
+        if not self.memories.ledger:
             raise ConfigurationError('only the clients know their trackers; client_state="ledger" keeps a copy')
-        zeros = np.zeros(self.state.dual.size)
-        found = {}
-        for key in sorted(self._present):
-            member = self._members.get(key)
-            own = zeros if member is None or member.memory is None else member.memory
-            found[key] = self.state.control - own
-        return found
+        return {key: self.state.control - self.memories.memory(key)["own"] for key in sorted(self.memories.present)}
 
     def round_metrics(self) -> dict[str, float | int]:
         """Return the traffic of round 0 (once), and the trackers' root mean square norm over the round's clients."""
         metrics: dict[str, float | int] = {}
         if self._start_bytes is not None and self.state.round == 1:
             metrics["bytes-down-round-0"], metrics["bytes-up-round-0"] = self._start_bytes
-        if self.ledger and self._round.nodes:
+        if self.memories.ledger and self.current.nodes:
             squares = []
-            for node in self._round.nodes.values():
-                member = self._members.get(node.key)
-                own = None if member is None else member.memory
-                tracker = self.state.control if own is None else self.state.control - own
+            for node in self.current.nodes.values():
+                tracker = self.state.control - self.memories.memory(node.key)["own"]
                 squares.append(float(tracker @ tracker))
             metrics["tracker-norm"] = float(np.sqrt(np.mean(squares)))
         return metrics

@@ -25,16 +25,19 @@ is ``output="shadow"``; 4. ``client="unmodified"`` is an approximation that is n
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Unpack
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from flwr_fco import records
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Node, Option, Uplink
-from flwr_fco.strategies.base import ArrayRecord, CompositeOptions, CompositeStrategy, Grid, RecordDict, mean_increment
+from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.strategies.contract import ArrayRecord, RecordDict
+from flwr_fco.strategies.limits import Biased, Limit, ToZero
+from flwr_fco.strategies.options import RateOptions, WorkOptions
+from flwr_fco.strategies.replies import mean_increment
 
 __all__ = ["DualState", "FedDualAvg", "FedDualAvgOSP"]
 
@@ -50,8 +53,8 @@ class DualState(NamedTuple):
         Weight of psi: server_lr times the mean of the clients' elapsed times, summed over the rounds.
     round : int
         Number of successful rounds, r.
-    total : ndarray of float64, shape (d,) or (0,)
-        Sum of the points that the output averages (empty for ``output="last"``).
+    total : ndarray of float64
+        What the output averages; see :class:`PointAverage`.
     averaged : int
         Number of points in `total`.
     """
@@ -63,7 +66,8 @@ class DualState(NamedTuple):
     averaged: int
 
 
-class FedDualAvg(CompositeStrategy):
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     """Federated dual averaging, algorithm 3: an exactly sparse (low-rank, feasible) global model.
 
     Parameters
@@ -77,11 +81,11 @@ class FedDualAvg(CompositeStrategy):
         `client_lr` and their number of steps as `local_steps` (or let the clients report ``local-steps`` or
         ``elapsed`` in their MetricRecord). Exact for one local step; the error grows with the local work, faster
         than that of the full method, because local steps do not feel psi.
-    output : {"last", "average", "shadow"}, default "last"
-        ``"shadow"``: the mean over rounds r and local steps k of retrieve(mean_m z_{r,k}^m, t_r + client_lr k), which
-        the theory is about. For research: the uplink holds all local steps, so it needs `local_steps`.
-    **options
-        See :class:`CompositeStrategy`.
+    output : {"last", "average", "moving-average", "shadow"}, default "last"
+        The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or over
+        the last `window` rounds (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r
+        and local steps k of retrieve(mean_m z_{r,k}^m, t_r + client_lr k), which the theory is about. For research:
+        the uplink holds all local steps, so it needs `local_steps`.
 
     References
     ----------
@@ -96,29 +100,22 @@ class FedDualAvg(CompositeStrategy):
     """
 
     local_solver: ClassVar[str] = "dual_averaging"
-    limit: ClassVar[str] = "biased"
-    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "shadow")
+    limit: ClassVar[Limit] = Biased()
+    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "shadow")
+    source: ClassVar[str] = "[1], algorithm 3"
 
-    def __init__(
-        self,
-        *,
-        client_prox: bool = True,
-        client: Literal["composite", "unmodified"] = "composite",
-        **options: Unpack[CompositeOptions],
-    ) -> None:
-        super().__init__(**options)
-        self.client_prox = client_prox
-        if client not in ("composite", "unmodified"):
-            raise ConfigurationError(f"client={client!r}; expected 'composite' or 'unmodified'")
-        self.client = client
-        self._sent: tuple[DualState, ArrayRecord, Vector] | None = None
-        if client == "unmodified" and not isinstance(self.mirror_map, Euclidean):
+    client_prox: bool = True
+    client: Literal["composite", "unmodified"] = "composite"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.client == "unmodified" and not isinstance(self.mirror_map, Euclidean):
             raise ConfigurationError(
                 f'client="unmodified" takes differences of models for gradients, which is Euclidean; '
                 f"mirror_map={self.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
             )
         if self.output == "shadow":
-            if client == "unmodified":
+            if self.client == "unmodified":
                 raise ConfigurationError(
                     'output="shadow" needs the clients\' local steps; client="unmodified" has none'
                 )
@@ -127,6 +124,12 @@ class FedDualAvg(CompositeStrategy):
                     'output="shadow" averages over the local steps, so all clients must take the same number: '
                     "give local_steps instead of local_epochs"
                 )
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        super().forget()
+        self.nodes.asks = self.client == "composite"
+        self._sent: tuple[DualState, ArrayRecord, Vector] | None = None
 
     def solver_options(self) -> dict[str, Option]:
         """Return whether psi acts in the local steps, and whether they are all sent."""
@@ -138,8 +141,7 @@ class FedDualAvg(CompositeStrategy):
 
     def init_state(self, primal: Vector) -> DualState:
         """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
-        total = np.zeros(0 if self.output == "last" else primal.size)
-        return DualState(self.h.gradient(primal), 0.0, 0, total, 0)
+        return DualState(self.h.gradient(primal), 0.0, 0, self.averaging.start(primal.size), 0)
 
     def vectors(self, state: Any) -> dict[str, Vector]:
         """Return the dual."""
@@ -156,18 +158,15 @@ class FedDualAvg(CompositeStrategy):
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
         client_lr, server_lr = self.rates()
         mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
-        total, averaged = state.total, state.averaged
-        if self.output == "shadow":
-            trajectory, _ = mean_increment(uplinks, normalize=False, name="trajectory")
-            total = total.copy()
-            for k, moved in enumerate(trajectory, start=1):
-                total += self.h.retrieve(state.dual + moved, state.elapsed + client_lr * k, self.psi)
-            averaged += len(trajectory)
-        following = DualState(
-            state.dual + server_lr * mean, state.elapsed + server_lr * elapsed, state.round + 1, total, averaged
+        following = state._replace(
+            dual=state.dual + server_lr * mean, elapsed=state.elapsed + server_lr * elapsed, round=state.round + 1
         )
-        if self.output == "average":
-            following = following._replace(total=total + self.retrieve(following), averaged=averaged + 1)
+        if self.output != "shadow":
+            return self.averaging.add(following, lambda: self.retrieve(following))
+        trajectory, _ = mean_increment(uplinks, normalize=False, name="trajectory")
+        for k, moved in enumerate(trajectory, start=1):
+            point = self.h.retrieve(state.dual + moved, state.elapsed + client_lr * k, self.psi)
+            following = self.averaging.add(following, point)
         return following
 
     def retrieve(self, state: DualState) -> Vector:
@@ -182,12 +181,12 @@ class FedDualAvg(CompositeStrategy):
             return super().content_for(node, serialised)
         return records.primal_request(
             self._sent_model()[0],
-            self.train_config,
+            self.current.config,
             arrayrecord_key=self.arrayrecord_key,
             configrecord_key=self.configrecord_key,
         )
 
-    def read_reply(self, content: RecordDict) -> records.ClientReport:
+    def read_reply(self, content: RecordDict) -> Uplink:
         """Return the checked uplink; of an unmodified client, its model minus the one it was sent."""
         if self.client == "composite":
             return super().read_reply(content)
@@ -200,12 +199,6 @@ class FedDualAvg(CompositeStrategy):
             weighted_by_key=self.weighted_by_key,
         )
 
-    def partitions(self, grid: Grid, node_ids: Sequence[int]) -> dict[int, int]:
-        """Return the partition ids of nodes; an unmodified client has no answer to the question for them."""
-        if self.client == "unmodified" and not hasattr(grid, "partition_ids"):
-            return {}
-        return super().partitions(grid, node_ids)
-
     def _sent_model(self) -> tuple[ArrayRecord, Vector]:
         """Return the present model as records and as the vector that the user's dtypes make of it."""
         if self._sent is None or self._sent[0] is not self.state:
@@ -214,18 +207,12 @@ class FedDualAvg(CompositeStrategy):
         return self._sent[1], self._sent[2]
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class FedDualAvgOSP(FedDualAvg):
     """Federated dual averaging, only server proximal, algorithm 5: psi acts in retrieval alone.
 
     Erratum: its dual never feels psi, so it is FedAvg's iterate while the weight of psi grows, and the output tends
     to exactly 0. Only an early window of rounds is of use.
-
-    Parameters
-    ----------
-    output : {"last", "average", "shadow"}, default "last"
-        See :class:`FedDualAvg`.
-    **options
-        See :class:`CompositeStrategy`.
 
     References
     ----------
@@ -237,7 +224,7 @@ class FedDualAvgOSP(FedDualAvg):
     False
     """
 
-    limit: ClassVar[str] = "zero"
+    limit: ClassVar[Limit] = ToZero()
+    source: ClassVar[str] = "[1], algorithm 5"
 
-    def __init__(self, **options: Unpack[CompositeOptions]) -> None:
-        super().__init__(client_prox=False, **options)
+    client_prox: bool = field(init=False, default=False)

@@ -26,19 +26,22 @@ weighted by examples.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, Unpack
-
-import numpy as np
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Option, Uplink
-from flwr_fco.strategies.base import CompositeOptions, CompositeStrategy, mean_increment
+from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.fed_avg_subgradient import PrimalState
+from flwr_fco.strategies.limits import Biased, DoubledStrength, Limit
+from flwr_fco.strategies.options import RateOptions, WorkOptions
+from flwr_fco.strategies.replies import mean_increment
 
 __all__ = ["FedMid", "FedMidOSP"]
 
 
-class FedMid(CompositeStrategy):
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedMid(RateOptions, WorkOptions, CompositeStrategy):
     """Federated mirror descent, algorithm 2: local proximal steps, primal averaging, a server proximal step.
 
     Parameters
@@ -48,8 +51,6 @@ class FedMid(CompositeStrategy):
     server_prox : bool, default True
         Whether psi acts in the server's step. With both, as printed in the paper, psi counts twice: the limit is the
         solution for 2 * strength.
-    **options
-        See :class:`CompositeStrategy`.
 
     References
     ----------
@@ -58,18 +59,17 @@ class FedMid(CompositeStrategy):
     Examples
     --------
     >>> from flwr_fco.regularizers import L1
-    >>> FedMid(regularizer=L1(0.01), server_prox=False).limit
-    'doubled strength'
+    >>> FedMid(regularizer=L1(0.01), server_prox=False)
+    FedMid(regularizer=L1(strength=0.01), server_prox=False)
     """
 
     local_solver: ClassVar[str] = "mirror_descent"
-    limit: ClassVar[str] = "doubled strength"
+    limit: ClassVar[Limit] = DoubledStrength()
+    source: ClassVar[str] = "[1], algorithm 2"
+    sends: ClassVar[str] = "w_K - w_0"
 
-    def __init__(
-        self, *, client_prox: bool = True, server_prox: bool = True, **options: Unpack[CompositeOptions]
-    ) -> None:
-        super().__init__(**options)
-        self.client_prox, self.server_prox = client_prox, server_prox
+    client_prox: bool = True
+    server_prox: bool = True
 
     def solver_options(self) -> dict[str, Option]:
         """Return whether psi acts in the local steps."""
@@ -82,7 +82,7 @@ class FedMid(CompositeStrategy):
     def init_state(self, primal: Vector) -> PrimalState:
         """Return the state before round 1."""
         self.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
-        return PrimalState(primal, 0, np.zeros(primal.size if self.output == "average" else 0), 0)
+        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
 
     def vectors(self, state: Any) -> dict[str, Vector]:
         """Return the primal point."""
@@ -94,14 +94,17 @@ class FedMid(CompositeStrategy):
         mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
         dual = self.h.gradient(state.primal) + server_lr * mean
         if self.server_prox:
-            return state.moved_to(self.h.retrieve(dual, server_lr * elapsed, self.psi))
-        return state.moved_to(self.h.conjugate_gradient(dual))
+            primal = self.h.retrieve(dual, server_lr * elapsed, self.psi)
+        else:
+            primal = self.h.conjugate_gradient(dual)
+        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
 
     def retrieve(self, state: PrimalState) -> Vector:
         """Return the primal point."""
         return state.primal
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class FedMidOSP(FedMid):
     """Federated mirror descent, only server proximal, algorithm 4: psi acts in the server's step alone.
 
@@ -109,8 +112,6 @@ class FedMidOSP(FedMid):
     ----------
     server_prox : bool, default True
         Whether psi acts at all.
-    **options
-        See :class:`CompositeStrategy`.
 
     References
     ----------
@@ -122,7 +123,7 @@ class FedMidOSP(FedMid):
     False
     """
 
-    limit: ClassVar[str] = "biased"
+    limit: ClassVar[Limit] = Biased("near the solution; not as sparse")
+    source: ClassVar[str] = "[1], algorithm 4"
 
-    def __init__(self, *, server_prox: bool = True, **options: Unpack[CompositeOptions]) -> None:
-        super().__init__(client_prox=False, server_prox=server_prox, **options)
+    client_prox: bool = field(init=False, default=False)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies.base import ArrayRecord, MetricRecord
+from flwr_fco.strategies.contract import ArrayRecord, MetricRecord
 
 __all__ = ["Plateau"]
 

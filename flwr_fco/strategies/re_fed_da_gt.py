@@ -28,8 +28,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from logging import INFO
-from typing import Any, Literal, NamedTuple, Unpack
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,11 +39,15 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Uplink
-from flwr_fco.strategies.base import CompositeOptions, log
+from flwr_fco.strategies.averaging import PointAverage, largest_entries
+from flwr_fco.strategies.contract import log
 from flwr_fco.strategies.fed_da_gt import FedDAGT, TrackingState
-from flwr_fco.strategies.outputs import largest_entries
+from flwr_fco.strategies.options import AT_LEAST_ONE
+from flwr_fco.work import FirstOrder, Work
 
-__all__ = ["MultistepReFedDAGT", "ReFedDAGT", "Stage", "restricted_map", "theorem_stages"]
+__all__ = ["MultistepReFedDAGT", "MultistepState", "ReFedDAGT", "Stage", "restricted_map", "theorem_stages"]
+
+_State = TypeVar("_State")
 
 
 def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: float | None) -> PNorm:
@@ -84,20 +89,18 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
     return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class ReFedDAGT(FedDAGT):
     """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
+
+    The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is
+    ``output="average", sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of the primals in
+    which they began.
 
     Parameters
     ----------
     radius_squared : float, optional
         Q: the primal points stay within sqrt(Q) of the start point, the reference; by default anywhere.
-    output : {"last", "average", "moving-average"}, default "last"
-        The paper's output is ``output="average", sparsity=s``: the s largest entries of the mean over the rounds
-        r = 0 .. R-1 of the primals in which they began.
-    client_state, ledger_bytes, window, sparsity
-        See :class:`FedDAGT`. The trackers start at 0.
-    **options
-        See :class:`CompositeStrategy`. The mirror map must be ``PNorm`` or ``Euclidean``.
 
     References
     ----------
@@ -109,31 +112,18 @@ class ReFedDAGT(FedDAGT):
     'zero'
     """
 
-    def __init__(
-        self,
-        *,
-        radius_squared: float | None = None,
-        client_state: Literal["ledger", "reset"] | None = None,
-        ledger_bytes: int = 256 * 2**20,
-        window: int = 100,
-        sparsity: int | None = None,
-        **options: Unpack[CompositeOptions],
-    ) -> None:
-        super().__init__(
-            tracker_start="zero",
-            client_state=client_state,
-            ledger_bytes=ledger_bytes,
-            window=window,
-            sparsity=sparsity,
-            **options,
-        )
-        restricted_map(self.mirror_map, np.zeros(1), radius_squared)
-        self.radius_squared = radius_squared
+    source: ClassVar[str] = "[2], algorithm 2"
+
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+    radius_squared: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines about the restriction and the trackers."""
-        ball = "anywhere" if self.radius_squared is None else f"within sqrt({self.radius_squared:g}) of it"
-        return [("Reference", f"the start point, primals {ball}"), *super().settings()]
+        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().settings()]
 
     def geometry(self, primal: Vector) -> MirrorMap:
         """Return the mirror map around the start point, within the ball."""
@@ -141,11 +131,19 @@ class ReFedDAGT(FedDAGT):
 
     def aggregate(self, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
         """Return the state of FedDA-GT, with the primal in which the round began added to the mean."""
-        following = super().aggregate(state, uplinks)
-        if not following.total.size:
-            return following
-        total, averaged = self.summed(state, self.retrieve(state))
-        return following._replace(total=total, averaged=averaged)
+        return _with_first_point(super().aggregate(state, uplinks), state, self.averaging, self.retrieve(state))
+
+
+def _with_first_point(following: _State, state: _State, averaging: PointAverage, point: Vector) -> _State:
+    """Return the state after a round with the primal in which it began in the mean, not the one in which it ended."""
+    summed: Any = averaging.add(state, point)
+    ended: Any = following
+    result: _State = ended._replace(total=summed.total, averaged=summed.averaged)
+    return result
+
+
+def _ball_text(radius_squared: float | None) -> str:
+    return "anywhere" if radius_squared is None else f"within sqrt({radius_squared:g}) of it"
 
 
 class Stage(NamedTuple):
@@ -258,8 +256,46 @@ def theorem_stages(
     return stages
 
 
-class MultistepReFedDAGT(ReFedDAGT):
+class MultistepState(NamedTuple):
+    """State of the multistep method: that of gradient tracking, and where in the schedule it is.
+
+    Parameters
+    ----------
+    dual, elapsed, round, total, averaged, control, population, advance, derivable, started
+        See :class:`TrackingState`.
+    stage : int
+        The stage under way, n, from 0.
+    stage_round : int
+        How many rounds of it are done.
+    reference : ndarray of float64, shape (d,)
+        v of the stage.
+    stage_points : ndarray of float64, shape (d,) or (window, d)
+        What the next reference is the mean of: the sum of the stage's points, or the last of them.
+    """
+
+    dual: Vector
+    elapsed: float
+    round: int
+    total: Vector
+    averaged: int
+    control: Vector
+    population: float
+    advance: float
+    derivable: int
+    started: int
+    stage: int
+    stage_round: int
+    reference: Vector
+    stage_points: Vector
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class MultistepReFedDAGT(FedDAGT):
     """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the one before.
+
+    The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
+    gets the round of the whole run; a stage's own rate wins. For the authors' plateau rule see
+    :class:`flwr_fco.strategies.Plateau`.
 
     Parameters
     ----------
@@ -271,13 +307,8 @@ class MultistepReFedDAGT(ReFedDAGT):
     sparsity : int, optional
         s: entries that a reference keeps, and that an average as output keeps; ``output="last"`` keeps all of a point.
     restart_window : int, optional
-        Take the reference from the mean over the last so many rounds of a stage; by default over all of them. The
+        Take the reference from the mean over this many last rounds of a stage; by default over all of them. The
         authors' experiments take 100.
-    client_state, ledger_bytes, window
-        See :class:`FedDAGT`.
-    **options
-        See :class:`CompositeStrategy`. A rate that is a function gets the round of the whole run; a stage's own rate
-        wins. For the authors' plateau rule see :class:`flwr_fco.strategies.Plateau`.
 
     References
     ----------
@@ -291,56 +322,34 @@ class MultistepReFedDAGT(ReFedDAGT):
     6250.0
     """
 
-    def __init__(
-        self,
-        *,
-        stages: Sequence[Stage] | None = None,
-        radius_squared: float | None = None,
-        restart_window: int | None = None,
-        client_state: Literal["ledger", "reset"] | None = None,
-        ledger_bytes: int = 256 * 2**20,
-        window: int = 100,
-        sparsity: int | None = None,
-        **options: Unpack[CompositeOptions],
-    ) -> None:
-        self.stages: tuple[Stage, ...] = ()
-        super().__init__(
-            radius_squared=radius_squared,
-            client_state=client_state,
-            ledger_bytes=ledger_bytes,
-            window=window,
-            sparsity=sparsity,
-            **options,
-        )
-        self.stages = tuple(stages or ())
-        if restart_window is not None and restart_window < 1:
-            raise ConfigurationError(f"restart_window={restart_window!r}; expected a whole number >= 1, or None")
-        self.restart_window = restart_window
+    source: ClassVar[str] = "[2], algorithm 3"
+
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+    stages: Sequence[Stage] | None = None
+    radius_squared: float | None = None
+    restart_window: int | None = field(default=None, metadata=AT_LEAST_ONE)
+
+    def __post_init__(self) -> None:
+        self.stages = tuple(self.stages or ())
+        super().__post_init__()
+        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
         for n, stage in enumerate(self.stages):
             values = {name: value for name, value in stage._asdict().items() if value is not None}
             if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
                 raise ConfigurationError(f"stage {n} is {stage}; expected positive numbers")
-
-    def _forget(self) -> None:
-        super()._forget()
-        self._stage = 0
-        self._stage_round = 0
-        self._reference = np.zeros(0)
-        self._stage_points: list[Vector] = []
-        self._stage_sum = np.zeros(0)
 
     # --- stages -----------------------------------------------------------------------------------------------
 
     @property
     def stage(self) -> int:
         """The number of the stage under way, from 0."""
-        return self._stage
+        return 0 if self.state is None else int(self.state.stage)
 
     def radius_of(self, stage: int) -> float | None:
         """Return Q of a stage: its own, or half of the one before."""
-        radius = self.radius_squared
+        radius, stages = self.radius_squared, self.stages or ()
         for n in range(stage + 1):
-            own = self.stages[n].radius_squared if n < len(self.stages) else None
+            own = stages[n].radius_squared if n < len(stages) else None
             if own is not None:
                 radius = own
             elif n > 0 and radius is not None:
@@ -348,12 +357,14 @@ class MultistepReFedDAGT(ReFedDAGT):
         return radius
 
     def _settings_of_stage(self) -> Stage | None:
-        return self.stages[self._stage] if self.stages else None
+        return self.stages[self.stage] if self.stages else None
 
-    def local_work(self) -> tuple[int | None, int | None]:
-        """Return the local epochs and the local steps of the stage under way."""
+    def work(self) -> Work:
+        """Return what a client does in a round of the stage under way."""
         stage = self._settings_of_stage()
-        return super().local_work() if stage is None or stage.local_steps is None else (None, stage.local_steps)
+        if stage is None or stage.local_steps is None:
+            return super().work()
+        return FirstOrder(steps=stage.local_steps, batch_size=self.batch_size)
 
     def rates(self) -> tuple[float, float]:
         """Return the client's and the server's learning rate of the round under way."""
@@ -365,79 +376,77 @@ class MultistepReFedDAGT(ReFedDAGT):
 
     def geometry(self, primal: Vector) -> MirrorMap:
         """Return the mirror map around the reference of the stage, within its ball."""
-        self._reference = primal
-        return restricted_map(self.mirror_map, primal, self.radius_of(self._stage))
+        return restricted_map(self.mirror_map, primal, self.radius_of(self.stage))
+
+    # --- the mathematics --------------------------------------------------------------------------------------
+
+    def init_state(self, primal: Vector) -> Any:
+        """Return the state before round 1: a first stage around the start point."""
+        return MultistepState(*super().init_state(primal), 0, 0, primal, self._no_points(primal.size))
+
+    def _no_points(self, size: int) -> Vector:
+        return np.zeros(size) if self.restart_window is None else np.zeros((0, size))
+
+    def aggregate(self, state: Any, uplinks: Sequence[Uplink]) -> Any:
+        """Return the state of ReFedDA-GT, or where a stage ends the beginning of the next one."""
+        first = self.retrieve(state)
+        following = _with_first_point(super().aggregate(state, uplinks), state, self.averaging, first)
+        if state.stage + 1 >= len(self.stages or ()):
+            return following
+        if self.restart_window is None:
+            points = state.stage_points + first if state.stage_round else first
+        else:
+            points = np.concatenate([state.stage_points, first[None]])[-self.restart_window :]
+        following = following._replace(stage_points=points, stage_round=state.stage_round + 1)
+        assert self.stages is not None
+        return following if following.stage_round < self.stages[state.stage].rounds else self._next_stage(following)
+
+    def _next_stage(self, state: MultistepState) -> MultistepState:
+        """Return the first state of the next stage: a new reference, the sparsified mean; dual 0, trackers 0."""
+        mean = (
+            state.stage_points / state.stage_round if self.restart_window is None else state.stage_points.mean(axis=0)
+        )
+        reference = mean if self.sparsity is None else largest_entries(mean, self.sparsity)
+        zeros = np.zeros(reference.size)
+        return state._replace(
+            dual=zeros,
+            elapsed=0.0,
+            control=zeros,
+            derivable=0,
+            total=self.averaging.start(reference.size),
+            averaged=0,
+            stage=state.stage + 1,
+            stage_round=0,
+            reference=reference,
+            stage_points=self._no_points(reference.size),
+        )
 
     def after_round(self, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Count the round; begin the next stage where one ends."""
+        """Note whose reply has counted; where a stage begins, let the clients forget, and tell them its reference."""
         super().after_round(before, uplinks)
-        if self._stage + 1 >= len(self.stages):
-            return
-        point = self.retrieve(before)
-        if self.restart_window is None:
-            self._stage_sum = self._stage_sum + point if self._stage_sum.size else point
-        else:
-            self._stage_points = [*self._stage_points[1 - self.restart_window :], point]
-            if self.restart_window == 1:
-                self._stage_points = [point]
-        self._stage_round += 1
-        if self._stage_round >= self.stages[self._stage].rounds:
-            self._begin_stage()
-
-    def _begin_stage(self) -> None:
-        """Restart from the sparsified mean: new reference, dual 0, trackers 0."""
-        if self.restart_window is None:
-            mean = self._stage_sum / self._stage_round
-        else:
-            mean = np.mean(self._stage_points, axis=0)
-        reference = mean if self.sparsity is None else largest_entries(mean, self.sparsity)
-        self._stage += 1
-        self._stage_round = 0
-        self._stage_points, self._stage_sum = [], np.zeros(0)
-        self._epoch += 1
-        for member in self._members.values():
-            member.accepted, member.memory = -1, None
-        self._set_plan(self.geometry(reference))
-        zeros = np.zeros(reference.size)
-        self.state = self.state._replace(
-            dual=zeros, elapsed=0.0, control=zeros, derivable=0, total=self.empty_sum(reference.size), averaged=0
-        )
-        log(INFO, "Stage %s begins, radius_squared = %s", self._stage, self.radius_of(self._stage))
+        if self.state.stage > before.stage:
+            self.memories.new_epoch("a new stage")
+            self.renew_plan(self.geometry(self.state.reference))
+            log(INFO, "Stage %s begins, radius_squared = %s", self.stage, self.radius_of(self.stage))
 
     # --- saving and the look ----------------------------------------------------------------------------------
 
-    def output_point(self, state: TrackingState) -> Vector:
+    def output_point(self, state: Any) -> Vector:
         """Return the output; the last point keeps all its entries, so it is sparse right after a restart only."""
         return self.retrieve(state) if self.output == "last" else super().output_point(state)
 
     def round_metrics(self) -> dict[str, float | int]:
         """Return the metrics of FedDA-GT and the stage."""
-        return {**super().round_metrics(), "stage": self._stage}
-
-    def saved_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what FedDA-GT saves, and where in its stage the run is."""
-        arrays = super().saved_arrays()
-        points = np.array(self._stage_points) if self._stage_points else np.zeros((0, self._reference.size))
-        arrays.update(
-            {
-                "stage": np.array([self._stage, self._stage_round]),
-                "reference": self._reference,
-                "stage-sum": self._stage_sum,
-                "stage-points": points,
-            }
-        )
-        return arrays
+        return {**super().round_metrics(), "stage": self.stage}
 
     def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`saved_arrays` gave."""
+        """Take back the clients' memories, and make the plan of the stage."""
         super().restore_arrays(arrays)
-        self._stage, self._stage_round = (int(value) for value in arrays["stage"])
-        self._stage_sum, self._stage_points = arrays["stage-sum"], list(arrays["stage-points"])
-        self._set_plan(self.geometry(arrays["reference"]))
+        self.renew_plan(self.geometry(self.state.reference))
 
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines about the stages, the restriction and the trackers."""
-        if not self.stages:
-            return [("Stages", "one, without an end"), *super().settings()]
-        lengths = ", ".join(str(stage.rounds) for stage in self.stages)
-        return [("Stages", f"{len(self.stages)}, of {lengths} rounds"), *super().settings()]
+        lengths = ", ".join(str(stage.rounds) for stage in self.stages or ())
+        stages = f"{len(self.stages)}, of {lengths} rounds" if self.stages else "one, without an end"
+        reference = f"the start point of the stage, primals {_ball_text(self.radius_of(self.stage))}"
+        return [("Stages", stages), ("Reference", reference), *super().settings()]

@@ -20,27 +20,23 @@ Differs from the paper in: 1. weights p_m and unequal local work, as in FedDA-GT
 
 from __future__ import annotations
 
-from typing import Literal, Unpack
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal
 
-from flwr_fco.errors import ConfigurationError
-from flwr_fco.strategies.base import CompositeOptions
 from flwr_fco.strategies.fed_da_gt import FedDAGT
 
 __all__ = ["Scaffold"]
 
 
+@dataclass(repr=False, eq=False, kw_only=True)
 class Scaffold(FedDAGT):
-    """SCAFFOLD, with control variates that start at 0.
+    """SCAFFOLD, with control variates that start at 0; psi and other mirror maps than the Euclidean are extensions.
 
     Parameters
     ----------
     variate : {"average", "gradient"}, default "average"
         A client's new control variate: the mean of its gradients in the round (option 2), or its full gradient at the
         model that it was sent (option 1: one more pass over its data, and one more vector up).
-    client_state, ledger_bytes, window, sparsity
-        See :class:`FedDAGT`.
-    **options
-        See :class:`CompositeStrategy`. psi and mirror maps other than ``Euclidean()`` are extensions.
 
     References
     ----------
@@ -52,24 +48,13 @@ class Scaffold(FedDAGT):
     'average'
     """
 
-    def __init__(
-        self,
-        *,
-        variate: Literal["average", "gradient"] = "average",
-        client_state: Literal["ledger", "reset"] | None = None,
-        ledger_bytes: int = 256 * 2**20,
-        window: int = 100,
-        sparsity: int | None = None,
-        **options: Unpack[CompositeOptions],
-    ) -> None:
-        super().__init__(
-            tracker_start="zero",
-            client_state=client_state,
-            ledger_bytes=ledger_bytes,
-            window=window,
-            sparsity=sparsity,
-            **options,
-        )
-        if variate not in ("average", "gradient"):
-            raise ConfigurationError(f"variate={variate!r}; expected 'average' (option 2) or 'gradient' (option 1)")
-        self.variate = variate
+    source: ClassVar[str] = "Karimireddy and others 2020"
+    remembers: ClassVar[str] = "a control variate"
+
+    variate: Literal["average", "gradient"] = "average"
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+
+    @property
+    def variate_source(self) -> str:
+        """Where a client's own control variate comes from."""
+        return self.variate

@@ -142,10 +142,14 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
     rng = np.random.default_rng(seed)
     duals = _duals(rng, dimension)
     if not mirror_map.supports(regularizer):
-        assert mirror_map.solver(regularizer) == "refused", f"{name}: unsupported, but solver does not say 'refused'"
+        assert mirror_map.retrieval_method(regularizer) == "refused", (
+            f"{name}: unsupported, but retrieval_method does not say 'refused'"
+        )
         _check_refusal(mirror_map, regularizer, duals[0], psi, name)
         return
-    assert mirror_map.solver(regularizer) != "refused", f"{name}: supported, but solver says 'refused'"
+    assert mirror_map.retrieval_method(regularizer) != "refused", (
+        f"{name}: supported, but retrieval_method says 'refused'"
+    )
     mirror_map.require(regularizer)
     for t in TIMES:
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context
 from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.metrics import lasso_duality_gap
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.parameters import Vector
-from flwr_fco.reference import centralized_solution
+from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies.base import CompositeStrategy
@@ -40,16 +40,8 @@ def check_strategy(make: MakeStrategy) -> None:
     Parameters
     ----------
     make : callable
-        The class, or a function that takes the same keyword arguments and returns a strategy. ``limit`` may be
-
-        - ``"exact"``: a certified gap <= 1e-8, whatever the number of local steps;
-        - ``"biased"``: the same for one local step on all data; for more, an error that shrinks at least 5 times when
-          the rate shrinks 10 times;
-        - ``"vanishing"``: an error that shrinks at least 3 times in 10 times as many rounds, any number of local steps;
-        - ``"shifted"``: an error that shrinks at least 3 times when the option `convexity` shrinks 10 times;
-        - ``"doubled strength"``: with equal clients, the solution for twice the strength;
-        - ``"subgradient"``: an error that shrinks at least 3 times when the rate shrinks 10 times;
-        - ``"zero"``: exactly 0 in the end.
+        The class, or a function that takes the same keyword arguments and returns a strategy. Its ``limit`` is checked
+        by :meth:`Limit.check`. Options that the strategy does not have, such as a client's learning rate, are left out.
 
     Raises
     ------
@@ -61,6 +53,7 @@ def check_strategy(make: MakeStrategy) -> None:
     >>> from flwr_fco.strategies import FedDualAvg
     >>> check_strategy(FedDualAvg)
     """
+    make = _with_known_options(make)
     _check_answers(make)
     _check_state(make)
     _check_repeatable(make)
@@ -103,61 +96,45 @@ def _run(
     return layout.flatten({name: array.numpy() for name, array in result.arrays.items()}), strategy
 
 
+def _with_known_options(make: MakeStrategy) -> MakeStrategy:
+    """Return a function that leaves out the options which the strategy does not have."""
+    known = {field.name for field in fields(make()) if field.init}
+
+    def build(**options: Any) -> CompositeStrategy:
+        return make(**{name: value for name, value in options.items() if name in known})
+
+    return build
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise AssertionError(message)
 
 
+class _Lasso:
+    """The problem of the checks, with its solution."""
+
+    def __init__(self) -> None:
+        self.different, self.equal = _problem(), _problem(equal=True)
+        self.optimum = centralized_solution(self.different, L1(_STRENGTH), tol=1e-12)
+
+    def error(self, w: Vector) -> float:
+        return float(np.abs(w - self.optimum).max())
+
+    def gap(self, w: Vector, *, equal: bool = False, factor: float = 1.0) -> float:
+        return lasso_duality_gap(self.equal if equal else self.different, None, factor * _STRENGTH, w)
+
+    def support(self, w: Vector) -> int:
+        return int(np.count_nonzero(w[self.different[0].layout.regularized_mask()]))
+
+
 def _check_limit(make: MakeStrategy) -> None:
-    objectives = _problem()
-    limit = make().limit
-    optimum = centralized_solution(objectives, L1(_STRENGTH), tol=1e-12)
+    problem = _Lasso()
 
-    def error(rate: float, steps: int, rounds: int) -> float:
-        w, _ = _run(make, objectives, rounds, client_lr=rate, local_steps=steps)
-        return float(np.abs(w - optimum).max())
+    def run(rounds: int, *, equal: bool = False, **options: Any) -> Vector:
+        return _run(make, problem.equal if equal else problem.different, rounds, **options)[0]
 
-    if limit in ("exact", "biased"):
-        for steps in (1, 3) if limit == "exact" else (1,):
-            w, _ = _run(make, objectives, 600, client_lr=0.3 / steps, local_steps=steps)
-            gap = lasso_duality_gap(objectives, None, _STRENGTH, w)
-            _require(gap <= 1e-8, f"with {steps} local steps the certified gap is {gap:.2e}, expected at most 1e-8")
-    if limit == "biased":
-        coarse, fine = error(0.05, 5, 400), error(0.005, 5, 4000)
-        _require(
-            coarse >= 5 * fine,
-            f"with 5 local steps the error is {coarse:.2e} at rate 0.05 and {fine:.2e} at 0.005; expected it to shrink "
-            "at least 5 times",
-        )
-    elif limit == "vanishing":
-        for steps in (1, 3):
-            early, late = error(0.1, steps, 100), error(0.1, steps, 1000)
-            _require(
-                early >= 3 * late,
-                f"with {steps} local steps the error is {early:.2e} after 100 rounds and {late:.2e} after 1,000; "
-                "expected it to shrink at least 3 times",
-            )
-    elif limit == "shifted":
-        for steps in (1, 3):
-            far, near = (
-                np.abs(_run(make, objectives, 300, convexity=mu, local_steps=steps)[0] - optimum).max()
-                for mu in (0.1, 0.01)
-            )
-            _require(far >= 3 * near, f"with {steps} local steps the error is {far:.2e}, {near:.2e} at mu / 10")
-    elif limit == "subgradient":
-        coarse, fine = error(0.1, 1, 400), error(0.01, 1, 4000)
-        _require(coarse >= 3 * fine, f"the error is {coarse:.2e} at rate 0.1 and {fine:.2e} at 0.01")
-    elif limit == "doubled strength":
-        equal = _problem(equal=True)
-        w, _ = _run(make, equal, 600, client_lr=0.3, local_steps=1)
-        gap = lasso_duality_gap(equal, None, 2 * _STRENGTH, w)
-        _require(gap <= 1e-8, f"the certified gap of the problem with twice the strength is {gap:.2e}")
-    elif limit == "zero":
-        w, _ = _run(make, objectives, 600, client_lr=0.3, local_steps=1)
-        regularized = objectives[0].layout.regularized_mask()
-        _require(not w[regularized].any(), f"the last model has {np.count_nonzero(w[regularized])} non-zero weights")
-    elif limit != "exact":
-        raise AssertionError(f"limit={limit!r} is not one that this check knows")
+    make().limit.check(run, problem)
 
 
 def _check_answers(make: MakeStrategy) -> None:
@@ -222,7 +199,7 @@ def _check_state(make: MakeStrategy) -> None:
 def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], number: int) -> tuple[Any, ...]:
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
     grid = InProcessGrid(app, len(objectives))
-    with _flower.identity(grid.run_id), _flower.quiet():
+    with _flower.quiet():
         messages = strategy.configure_train(number, strategy.primal_arrays(), ConfigRecord(), grid)
         strategy.aggregate_train(number, grid.send_and_receive(messages))
     return tuple(strategy.state)
@@ -235,6 +212,9 @@ def _check_repeatable(make: MakeStrategy) -> None:
     _require(np.array_equal(first, second), "two runs with the same seed differ")
     options["seed"] = 4
     other, _ = _run(make, objectives, 5, **options)
+    if make().deterministic:
+        _require(np.array_equal(first, other), "the strategy says that it is deterministic, but its seed has an effect")
+        return
     _require(not np.array_equal(first, other), "runs with different seeds are equal: the seed has no effect")
 
 
@@ -243,7 +223,7 @@ def _check_skipped(make: MakeStrategy) -> None:
     _, strategy = _run(make, objectives, 2, client_lr=0.1)
     before = strategy.state
     grid = InProcessGrid(client_app(lambda context: objectives[0]), _CLIENTS)
-    with _flower.identity(grid.run_id), _flower.quiet(50):
+    with _flower.quiet(50):
         strategy.configure_train(3, ArrayRecord(), ConfigRecord(), grid)
         arrays, metrics = strategy.aggregate_train(3, [])
     _require(strategy.state is before, "a round without replies changed the state")

@@ -7,7 +7,7 @@ import pytest
 
 from flwr_fco.datasets import SyntheticBrain, load_haxby, normalize_sessions
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.reference import centralized_solution
+from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 
 

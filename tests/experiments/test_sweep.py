@@ -7,9 +7,11 @@ import pytest
 
 from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.experiments import sweep
+from flwr_fco.experiments.runs import RunResult, run
+from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.experiments.sweep import (
-    RULES,
-    Rule,
+    CRITERIA,
+    Criterion,
     best_trials,
     expand_axes,
     parse_axis,
@@ -17,7 +19,6 @@ from flwr_fco.experiments.sweep import (
     run_sweep,
     score_run,
 )
-from flwr_fco.runs import RunResult, RunSettings, run
 
 RATES = (0.003, 0.01, 1.0)
 
@@ -46,6 +47,18 @@ def test_axes():
     assert all(0 <= p["u"] <= 2 for p in expand_axes([parse_axis("u", "uniform(0, 2)")], 20))
 
 
+def test_points_are_plain_numbers_in_the_order_of_the_axes():
+    axes = [parse_axis("b", "integers(1, 3)"), parse_axis("a", "uniform(0, 1)")]
+    for point in expand_axes(axes, samples=5):
+        assert [(key, type(value)) for key, value in point.items()] == [("b", int), ("a", float)]
+    assert list(expand_axes([parse_axis("b", "1"), parse_axis("a", "2")])[0]) == ["b", "a"]
+
+
+def test_a_random_search_of_lists_repeats_no_point():
+    points = expand_axes([parse_axis("a", "1,2,3"), parse_axis("b", "x,y")], samples=5)
+    assert len({tuple(point.items()) for point in points}) == 5
+
+
 @pytest.mark.parametrize("text", ["uniform(2, 1)", "loguniform(0, 1)", "integers(a, b)", ","])
 def test_bad_axes_are_named(text):
     with pytest.raises(ConfigurationError, match="client-lr"):
@@ -65,19 +78,19 @@ def result_of(values, diverged=0, metric="recovery-error"):
 
 
 def test_a_trial_is_judged_over_the_last_rounds():
-    rule = Rule("recovery-error", 3)
+    rule = Criterion("recovery-error", 3)
     assert score_run(result_of([9.0, 9.0, 1.0, 2.0, 3.0]), rule)["score"] == 2.0
     assert score_run(result_of([9.0, 1.0], diverged=1), rule)["score"] == math.inf
     assert score_run(result_of([1.0, math.nan]), rule)["score"] == math.inf
-    assert score_run(result_of([1.0], diverged=1), Rule("recovery-error", 1, largest=True))["score"] == -math.inf
+    assert score_run(result_of([1.0], diverged=1), Criterion("recovery-error", 1, largest=True))["score"] == -math.inf
     with pytest.raises(ConfigurationError, match="does not report rank"):
-        score_run(result_of([1.0]), Rule("rank", 1))
+        score_run(result_of([1.0]), Criterion("rank", 1))
 
 
 def test_other_metrics_are_averaged_over_the_same_rounds():
     own = result_of([5.0, 4.0, 3.0, 2.0])
     own.history[0]["objective"], own.history[2]["objective"] = 100.0, 7.0
-    assert score_run(own, Rule("recovery-error", 2))["mean"] == {"recovery-error": 2.5, "objective": 7.0}
+    assert score_run(own, Criterion("recovery-error", 2))["mean"] == {"recovery-error": 2.5, "objective": 7.0}
 
 
 def test_the_best_is_the_best_over_all_seeds():
@@ -86,14 +99,14 @@ def test_the_best_is_the_best_over_all_seeds():
 
     trials = [trial("A", 0.1, 0, 1.0), trial("A", 0.1, 1, 9.0), trial("A", 0.2, 0, 3.0), trial("A", 0.2, 1, 3.0)]
     trials += [trial("B", 0.1, 0, math.inf)]
-    smallest = best_trials(trials, Rule("x", 1))
+    smallest = best_trials(trials, Criterion("x", 1))
     assert set(smallest) == {"A"}
     assert (smallest["A"]["settings"]["client-lr"], smallest["A"]["score"]) == (0.2, 3.0)
-    assert best_trials(trials[:4], Rule("x", 1, largest=True))["A"]["settings"]["client-lr"] == 0.1
+    assert best_trials(trials[:4], Criterion("x", 1, largest=True))["A"]["settings"]["client-lr"] == 0.1
 
 
 def test_a_sweep_writes_what_the_runs_give_and_marks_the_diverged(tmp_path):
-    trials = run_sweep(grid(), tmp_path, RULES["recovery-error"], engine="in-process")
+    trials = run_sweep(grid(), tmp_path, CRITERIA["recovery-error"], engine="in-process")
     for own, trial in zip(grid(), trials, strict=True):
         assert trial["settings"]["client-lr"] == own.client_lr
     assert trials[1]["last"]["f1"] == run(grid()[1]).history[-1]["f1"]
@@ -106,13 +119,13 @@ def test_a_sweep_writes_what_the_runs_give_and_marks_the_diverged(tmp_path):
 
 
 def test_a_sweep_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
-    first = run_sweep(grid()[:2], tmp_path, RULES["recovery-error"], engine="in-process")
+    first = run_sweep(grid()[:2], tmp_path, CRITERIA["recovery-error"], engine="in-process")
     file = tmp_path / "trials.jsonl"
     # Killed while it wrote: the broken line does not count, and does not spoil the next one.
     file.write_text(file.read_text() + '{"settings": {"client')
     asked = []
     monkeypatch.setattr(sweep, "run", lambda own: asked.append(own) or run(own))
-    trials = run_sweep(grid(), tmp_path, RULES["recovery-error"], engine="in-process")
+    trials = run_sweep(grid(), tmp_path, CRITERIA["recovery-error"], engine="in-process")
     assert asked == grid()[2:]
     assert trials[:2] == first
     assert len(read_trials(tmp_path)) == 3
@@ -130,7 +143,7 @@ def test_batches_hold_every_trial_once_and_share_data():
 
 def test_an_unknown_engine_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match="engine='dask'"):
-        run_sweep(grid(), tmp_path, RULES["f1"], engine="dask")
+        run_sweep(grid(), tmp_path, CRITERIA["f1"], engine="dask")
 
 
 @pytest.mark.slow
@@ -143,13 +156,13 @@ def test_ray_gives_the_same_trials(tmp_path):
         with lock:
             seen.append(trial)
 
-    remote = run_sweep(grid(), tmp_path / "ray", RULES["recovery-error"], workers=2, on_trial=on_trial)
-    local = run_sweep(grid(), tmp_path / "local", RULES["recovery-error"], engine="in-process")
+    remote = run_sweep(grid(), tmp_path / "ray", CRITERIA["recovery-error"], workers=2, on_trial=on_trial)
+    local = run_sweep(grid(), tmp_path / "local", CRITERIA["recovery-error"], engine="in-process")
     assert len(seen) == 3
     for one, other in zip(remote, local, strict=True):
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
     # A trial that raises fails the sweep, and says why; the good ones are kept.
     bad = [*grid(), RunSettings.of("lasso-small", "FedDualAvg", {"clients-per-round": 99})]
     with pytest.raises(CompositeError, match="clients-per-round=99"):
-        run_sweep(bad, tmp_path / "ray", RULES["recovery-error"], workers=2)
+        run_sweep(bad, tmp_path / "ray", CRITERIA["recovery-error"], workers=2)
     assert len(read_trials(tmp_path / "ray")) == 3

@@ -7,12 +7,10 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from flwr_fco.app import client_app
-from flwr_fco.app.local_superlink import _end, _free_port, _wait_until_healthy, command
 from flwr_fco.app.main_job import read_settings
-from flwr_fco.app.problems import Scorer, load_dataset
-from flwr_fco.run_folder import read_run
-from flwr_fco.simulation import simulate
+from flwr_fco.experiments.local_superlink import _end, _free_port, _wait_until_healthy, command
+from flwr_fco.experiments.run_folder import read_run
+from flwr_fco.experiments.runs import run
 
 pytestmark = pytest.mark.flower
 
@@ -80,15 +78,6 @@ def test_client_memories_outlive_their_process_and_the_bits_are_those_of_simulat
         )
     assert finished.returncode == 0, finished.stdout[-3000:] + finished.stderr[-3000:]
     (folder,) = (tmp_path / "runs").iterdir()
-    settings = read_settings(root, overrides)
-    scorer = Scorer.from_dataset(load_dataset(settings, NODES), settings.build_regularizer())
-    here = simulate(
-        settings.build_strategy(NODES),
-        client_app.app,
-        num_nodes=NODES,
-        num_rounds=2,
-        initial_arrays=scorer.initial_arrays(),
-        run_config=settings.to_config(),
-    )
+    here = run(read_settings(root, overrides))
     for name, array in read_run(folder).arrays.items():
-        np.testing.assert_array_equal(array, here.arrays[name].numpy())
+        np.testing.assert_array_equal(array, here.arrays[name])

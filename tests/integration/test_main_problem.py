@@ -5,8 +5,7 @@ import pytest
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import digits
-from flwr_fco.metrics import composite_objective, density, support_scores
-from flwr_fco.reference import sklearn_solution
+from flwr_fco.pooled import composite_objective, density, sklearn_solution, support_scores
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg

@@ -10,7 +10,8 @@ from flwr.serverapp.strategy import FedAvg
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco import _flower
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
@@ -89,8 +90,6 @@ def test_the_users_train_config_is_sent_and_not_changed():
 
     def load(context):
         return objectives[context.node_config["partition-id"]]
-
-    from flwr_fco.client_apps import client_app
 
     def spy(message, context, call_next):
         seen.append(dict(message.content["config"]))
@@ -230,8 +229,6 @@ def test_a_float32_wire_is_half_the_traffic_and_close():
 
 def test_buffers_pass_through():
     """A client that returns statistics and counters beside its increment: averaged, and the first reply's."""
-    from flwr_fco.client_apps import client_app
-
     objectives = clients()
     layout_arrays = dict(start_arrays().items())
     layout_arrays["norm.running_mean"] = Array(np.zeros(2))
@@ -255,3 +252,93 @@ def test_buffers_pass_through():
     )
     np.testing.assert_allclose(result.arrays["norm.running_mean"].numpy(), [1.5, 1.5])
     assert result.arrays["norm.num_batches_tracked"].numpy() == 10
+
+
+def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
+    """Weights are shared among the replies with the array, the others do not pull it to zero or to its old value."""
+    objectives = clients()
+    sizes = [objective.num_examples for objective in objectives]
+    carriers = {"norm.running_mean": (1, 3), "norm.num_batches_tracked": (2, 3)}
+    means = [np.array([10.0 * m, -1.0]) for m in range(4)]
+    start = {
+        "norm.running_mean": np.full(2, 7.0, dtype=np.float32),
+        "norm.num_batches_tracked": np.array(5),
+        "norm.running_var": np.array([0.25, 0.5], dtype=np.float32),
+    }
+
+    def only_some(message, context, call_next):
+        reply = call_next(message, context)
+        partition = context.node_config["partition-id"]
+        arrays = reply.content["arrays"]
+        sent = {
+            "norm.running_mean": means[partition].astype(np.float32),
+            "norm.num_batches_tracked": np.array(100 + partition),
+        }
+        for name, value in sent.items():
+            arrays.pop(f"pass:{name}", None)
+            if partition in carriers[name]:
+                arrays[f"pass:{name}"] = Array(value)
+        arrays.pop("pass:norm.running_var", None)
+        return reply
+
+    arrays = dict(start_arrays().items()) | {name: Array(value) for name, value in start.items()}
+    result = simulate(
+        strategy(),
+        client_app(lambda context: objectives[context.node_config["partition-id"]], mods=[only_some]),
+        num_nodes=4,
+        num_rounds=1,
+        initial_arrays=ArrayRecord(arrays),
+        progress=False,
+    )
+    expected = (sizes[1] * means[1] + sizes[3] * means[3]) / (sizes[1] + sizes[3])
+    assert sizes[1] != sizes[3]
+    found = result.arrays["norm.running_mean"].numpy()
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert result.arrays["norm.num_batches_tracked"].numpy() == 102
+    np.testing.assert_array_equal(result.arrays["norm.running_var"].numpy(), start["norm.running_var"])
+
+
+@pytest.mark.parametrize("raise_errors", [True, False])
+def test_after_a_clients_error_its_state_is_what_it_was_before_the_message(raise_errors):
+    """Flower's simulation writes a node's state back only after a handler has returned."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        fails = message.content["config"]["fails"]
+        state = context.state
+        if "log" not in state:
+            state["log"], state["memory"] = ConfigRecord({"calls": []}), ArrayRecord({"w": Array(np.zeros(2))})
+        state["log"]["calls"].append(len(state["log"]["calls"]))
+        state["memory"]["w"].data = Array(np.full(2, 9.0 if fails else 1.0)).data
+        if fails:
+            state["half-done"] = MetricRecord({"a": 1.0})
+            raise OSError("disk on fire")
+        return Message(RecordDict(), reply_to=message)
+
+    grid = InProcessGrid(app, 2, raise_errors=raise_errors)
+    ids = grid.get_node_ids()
+
+    def send(fails):
+        with _flower.identity(grid.run_id):
+            content = RecordDict({"config": ConfigRecord({"fails": fails})})
+            return list(grid.send_and_receive([Message(content, ids[0], "train")]))
+
+    def remembered():
+        state = grid.contexts[ids[0]].state
+        return list(state["log"]["calls"]), state["memory"]["w"].numpy().tolist(), sorted(state)
+
+    send(False)
+    if raise_errors:
+        # The run ends here, and a debugger wants to see the state as the handler left it.
+        with pytest.raises(ClientError, match="disk on fire"):
+            send(True)
+        assert remembered() == ([0, 1], [9.0, 9.0], ["half-done", "log", "memory"])
+        return
+    (reply,) = send(True)
+    assert reply.has_error()
+    assert remembered() == ([0], [1.0, 1.0], ["log", "memory"])
+    (reply,) = send(False)
+    assert reply.has_content()
+    assert remembered() == ([0, 1], [1.0, 1.0], ["log", "memory"])

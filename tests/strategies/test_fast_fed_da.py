@@ -7,7 +7,7 @@ from problems import FEATURES, clients, flat, run
 from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
-from flwr_fco.reference import centralized_solution
+from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CFedDA, FastFedDA, MCFedDA, ModelStage
 from flwr_fco.testing import check_strategy

@@ -8,7 +8,7 @@ from problems import FEATURES, app_of, flat, run
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, OrthantEntropy, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.reference import centralized_solution
+from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, NonNegative, Nuclear, Simplex
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedMid

@@ -11,7 +11,7 @@ from flwr_fco import _flower, topology
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.reference import centralized_solution
+from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
@@ -240,8 +240,8 @@ def test_tracking_removes_the_bias_of_heterogeneous_clients(graph):
     if graph is not None:
         more["mixing"] = graph
     without, tracked = (FedDA, FedDAGT) if graph is None else (DFedDA, DFedDAGT)
-    biased = [np.abs(flat(run(without(**more), objectives, n).arrays) - optimum).max() for n in (300, 900)]
-    exact = np.abs(flat(run(tracked(**more), objectives, 900).arrays) - optimum).max()
+    biased = [np.abs(flat(run(without(**more), objectives, n).arrays) - optimum).max() for n in (150, 450)]
+    exact = np.abs(flat(run(tracked(**more), objectives, 450).arrays) - optimum).max()
     assert min(biased) > 1e-2
     assert biased[1] > 0.9 * biased[0]
     assert exact <= 1e-8
@@ -252,7 +252,7 @@ def test_examples_weigh_in_the_trackers_too():
     objectives = clients()
     optimum = centralized_solution(objectives, L1(0.3), tol=1e-12)
     strategy = FedDAGT(regularizer=L1(0.3), client_lr=0.02, batch_size=None, local_epochs=3)
-    result = run(strategy, objectives, 3000)
+    result = run(strategy, objectives, 1200)
     assert np.abs(flat(result.arrays) - optimum).max() <= 1e-8
 
 
@@ -288,7 +288,7 @@ def test_partial_participation_is_equation_4_with_the_erratum():
 def test_half_of_the_clients_still_find_the_optimum(cls, client_state):
     objectives, optimum = quadratics()
     strategy = cls(fraction_train=0.5, client_state=client_state, **options(client_lr=0.05))
-    assert np.abs(flat(run(strategy, objectives, 2500).arrays) - optimum).max() <= 1e-8
+    assert np.abs(flat(run(strategy, objectives, 900).arrays) - optimum).max() <= 1e-8
 
 
 @pytest.mark.parametrize("variate", ["average", "gradient"])

@@ -7,7 +7,7 @@ from flwr.clientapp import ClientApp
 from problems import FEATURES, clients, flat, run, start_arrays
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.metrics import lasso_duality_gap
+from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1, L2Squared
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg

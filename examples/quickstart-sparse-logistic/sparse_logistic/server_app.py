@@ -4,7 +4,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_fco.metrics import density
+from flwr_fco.pooled import density
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg
 from sparse_logistic.task import initial_model, load_test

@@ -4,7 +4,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from flwr_fco.cli import app
+from flwr_fco.experiments.cli import app
 
 runner = CliRunner()
 
@@ -28,7 +28,7 @@ def test_help_does_not_load_the_heavy_parts():
     import sys
 
     code = (
-        "import sys; from typer.testing import CliRunner; from flwr_fco.cli import app;"
+        "import sys; from typer.testing import CliRunner; from flwr_fco.experiments.cli import app;"
         "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0;"
         "print([name for name in ('flwr', 'numba', 'sklearn', 'ray', 'matplotlib') if name in sys.modules])"
     )
@@ -53,10 +53,10 @@ def test_a_run_over_a_graph(tmp_path):
 
 
 def test_list_says_how_large_the_problems_are_and_writes_a_file(tmp_path, monkeypatch):
-    from flwr_fco.problems import PROBLEMS, load_task
+    from flwr_fco.experiments.problems import PROBLEMS, load_task
 
     few = {name: PROBLEMS[name] for name in ("lasso-small", "breast-cancer", "mnist-l1-ball")}
-    monkeypatch.setattr("flwr_fco.problems.PROBLEMS", few)
+    monkeypatch.setattr("flwr_fco.experiments.problems.PROBLEMS", few)
     monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path / "nowhere"))
     result = call("list", "--seed", 3, "--out", tmp_path / "new" / "list.md")
     assert result.exit_code == 0, result.output
@@ -134,7 +134,7 @@ def test_a_diverged_run_says_so(tmp_path):
         (("run", "lasso-V"), "expected one of lasso-I"),
         (("run", "lasso-small", "--strategy", "FedSGD"), "expected one of CFedDA, "),
         (("run", "lasso-small", "--set", "client-lr"), "expected key=value"),
-        (("run", "lasso-small", "--set", "client-lr=fast"), "expected float"),
+        (("run", "lasso-small", "--set", "client-lr=fast"), "expected a number"),
         (("run", "lasso-small", "--set", "speed=1"), "unknown key 'speed'"),
         (("run", "lasso-small", "--engine", "mpi"), "expected 'in-process' or 'flower'"),
         (("run", "mnist-l1-ball", "--set", "path=/nowhere"), "/nowhere does not exist"),

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,16 +15,17 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from flwr_fco.errors import CompositeError
 
-__all__ = ["command", "local_superlink"]
+__all__ = ["command", "flower_run", "local_superlink"]
 
 #: Seconds for the SuperLink to answer, and to end when it is asked to.
 STARTUP, SHUTDOWN = 60.0, 10.0
+_ROUND = re.compile(r"\[ROUND (\d+)/(\d+)\]")
 
 
 def command(name: str) -> str:
@@ -108,6 +111,71 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
         yield own
     finally:
         _end(process)
+
+
+def flower_run(
+    app: Path,
+    environment: Mapping[str, str],
+    overrides: Mapping[str, str | float],
+    *,
+    num_nodes: int,
+    log: Path,
+    on_round: Callable[[int, int], None] = lambda number, total: None,
+) -> None:
+    """Run a Flower App by ``flwr run --stream`` and wait for its end.
+
+    Parameters
+    ----------
+    app : Path
+        The app's directory.
+    environment : mapping of str to str
+        From :func:`local_superlink`.
+    overrides : mapping of str to str or float
+        Run config.
+    num_nodes : int
+        Number of simulated nodes.
+    log : Path
+        Where Flower's output goes.
+    on_round : callable, optional
+        ``(round, of how many)``, called when a round begins.
+
+    Raises
+    ------
+    CompositeError
+        If the run fails; ``flwr run`` itself ends well whatever happens to the run.
+    """
+    # JSON's strings and numbers are TOML's.
+    config = " ".join(f"{key}={json.dumps(value)}" for key, value in overrides.items())
+    federation = f"num-supernodes={num_nodes} client-resources-num-cpus=1"
+    arguments = [command("flwr"), "run", str(app), "--stream", "-c", config, "--federation-config", federation]
+    finished = False
+    with (
+        log.open("w", encoding="utf-8") as file,
+        subprocess.Popen(
+            arguments,
+            env=dict(environment),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process,
+    ):
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                file.write(line)
+                file.flush()
+                if found := _ROUND.search(line):
+                    on_round(int(found[1]), int(found[2]))
+                finished = finished or "Strategy execution finished" in line
+        finally:
+            if process.poll() is None and sys.exc_info()[0] is not None:
+                process.terminate()
+    if process.returncode != 0 or not finished:
+        tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-20:])
+        raise CompositeError(
+            f"the run did not finish (flwr run returned {process.returncode}); the end of {log}:\n{tail}"
+        )
 
 
 @contextmanager

@@ -1,7 +1,6 @@
-"""How good a solution is: its structure, its distance to the truth, and certificates of optimality.
+"""Certificates of optimality of the pooled problem sum_m p_m F_m(w) + psi(w): objective, gradient, duality gaps.
 
-Plain functions on arrays. Those that take `objectives` and `weights` describe the pooled problem
-sum_m p_m F_m(w) + psi(w): `weights` are the p_m up to a factor, None stands for the numbers of examples (the pooled
+Plain functions on arrays. `weights` are the p_m up to a factor, None stands for the numbers of examples (the pooled
 empirical risk).
 """
 
@@ -9,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -21,222 +20,13 @@ from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
 __all__ = [
-    "SupportScores",
     "client_weights",
     "composite_objective",
-    "consensus_error",
-    "density",
     "lasso_duality_gap",
     "logistic_duality_gap",
-    "numerical_rank",
     "pooled_gradient",
-    "recovery_error",
-    "root_mean_square_norm",
     "stationarity",
-    "support",
-    "support_scores",
 ]
-
-
-class SupportScores(NamedTuple):
-    """How well the support of a solution matches that of the truth."""
-
-    precision: float
-    recall: float
-    f1: float
-
-
-def support(w: ArrayLike, threshold: float = 0.0) -> NDArray[np.bool_]:
-    """Return where |w| > threshold.
-
-    Parameters
-    ----------
-    w : array-like
-        Coefficients, of any shape.
-    threshold : float, default 0.0
-        The first paper counts as non-zero what exceeds 1e-2.
-
-    Returns
-    -------
-    ndarray of bool, shape of w
-
-    Examples
-    --------
-    >>> support([0.0, -0.5, 0.001], threshold=1e-2)
-    array([False,  True, False])
-    """
-    return np.asarray(np.abs(np.asarray(w)) > threshold)
-
-
-def density(w: ArrayLike, threshold: float = 0.0) -> float:
-    """Return the fraction of the entries with |w| > threshold.
-
-    Parameters
-    ----------
-    w : array-like
-        Coefficients, of any shape; without the intercept, which is not meant to be sparse.
-    threshold : float, default 0.0
-
-    Returns
-    -------
-    float
-
-    Examples
-    --------
-    >>> density([0.0, -0.5, 2.0, 0.0])
-    0.5
-    """
-    return float(support(w, threshold).mean())
-
-
-def support_scores(w: ArrayLike, reference: ArrayLike, threshold: float = 0.0) -> SupportScores:
-    """Return precision, recall and F1 of the support of w as a prediction of that of the reference.
-
-    Parameters
-    ----------
-    w : array-like
-        Coefficients, of any shape; without the intercept.
-    reference : array-like, shape of w
-        The true coefficients; non-zero is what is not exactly 0.
-    threshold : float, default 0.0
-        What |w| must exceed to count as non-zero.
-
-    Returns
-    -------
-    SupportScores
-        The precision of an empty support is 1.0 (nothing was selected wrongly), the recall of an empty reference too.
-
-    Raises
-    ------
-    ConfigurationError
-        If the shapes differ.
-
-    Examples
-    --------
-    >>> support_scores([1.0, 0.5, 0.0, 0.0], [1.0, 0.0, 0.0, 1.0])
-    SupportScores(precision=0.5, recall=0.5, f1=0.5)
-    """
-    _check_shapes(w, reference)
-    found, truth = support(w, threshold).reshape(-1), support(reference).reshape(-1)
-    # Counted here: scikit-learn's function takes a millisecond, and experiments ask in every round.
-    both, selected, true = (int(np.count_nonzero(part)) for part in (found & truth, found, truth))
-    return SupportScores(
-        both / selected if selected else 1.0,
-        both / true if true else 1.0,
-        2.0 * both / (selected + true) if selected + true else 1.0,
-    )
-
-
-def numerical_rank(matrix: ArrayLike, threshold: float | None = None) -> int:
-    """Return the number of singular values above a threshold.
-
-    Parameters
-    ----------
-    matrix : array-like, shape (rows, columns)
-    threshold : float, optional
-        By default 64 eps sigma_1 max(rows, columns), eps of the matrix's dtype: what rounding leaves of a zero singular
-        value. The papers use 1e-2.
-
-    Returns
-    -------
-    int
-
-    Raises
-    ------
-    ConfigurationError
-        If the array is not two-dimensional.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> numerical_rank(np.ones((3, 4))), numerical_rank(np.diag([1.0, 1e-3]), threshold=1e-2)
-    (1, 1)
-    """
-    array = np.asarray(matrix)
-    if array.ndim != 2:
-        raise ConfigurationError(f"the array has shape {array.shape}; expected a matrix")
-    if array.dtype.kind != "f":
-        array = array.astype(np.float64)
-    sigma = np.linalg.svd(array, compute_uv=False)
-    if threshold is None:
-        threshold = 64.0 * float(np.finfo(array.dtype).eps) * float(sigma.max(initial=0.0)) * max(array.shape)
-    return int((sigma > threshold).sum())
-
-
-def recovery_error(
-    w: ArrayLike, reference: ArrayLike, *, relative: bool = False, norm: Literal["l2", "l1"] = "l2"
-) -> float:
-    """Return ||w - reference||, Euclidean for vectors, Frobenius for matrices; or the sum of absolute values.
-
-    Parameters
-    ----------
-    w, reference : array-like of the same shape
-    relative : bool, default False
-        Whether to divide by the norm of the reference.
-    norm : {"l2", "l1"}, default "l2"
-        Euclidean (Frobenius), or the sum of absolute values.
-
-    Returns
-    -------
-    float
-
-    Raises
-    ------
-    ConfigurationError
-        If the shapes differ, the norm is another one, or `relative` is asked for and the reference is 0.
-
-    Examples
-    --------
-    >>> recovery_error([1.0, 2.0], [1.0, 0.0])
-    2.0
-    >>> recovery_error([1.0, 2.0], [0.0, 0.0], norm="l1")
-    3.0
-    """
-    _check_shapes(w, reference)
-    if norm not in ("l2", "l1"):
-        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
-    order = 1 if norm == "l1" else 2
-    truth = np.asarray(reference, dtype=np.float64).reshape(-1)
-    error = float(np.linalg.norm(np.asarray(w, dtype=np.float64).reshape(-1) - truth, order))
-    if not relative:
-        return error
-    size = float(np.linalg.norm(truth, order))
-    if size == 0.0:
-        raise ConfigurationError("the reference is 0, an error relative to it does not exist; use relative=False")
-    return error / size
-
-
-def root_mean_square_norm(rows: ArrayLike) -> float:
-    """Return sqrt(mean over rows of ||row||_2^2): the size of the trackers of M clients, say.
-
-    Parameters
-    ----------
-    rows : array-like of shape (M, d)
-
-    Examples
-    --------
-    >>> root_mean_square_norm([[3.0, 4.0], [0.0, 5.0]])
-    5.0
-    """
-    matrix = np.asarray(rows, dtype=np.float64)
-    return math.sqrt(float(np.vdot(matrix, matrix)) / matrix.shape[0])
-
-
-def consensus_error(rows: ArrayLike) -> float:
-    """Return sqrt(mean over rows of ||row - mean row||_2^2): how far M nodes are from agreeing.
-
-    Parameters
-    ----------
-    rows : array-like of shape (M, d)
-        The nodes' duals or primal points.
-
-    Examples
-    --------
-    >>> consensus_error([[1.0, 0.0], [3.0, 0.0]])
-    1.0
-    """
-    matrix = np.asarray(rows, dtype=np.float64)
-    return root_mean_square_norm(matrix - matrix.mean(axis=0))
 
 
 def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = None) -> Vector:
@@ -599,11 +389,3 @@ def _same_options(
 
 def _bound(regularizer: Regularizer | BoundRegularizer, objectives: Sequence[Objective]) -> BoundRegularizer:
     return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
-
-
-def _check_shapes(w: ArrayLike, reference: ArrayLike) -> None:
-    if np.shape(w) != np.shape(reference):
-        raise ConfigurationError(
-            f"w has shape {np.shape(w)}, the reference {np.shape(reference)}; expected the same. "
-            "layout.unflatten(vector)['coefficients'] leaves out the intercept."
-        )

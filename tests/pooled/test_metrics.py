@@ -8,8 +8,9 @@ from numpy.testing import assert_allclose
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.metrics import (
-    _balanced,
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
+from flwr_fco.pooled import (
+    centralized_solution,
     client_weights,
     composite_objective,
     density,
@@ -18,12 +19,12 @@ from flwr_fco.metrics import (
     numerical_rank,
     pooled_gradient,
     recovery_error,
+    sklearn_solution,
     stationarity,
     support,
     support_scores,
 )
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
-from flwr_fco.reference import centralized_solution, sklearn_solution
+from flwr_fco.pooled.certificates import _balanced
 from flwr_fco.regularizers import Regularizer, SeparableTerms
 
 

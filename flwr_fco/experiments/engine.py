@@ -14,17 +14,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import Array, ArrayRecord, Context
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from flwr_fco.app.local_superlink import local_superlink
-from flwr_fco.app.main_job import flower_run
 from flwr_fco.client_apps import client_app as make_client_app
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.baselines import BASELINES
+from flwr_fco.experiments.local_superlink import flower_run, local_superlink
+from flwr_fco.experiments.problems import data_directory
+from flwr_fco.experiments.recorder import Recorder
+from flwr_fco.experiments.run_folder import RunFolder, read_run
+from flwr_fco.experiments.runs import RunResult
+from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.objectives import Objective
-from flwr_fco.problems import data_directory
-from flwr_fco.run_folder import RunFolder, read_run
-from flwr_fco.runs import BASELINES, Recorder, RunResult, RunSettings
 
 __all__ = ["client_app", "run_with_flower", "server_app"]
 
@@ -58,7 +60,7 @@ settings = {settings}
 folder = ""
 """
 _APPS = """\
-from flwr_fco.app.engine import client_app, server_app
+from flwr_fco.experiments.engine import client_app, server_app
 
 # Flower reads this file without running it and looks for assignments.
 client = client_app
@@ -82,7 +84,7 @@ def run_with_flower(
     Returns
     -------
     RunResult
-        The same numbers as :func:`flwr_fco.runs.run` gives.
+        The same numbers as :func:`flwr_fco.experiments.runs.run` gives.
 
     Raises
     ------
@@ -133,17 +135,10 @@ server_app = ServerApp()
 def _serve(grid: Grid, context: Context) -> None:
     """Train, evaluate on the server, write the record."""
     settings = RunSettings.from_config(json.loads(str(context.run_config["settings"])))
-    task = settings.load()
     folder = RunFolder(Path(str(context.run_config["folder"])), settings.to_config())
-    recorder = Recorder(task, settings, sink=folder.add)
+    recorder = Recorder(settings.load(), settings, sink=folder.add)
     began = time.perf_counter()
-    result = recorder.strategy.start(
-        grid,
-        ArrayRecord({name: Array(array) for name, array in task.initial_arrays().items()}),
-        settings.exchanges,
-        evaluate_fn=recorder.evaluate,
-        callbacks=[recorder.record],
-    )
+    result = recorder.start(grid)
     folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
     outcome: dict[str, Any] = {"round": recorder.diverged, "seconds": round(time.perf_counter() - began, 3)}
     (folder.path / _DIVERGED).write_text(json.dumps(outcome), encoding="utf-8")

@@ -18,7 +18,7 @@ from rich.table import Table
 from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError
 
 if TYPE_CHECKING:
-    from flwr_fco.run_folder import RunRecord
+    from flwr_fco.experiments.run_folder import RunRecord
 
 __all__ = ["app", "main"]
 
@@ -101,7 +101,7 @@ def list_(
             console.print(table)
             console.print()
         if out is not None:
-            from flwr_fco.report import markdown_table
+            from flwr_fco.experiments.report import markdown_table
 
             tables = [
                 f"## {title}\n\n{markdown_table([{'name': name, 'what': text} for name, text in entries.items()])}\n"
@@ -114,8 +114,9 @@ def _everything() -> dict[str, dict[str, str]]:
     """Return what there is: title to name to a line about it."""
     from flwr_fco import objectives, regularizers
     from flwr_fco.experiments import EXPERIMENTS, load_definition
-    from flwr_fco.problems import PROBLEMS
-    from flwr_fco.runs import BASELINES, STRATEGIES
+    from flwr_fco.experiments.baselines import BASELINES
+    from flwr_fco.experiments.methods import STRATEGIES
+    from flwr_fco.experiments.problems import PROBLEMS
 
     def documented(module: Any, base: type) -> dict[str, str]:
         found = {name: getattr(module, name) for name in module.__all__}
@@ -139,7 +140,7 @@ def _everything() -> dict[str, dict[str, str]]:
 
 def _with_sizes(problems: dict[str, str], seed: int, quiet: bool) -> dict[str, str]:
     """Return the problems' lines with the sizes that their data have for a seed."""
-    from flwr_fco.problems import load_task
+    from flwr_fco.experiments.problems import load_task
 
     found = {}
     with _progress(len(problems), f"loading with seed {seed}", quiet) as advance:
@@ -183,7 +184,8 @@ def run_command(
     `flwr-fco run digits --strategy FedMid --set num-rounds=20 --engine flower --out runs/flower`
     """
     with _errors():
-        from flwr_fco.runs import RunSettings, parse_assignments, parse_value, run, save_run
+        from flwr_fco.experiments.runs import run, save_run
+        from flwr_fco.experiments.settings import RunSettings, parse_assignments, parse_value
 
         assignments = {key: parse_value(text) for key, text in parse_assignments(settings or []).items()}
         chosen = RunSettings.of(problem, strategy, assignments, seed)
@@ -194,7 +196,7 @@ def run_command(
             raise ConfigurationError(f"the run folder {folder} holds a run already; give another by --out")
         with _progress(chosen.num_rounds, f"{problem}, {strategy}", quiet) as advance:
             if engine == "flower":
-                from flwr_fco.app.engine import run_with_flower
+                from flwr_fco.experiments.engine import run_with_flower
 
                 result = run_with_flower(chosen, folder, on_round=advance)
             else:
@@ -249,11 +251,11 @@ def sweep(
     --rule validation-objective`
     """
     with _errors():
-        from flwr_fco.experiments.sweep import RULES, best_trials, expand_axes, parse_axis, run_sweep
-        from flwr_fco.runs import RunSettings, parse_assignments
+        from flwr_fco.experiments.settings import RunSettings, parse_assignments
+        from flwr_fco.experiments.sweep import CRITERIA, best_trials, expand_axes, parse_axis, run_sweep
 
-        if rule not in RULES:
-            raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(RULES)}")
+        if rule not in CRITERIA:
+            raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(CRITERIA)}")
         axes = [parse_axis(key, text) for key, text in parse_assignments(settings or []).items()]
         points = expand_axes(axes, samples, seed)
         trials = [RunSettings.of(problem, name, point, seed) for name in strategy for point in points]
@@ -266,11 +268,11 @@ def sweep(
                 done += 1
                 advance(done)
 
-            found = run_sweep(trials, folder, RULES[rule], engine=engine, workers=workers, on_trial=count)
+            found = run_sweep(trials, folder, CRITERIA[rule], engine=engine, workers=workers, on_trial=count)
         console = _console()
-        best = best_trials(found, RULES[rule])
+        best = best_trials(found, CRITERIA[rule])
         varied = [axis.key for axis in axes if axis.distribution or len(axis.values) > 1]
-        table = Table(title=f"{problem}: {RULES[rule].describe()}", title_justify="left")
+        table = Table(title=f"{problem}: {CRITERIA[rule].describe()}", title_justify="left")
         for column in ("strategy", *varied, "score", "trials", "diverged"):
             table.add_column(column)
         for name in strategy:
@@ -299,8 +301,8 @@ def sweep(
 def _heat_maps(
     found: list[dict[str, Any]], names: list[str], varied: list[str], rule: str, folder: Path, console: Console
 ) -> None:
-    from flwr_fco.experiments.sweep import RULES
-    from flwr_fco.report import draw_heat_map
+    from flwr_fco.experiments.report import draw_heat_map
+    from flwr_fco.experiments.sweep import CRITERIA
 
     for name in names:
         cells = {
@@ -310,8 +312,8 @@ def _heat_maps(
         }
         path = folder / f"heat-map-{name}.png"
         rows, columns = varied
-        title = f"{name}: {RULES[rule].describe()}"
-        draw_heat_map(cells, rows, columns, title, path, largest=RULES[rule].largest)
+        title = f"{name}: {CRITERIA[rule].describe()}"
+        draw_heat_map(cells, rows, columns, title, path, largest=CRITERIA[rule].largest)
         console.print(f"Heat map: {path}", highlight=False)
 
 
@@ -402,8 +404,8 @@ def plot(
     with _errors():
         import numpy as np
 
-        from flwr_fco.report import draw_curves
-        from flwr_fco.runs import BASELINES
+        from flwr_fco.experiments.baselines import BASELINES
+        from flwr_fco.experiments.report import draw_curves
 
         chosen = _read(runs, seed)
         records = [record for _, record in chosen]
@@ -448,7 +450,7 @@ def report(
     `flwr-fco report runs/* --seed 3`
     """
     with _errors():
-        from flwr_fco.report import markdown_table
+        from flwr_fco.experiments.report import markdown_table
 
         rows = [
             {
@@ -468,7 +470,7 @@ def report(
 
 def _read(paths: list[Path], seed: int | None) -> list[tuple[Path, RunRecord]]:
     """Return the runs of a seed, or all, with their folders."""
-    from flwr_fco.run_folder import read_run
+    from flwr_fco.experiments.run_folder import read_run
 
     records = [(path, read_run(path)) for path in paths]
     for path, record in records:

@@ -6,11 +6,14 @@ import pytest
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.metrics import consensus_error
-from flwr_fco.run_folder import read_run
-from flwr_fco.runs import STRATEGIES, Recorder, RunSettings, parse_assignments, parse_value, run, save_run
+from flwr_fco.experiments.methods import STRATEGIES
+from flwr_fco.experiments.recorder import Recorder
+from flwr_fco.experiments.run_folder import read_run
+from flwr_fco.experiments.runs import run, save_run
+from flwr_fco.experiments.settings import RunSettings, parse_assignments, parse_value
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy
+from flwr_fco.topology import consensus_error
 
 
 def settings(strategy="FedDualAvg", seed=0, **values):
@@ -93,7 +96,7 @@ def test_settings_survive_the_run_folder(tmp_path):
     ("assignments", "message"),
     [
         ({"client-lr": 0.0}, "client-lr=0.0; expected a finite number > 0"),
-        ({"client-lr": "fast"}, "client-lr='fast' is a str; expected float"),
+        ({"client-lr": "fast"}, "client-lr='fast' is a str; expected a number"),
         ({"num-rounds": 1.5}, "num-rounds=1.5 is a float"),
         ({"num-rounds": 0}, "num-rounds=0; expected a whole number >= 1"),
         ({"batch-size": -1}, "batch-size=-1"),

@@ -6,18 +6,13 @@ import pytest
 from flwr_fco import datasets
 from flwr_fco.datasets import PartitionedImages, Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.metrics import composite_objective, recovery_error, support_scores
-from flwr_fco.problems import (
-    PROBLEMS,
-    ConstrainedClassification,
-    data_directory,
-    find_problem,
-    load_task,
-    solve_baseline,
-)
-from flwr_fco.reference import sklearn_solution
+from flwr_fco.experiments.baselines import solve_baseline
+from flwr_fco.experiments.problems import PROBLEMS, data_directory, find_problem, load_task
+from flwr_fco.experiments.runs import run
+from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.tasks import ConstrainedClassification
+from flwr_fco.pooled import composite_objective, recovery_error, sklearn_solution, support_scores
 from flwr_fco.regularizers import L1Ball, L2Ball
-from flwr_fco.runs import RunSettings, run
 
 
 def test_every_problem_says_what_it_is_and_how_to_begin():
@@ -106,6 +101,10 @@ def test_options_are_checked():
         load_task("lasso-I", options={"alpha": 1.0})
     with pytest.raises(ConfigurationError, match="strength='x' is a str"):
         load_task("lasso-small", options={"strength": "x"})
+    with pytest.raises(ConfigurationError, match="strength=True is a bool; expected a number"):
+        load_task("lasso-small", options={"strength": True})
+    with pytest.raises(ConfigurationError, match="regularizer='L3'; expected one of L1, L2Squared, Nuclear, Zero"):
+        load_task("digits", options={"regularizer": "L3"})
     with pytest.raises(ConfigurationError, match="num-ones=99"):
         load_task("lasso-small", options={"num-ones": 99})
 

@@ -23,9 +23,9 @@ from sklearn.linear_model import ElasticNet, LogisticRegression
 from sklearn.utils.fixes import parse_version
 
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.metrics import client_weights, pooled_gradient
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.parameters import Vector
+from flwr_fco.pooled.certificates import client_weights, pooled_gradient
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
 __all__ = ["centralized_solution", "sklearn_solution"]
@@ -72,15 +72,15 @@ def centralized_solution(
     CompositeError
         If the tolerance is not reached.
     ConfigurationError
-        If psi is not convex, or weights or layouts do not fit (see :func:`flwr_fco.metrics.client_weights`).
+        If psi is not convex, or weights or layouts do not fit (see :func:`flwr_fco.pooled.client_weights`).
 
     Notes
     -----
     Intercepts of multinomial logistic regression are unique up to a constant, and with an l1 norm and an even number of
     classes so are its coefficients within an interval.
 
-    The optimality of the result is measured by :func:`flwr_fco.metrics.stationarity`, certified by
-    :func:`flwr_fco.metrics.lasso_duality_gap` where psi is an l1 norm.
+    The optimality of the result is measured by :func:`flwr_fco.pooled.stationarity`, certified by
+    :func:`flwr_fco.pooled.lasso_duality_gap` where psi is an l1 norm.
 
     Examples
     --------

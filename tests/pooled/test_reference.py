@@ -11,9 +11,15 @@ from sklearn.linear_model import Lasso, LogisticRegression
 
 from flwr_fco.datasets import lasso
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.metrics import composite_objective, lasso_duality_gap, numerical_rank, pooled_gradient
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
-from flwr_fco.reference import centralized_solution, sklearn_solution
+from flwr_fco.pooled import (
+    centralized_solution,
+    composite_objective,
+    lasso_duality_gap,
+    numerical_rank,
+    pooled_gradient,
+    sklearn_solution,
+)
 from flwr_fco.regularizers import Regularizer, SeparableTerms
 
 

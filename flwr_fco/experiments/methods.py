@@ -1,0 +1,95 @@
+"""All that experiments know of strategies: their names, the options one can set, how one is built from settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from flwr_fco.experiments.baselines import BASELINES
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, MultistepReFedDAGT, Stage
+
+__all__ = ["STAGED", "STRATEGIES", "equal_stages", "make_strategy", "option_names"]
+
+#: Strategies that a length of stages makes sense for.
+STAGED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, MultistepReFedDAGT))
+
+#: Arguments of a strategy that the problem or other settings decide.
+_DECIDED = frozenset(
+    {
+        "regularizer",
+        "mirror_map",
+        "client_lr",
+        "server_lr",
+        "local_epochs",
+        "local_steps",
+        "batch_size",
+        "stages",
+        "seed",
+        "apply_to",
+        "pass_through",
+        "fraction_train",
+        "fraction_evaluate",
+        "min_train_nodes",
+        "min_evaluate_nodes",
+        "min_available_nodes",
+        "weighted_by_key",
+        "arrayrecord_key",
+        "configrecord_key",
+        "train_metrics_aggr_fn",
+        "evaluate_metrics_aggr_fn",
+        "node_timeout",
+        "choose_nodes",
+    }
+)
+
+
+def option_names(strategy: str) -> list[str]:
+    """Return the options of a strategy or baseline that a user of the command line can set.
+
+    Parameters
+    ----------
+    strategy : str
+        A name in :data:`STRATEGIES` or :data:`flwr_fco.experiments.baselines.BASELINES`.
+
+    Examples
+    --------
+    >>> option_names("local")
+    ['client', 'tol']
+    """
+    if strategy in BASELINES:
+        return ["client", "tol"] if strategy == "local" else ["tol"]
+    return [name for name in _arguments(STRATEGIES[strategy]) if name not in _DECIDED]
+
+
+def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, Any]) -> CompositeStrategy:
+    """Return a strategy with what the run decides, as far as it means something to it, and the user's options.
+
+    Parameters
+    ----------
+    name : str
+        In :data:`STRATEGIES`.
+    decided : mapping of str to value
+        Of the run: regularizer, rates, local work, seed. A strategy that has no such argument (a rate, say) does not
+        get it.
+    options : mapping of str to value
+        Of the strategy, in snake_case.
+
+    Examples
+    --------
+    >>> make_strategy("FedMid", {"client_lr": 0.5, "momentum": 0.9}, {"server_prox": False}).client_lr
+    0.5
+    """
+    kind = STRATEGIES[name]
+    known = _arguments(kind)
+    return kind(**{key: value for key, value in decided.items() if key in known}, **options)
+
+
+def equal_stages(length: int, num_rounds: int) -> list[Stage]:
+    """Return stages of one length, one more than there is time for: the last full one ends in a restart too."""
+    return [Stage(length)] * (num_rounds // length + 1)
+
+
+def _arguments(kind: type[CompositeStrategy]) -> list[str]:
+    """Return the names of a strategy's arguments."""
+    return list(inspect.signature(kind).parameters)

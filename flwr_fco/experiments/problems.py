@@ -1,0 +1,454 @@
+"""Named problems: data on clients, a regularizer, what a round reports, and the rates to begin with.
+
+The problems of 'Federated Composite Optimization' (Yuan, Zaheer, Reddi 2021, section 5 and appendix B), those of
+'Gradient Tracking for High Dimensional Federated Optimization' (Liang, Peng, Zhang, section 7), and small ones on data
+that come with scikit-learn. ``flwr-fco list`` prints them, ``flwr-fco run NAME`` runs them, and those whose number of
+clients and whose regularizer can be chosen run by ``flwr run`` too (see :mod:`flwr_fco.app.run_config`).
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, get_type_hints
+
+import numpy as np
+
+from flwr_fco import datasets, regularizers
+from flwr_fco.datasets import SparseGraphProblem, SyntheticBrain, SyntheticRegression
+from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.experiments.tasks import (
+    Classification,
+    ConstrainedClassification,
+    PatternRecovery,
+    RankRecovery,
+    SparseRecovery,
+    StreamingRecovery,
+    Task,
+)
+from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, Regularizer, Zero
+from flwr_fco.validation import checked
+
+__all__ = ["PROBLEMS", "REGULARIZERS", "Problem", "data_directory", "find_problem", "load_task"]
+
+#: Environment variable with the directory in which ``mnist/`` and ``haxby-slice/`` lie.
+DATA_VARIABLE = "FLWR_FCO_DATA"
+
+
+_DEFAULT_DATA = Path("..", "shared", "data")
+
+#: Regularizers that one number, the strength, describes.
+REGULARIZERS: Mapping[str, type[Regularizer]] = MappingProxyType(
+    {name: getattr(regularizers, name) for name in ("L1", "L2Squared", "Nuclear", "Zero")}
+)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """An entry of :data:`PROBLEMS`.
+
+    Parameters
+    ----------
+    name, description : str
+    load : callable
+        ``(seed, **options) -> Task``; its keyword arguments are the problem's options.
+    defaults : mapping of str to number or str
+        Settings of a run: rates, rounds, clients per round, batch size, local work, evaluation intervals.
+    """
+
+    name: str
+    description: str
+    load: Callable[..., Task]
+    defaults: Mapping[str, int | float | str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def options(self) -> dict[str, Any]:
+        """Return the problem's options in kebab-case, with their defaults."""
+        given = self.load.keywords if isinstance(self.load, partial) else {}
+        parameters = inspect.signature(self.load).parameters.values()
+        return {
+            p.name.replace("_", "-"): given.get(p.name, p.default)
+            for p in parameters
+            if p.kind is p.KEYWORD_ONLY and p.name != "variant"
+        }
+
+    def checked_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options as keyword arguments of `load`.
+
+        Parameters
+        ----------
+        options : mapping of str to value
+            In kebab-case.
+
+        Raises
+        ------
+        ConfigurationError
+            If the problem has no such option, or a value is of the wrong type.
+        """
+        known = self.options()
+        types = get_type_hints(self.load.func if isinstance(self.load, partial) else self.load)
+        for key in options:
+            if key not in known:
+                raise ConfigurationError(
+                    f"{self.name} has no option {key!r}; expected one of {', '.join(known) or 'none'}"
+                )
+        names = {key: key.replace("-", "_") for key in options}
+        return {names[key]: checked(key, value, types[names[key]]) for key, value in options.items()}
+
+
+def data_directory(name: str, path: str = "") -> Path:
+    """Return where a data set's files are: `path`, else below $FLWR_FCO_DATA, else below ../shared/data.
+
+    Parameters
+    ----------
+    name : str
+        Of the data set's directory, such as ``"mnist"``.
+    path : str, default ""
+        Its directory, where the user gave one.
+
+    Returns
+    -------
+    Path
+
+    Raises
+    ------
+    DataNotFoundError
+        If it does not exist.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> data_directory("mnist", tempfile.gettempdir()).is_dir()
+    True
+    """
+    directory = Path(path) if path else Path(os.environ.get(DATA_VARIABLE, _DEFAULT_DATA)) / name
+    if not directory.is_dir():
+        raise DataNotFoundError(
+            f"{directory} does not exist; expected the data set's directory. Give it by --set path=DIRECTORY, or set "
+            f"{DATA_VARIABLE} to the directory in which {name}/ lies."
+        )
+    return directory
+
+
+def _lasso(seed: int, *, variant: datasets.Variant, strength: float = 0.2) -> Task:
+    return SparseRecovery(datasets.lasso(variant, seed), L1(strength))
+
+
+def _resized_lasso(seed: int, *, strength: float = 0.2, regularizer: str = "L1", num_clients: int = 64) -> Task:
+    # The paper's data set I is the first 64 clients; more or fewer are drawn from the same distribution.
+    data = replace(datasets.lasso("I", seed), num_clients=num_clients)
+    return SparseRecovery(data, _regularizer(regularizer, strength))
+
+
+def _low_rank(seed: int, *, variant: datasets.Variant, strength: float = 0.5) -> Task:
+    return RankRecovery(datasets.low_rank(variant, seed), Nuclear(strength))
+
+
+def _small_lasso(
+    seed: int,
+    *,
+    strength: float = 0.1,
+    num_features: int = 64,
+    num_ones: int = 8,
+    num_clients: int = 16,
+    examples_per_client: int = 32,
+) -> Task:
+    if not 0 < num_ones <= num_features:
+        raise ConfigurationError(f"num-ones={num_ones}; expected 1 .. num-features={num_features}")
+    truth = (np.arange(num_features) < num_ones).astype(np.float64)
+    return SparseRecovery(SyntheticRegression(truth, num_clients, examples_per_client, seed), L1(strength))
+
+
+def _haxby(seed: int, *, path: str = "", strength: float = 1e-3, num_held_out: int = 2, split: int = -1) -> Task:
+    scans = datasets.load_haxby(data_directory("haxby-slice", path))
+    splits = list(scans.splits(num_held_out))
+    # A seed of its own split: bands over seeds are bands over held-out sessions too.
+    chosen = seed % len(splits) if split < 0 else split
+    if chosen >= len(splits):
+        raise ConfigurationError(f"split={split}; expected 0 .. {len(splits) - 1}, or -1: the seed chooses")
+    return Classification(splits[chosen], L1(strength), threshold=1e-4)
+
+
+def _synthetic_brain(
+    seed: int, *, strength: float = 1e-2, num_clients: int = 12, num_voxels: int = 39_912, contrast: float = 0.5
+) -> Task:
+    data = SyntheticBrain(num_clients, num_voxels, contrast=contrast, seed=seed)
+    return PatternRecovery(data, L1(strength))
+
+
+def _mnist(
+    seed: int,
+    *,
+    ball: str = "l1",
+    radius: float = 1000.0,
+    source: str = "files",
+    path: str = "",
+    num_clients: int = 100,
+    alpha: float = 0.3,
+    by_label: bool = False,
+    num_examples: int = 6000,
+) -> Task:
+    balls: dict[str, tuple[Callable[[float], Regularizer], int]] = {"l1": (L1Ball, 1), "l2": (L2Ball, 2)}
+    if ball not in balls:
+        raise ConfigurationError(f"ball={ball!r}; expected 'l1' or 'l2'")
+    if source not in ("files", "openml", "femnist"):
+        raise ConfigurationError(f"source={source!r}; expected 'files' (MNIST's, see path), 'openml' or 'femnist'")
+    if source == "femnist":
+        # A client is a writer: there is nothing to split.
+        data = datasets.femnist(num_clients, seed=seed)
+    else:
+        data = datasets.mnist(
+            data_directory("mnist", path) if source == "files" else None,
+            num_clients,
+            alpha,
+            by_label=by_label,
+            num_examples=num_examples or None,
+            seed=seed,
+        )
+    kind, order = balls[ball]
+    return ConstrainedClassification(data, kind(radius), order)
+
+
+def _digits(
+    seed: int,
+    *,
+    strength: float = 2e-3,
+    regularizer: str = "L1",
+    num_clients: int = 10,
+    alpha: float = 0.3,
+    train_fraction: float = 0.75,
+) -> Task:
+    data = datasets.digits(num_clients, alpha, train_fraction, seed)
+    return Classification(data, _regularizer(regularizer, strength))
+
+
+def _breast_cancer(
+    seed: int,
+    *,
+    strength: float = 1e-2,
+    regularizer: str = "L1",
+    num_clients: int = 10,
+    alpha: float = 0.3,
+    train_fraction: float = 0.75,
+) -> Task:
+    data = datasets.breast_cancer(num_clients, alpha, train_fraction, seed)
+    return Classification(data, _regularizer(regularizer, strength))
+
+
+def _regularizer(name: str, strength: float) -> Regularizer:
+    if name not in REGULARIZERS:
+        raise ConfigurationError(f"regularizer={name!r}; expected one of {', '.join(REGULARIZERS)}")
+    return Zero() if name == "Zero" else REGULARIZERS[name](strength)  # type: ignore[call-arg]
+
+
+def _sparse_graph(
+    seed: int,
+    *,
+    variant: Literal["linear", "logistic"],
+    strength: float = 0.0,
+    num_clients: int = 16,
+    dimension: int = 1024,
+    num_nonzero: int = 16,
+    scale: float = 5.0,
+    spread: float = 5.0,
+    noise: float = 1.0,
+    sampling: str = "examples",
+) -> Task:
+    data = SparseGraphProblem(
+        variant,
+        num_clients,
+        dimension,
+        sparsity=num_nonzero,
+        scale=scale,
+        spread=spread,
+        noise=noise,
+        sampling=sampling,  # type: ignore[arg-type]  # checked there
+        seed=seed,
+    )
+    return StreamingRecovery(data, L1(strength) if strength else Zero())
+
+
+def _defaults(
+    client_lr: float,
+    server_lr: float,
+    num_rounds: int,
+    clients_per_round: int,
+    batch_size: int,
+    local_epochs: int = 1,
+    objective_every: int = 10,
+) -> Mapping[str, int | float]:
+    return MappingProxyType(
+        {
+            "client-lr": client_lr,
+            "server-lr": server_lr,
+            "num-rounds": num_rounds,
+            "clients-per-round": clients_per_round,
+            "batch-size": batch_size,
+            "local-epochs": local_epochs,
+            "objective-every": objective_every,
+        }
+    )
+
+
+def _registry() -> dict[str, Problem]:
+    synthetic = _defaults(1e-3, 1.0, 500, 10, 10)
+    ones = {"I": 512, "II": 64, "III": 8, "IV": 512}
+    ranks = {"I": 16, "II": 4, "III": 1, "IV": 16}
+    found = []
+    sizes: dict[datasets.Variant, int] = {"I": 64, "II": 64, "III": 64, "IV": 256}
+    for variant, clients in sizes.items():
+        found.append(
+            Problem(
+                f"lasso-{variant}",
+                f"sparse recovery: 1,024 features, {ones[variant]} ones; {clients} clients, l1 norm",
+                partial(_lasso, variant=variant, strength=0.5 if variant == "III" else 0.2),
+                synthetic,
+            )
+        )
+    found.append(
+        Problem(
+            "lasso",
+            "sparse recovery: lasso-I for any number of clients, any of the named regularizers",
+            _resized_lasso,
+            synthetic,
+        )
+    )
+    for variant, clients in sizes.items():
+        found.append(
+            Problem(
+                f"low-rank-{variant}",
+                f"low-rank recovery: 32 x 32, rank {ranks[variant]}; {clients} clients, nuclear norm",
+                partial(_low_rank, variant=variant),
+                synthetic,
+            )
+        )
+    found += [
+        Problem(
+            "lasso-small",
+            "sparse recovery in seconds: 64 features, 8 ones; 16 clients, l1 norm",
+            _small_lasso,
+            _defaults(1e-2, 1.0, 200, 8, 8, objective_every=1),
+        ),
+        Problem(
+            "haxby",
+            "fMRI, face against house (needs nibabel and the files): a session a client, l1 norm",
+            _haxby,
+            _defaults(1e-2, 1.0, 300, 10, 1, objective_every=1),
+        ),
+        Problem(
+            "synthetic-brain",
+            "fMRI in size: 39,912 voxels of smooth noise with a smooth pattern; 12 sessions, l1 norm",
+            _synthetic_brain,
+            _defaults(1e-3, 1.0, 100, 10, 1, objective_every=10),
+        ),
+        Problem(
+            "mnist-l1-ball",
+            "MNIST (IDX files, or source=openml, femnist): 100 clients, Dirichlet labels, ||w||_1 <= 1000",
+            partial(_mnist, ball="l1", radius=1000.0),
+            _defaults(1e-2, 1.0, 100, 10, 10, 10, 5),
+        ),
+        Problem(
+            "mnist-l2-ball",
+            "MNIST (IDX files, or source=openml, femnist): 100 clients, Dirichlet labels, ||w||_2 <= 10",
+            partial(_mnist, ball="l2", radius=10.0),
+            _defaults(1e-2, 1.0, 100, 10, 10, 10, 5),
+        ),
+        Problem(
+            "digits",
+            "scikit-learn's digits: 10 clients, Dirichlet labels, l1 norm",
+            _digits,
+            _defaults(0.1, 10.0, 300, 10, 32),
+        ),
+        Problem(
+            "breast-cancer",
+            "scikit-learn's breast cancer: 10 clients, Dirichlet labels, l1 norm",
+            _breast_cancer,
+            _defaults(0.05, 1.0, 200, 10, 32),
+        ),
+    ]
+    graph = MappingProxyType(
+        {
+            **_defaults(0.1, 1.0, 300, 0, 10, objective_every=10),
+            "structure-every": 10,
+            "local-steps": 10,
+            "mirror-map": "p-norm(12)",
+        }
+    )
+    kinds: tuple[Literal["linear", "logistic"], ...] = ("linear", "logistic")
+    for kind in kinds:
+        about = f"sparse {kind} regression over a graph, fresh examples in every step; 16 clients, no psi by default"
+        found.append(Problem(f"sparse-{kind}-graph", about, partial(_sparse_graph, variant=kind), graph))
+    return {problem.name: problem for problem in found}
+
+
+#: All problems by name.
+PROBLEMS: Mapping[str, Problem] = MappingProxyType(_registry())
+
+
+def find_problem(name: str) -> Problem:
+    """Return the problem of that name.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    Problem
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+
+    Examples
+    --------
+    >>> find_problem("lasso-III").options()
+    {'strength': 0.5}
+    """
+    if name not in PROBLEMS:
+        raise ConfigurationError(f"problem={name!r}; expected one of {', '.join(PROBLEMS)}")
+    return PROBLEMS[name]
+
+
+def load_task(name: str, seed: int = 0, options: Mapping[str, Any] | None = None) -> Task:
+    """Return a problem with its data; the last few are kept, so runs of one process share them.
+
+    Parameters
+    ----------
+    name : str
+        Of the problem.
+    seed : int, default 0
+        Of the data and their split over clients.
+    options : mapping, optional
+        The problem's options, in kebab-case.
+
+    Returns
+    -------
+    Task
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no such problem or option, or a value is of the wrong type or out of range.
+    DataNotFoundError
+        If the problem's files are not there.
+
+    Examples
+    --------
+    >>> task = load_task("lasso-small", options={"num-clients": 4})
+    >>> sorted(task.structure(task.dataset.coefficients))
+    ['density', 'f1', 'precision', 'recall', 'recovery-error']
+    """
+    # Checked before the cache, where True would be 1.0.
+    checked_options = find_problem(name).checked_options(options or {})
+    return _load(name, seed, tuple(sorted(checked_options.items())))
+
+
+@lru_cache(maxsize=4)
+def _load(name: str, seed: int, options: tuple[tuple[str, Any], ...]) -> Task:
+    return PROBLEMS[name].load(seed, **dict(options))

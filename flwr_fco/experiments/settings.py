@@ -1,0 +1,270 @@
+"""The settings of a run, from keys and values."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, get_type_hints
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.baselines import BASELINES
+from flwr_fco.experiments.methods import STAGED, STRATEGIES, option_names
+from flwr_fco.experiments.problems import find_problem, load_task
+from flwr_fco.experiments.tasks import Task
+from flwr_fco.validation import checked
+
+__all__ = ["RunSettings", "parse_assignments", "parse_value"]
+
+#: Settings that a configuration names only where they are not the default: older run folders do not have them.
+_OCCASIONAL = ("mirror_map", "stretch", "plateau", "plateau_every", "plateau_patience", "stage_rounds")
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that a run depends on.
+
+    Parameters
+    ----------
+    problem : str
+        A name in :data:`flwr_fco.experiments.problems.PROBLEMS`.
+    strategy : str
+        A name in :data:`STRATEGIES` or :data:`BASELINES`.
+    seed : int, default 0
+        Of data, split, samples of clients and minibatches.
+    client_lr, server_lr : float
+        Learning rates, > 0.
+    num_rounds : int
+        >= 1.
+    clients_per_round : int
+        Drawn at random in each round; at most the number of clients, 0: all of them.
+    batch_size : int
+        0: full batches.
+    local_epochs : int
+        Passes over a client's data in a round; not used where `local_steps` is above 0.
+    local_steps : int, default 0
+        Minibatches in a round.
+    structure_every, objective_every : int
+        Rounds between two evaluations of what is cheap, and of what needs a pass over all data.
+    mirror_map : str, default "euclidean"
+        See :func:`flwr_fco.mirror_maps.named.named_map`.
+    stretch : int, default 1
+        A round that counts as several: with so many times the batch, one communication of the run stands for so many
+        rounds. All numbers of rounds here are on that stretched axis.
+    plateau : str, default ""
+        A metric that must fall; both rates are halved by :class:`flwr_fco.strategies.Plateau` when it does not.
+    plateau_every, plateau_patience : int, default 10 and 30
+        Rounds between two looks at it, and looks without a new best after which the rates are halved.
+    stage_rounds : int, default 0
+        Length of the stages of ``MultistepReFedDAGT``; 0: one stage without an end.
+    problem_options, strategy_options : dict of str to value
+        In kebab-case.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name is unknown or a value out of range.
+
+    Examples
+    --------
+    >>> RunSettings.of("lasso-small", "FedDualAvg", {"client-lr": 0.02, "strength": 0.3}).problem_options
+    {'strength': 0.3}
+    """
+
+    problem: str
+    strategy: str
+    seed: int = 0
+    client_lr: float = 0.1
+    server_lr: float = 1.0
+    num_rounds: int = 100
+    clients_per_round: int = 10
+    batch_size: int = 32
+    local_epochs: int = 1
+    local_steps: int = 0
+    structure_every: int = 1
+    objective_every: int = 10
+    mirror_map: str = "euclidean"
+    stretch: int = 1
+    plateau: str = ""
+    plateau_every: int = 10
+    plateau_patience: int = 30
+    stage_rounds: int = 0
+    problem_options: dict[str, Any] = field(default_factory=dict)
+    strategy_options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, problem: str, strategy: str, assignments: Mapping[str, Any] | None = None, seed: int = 0
+    ) -> RunSettings:
+        """Return the problem's defaults with some values replaced.
+
+        Parameters
+        ----------
+        problem, strategy : str
+        assignments : mapping of str to value, optional
+            Keys in kebab-case: settings of the run, options of the problem, options of the strategy.
+        seed : int, default 0
+
+        Returns
+        -------
+        RunSettings
+
+        Raises
+        ------
+        ConfigurationError
+            If a key is none of these, or a value is of the wrong type or out of range.
+        """
+        entry = find_problem(problem)
+        if strategy not in STRATEGIES and strategy not in BASELINES:
+            raise ConfigurationError(f"strategy={strategy!r}; expected one of {', '.join([*STRATEGIES, *BASELINES])}")
+        problem_options = entry.options()
+        types = get_type_hints(cls)
+        strategy_options = option_names(strategy)
+        values: dict[str, Any] = {key.replace("-", "_"): value for key, value in entry.defaults.items()}
+        for_problem: dict[str, Any] = {}
+        for_strategy: dict[str, Any] = {}
+        for key, value in (assignments or {}).items():
+            name = key.replace("-", "_")
+            if name in cls.__dataclass_fields__ and name not in (
+                "problem",
+                "strategy",
+                "problem_options",
+                "strategy_options",
+            ):
+                values[name] = checked(key, value, types[name])
+            elif key in problem_options:
+                for_problem[key] = value
+            elif name in strategy_options:
+                for_strategy[key] = value
+            else:
+                known = [*_run_keys(), *problem_options, *(o.replace("_", "-") for o in strategy_options)]
+                raise ConfigurationError(f"unknown key {key!r}; {problem} with {strategy} has {', '.join(known)}")
+        return cls(
+            problem, strategy, **{"seed": seed, **values}, problem_options=for_problem, strategy_options=for_strategy
+        )
+
+    def __post_init__(self) -> None:
+        for name in ("client_lr", "server_lr"):
+            if not 0.0 < getattr(self, name) < math.inf:
+                raise self._error(name, "a finite number > 0")
+        for name, least in (
+            ("num_rounds", 1),
+            ("clients_per_round", 0),
+            ("batch_size", 0),
+            ("local_epochs", 1),
+            ("local_steps", 0),
+            ("structure_every", 1),
+            ("objective_every", 1),
+            ("stretch", 1),
+            ("plateau_every", 1),
+            ("plateau_patience", 1),
+            ("stage_rounds", 0),
+        ):
+            if getattr(self, name) < least:
+                raise self._error(name, f"a whole number >= {least}")
+        if self.stretch > self.num_rounds:
+            raise self._error("stretch", f"at most num-rounds={self.num_rounds}")
+        if self.stage_rounds and self.strategy not in STAGED:
+            raise self._error("stage_rounds", f"0, because {self.strategy} has no stages ({', '.join(STAGED)} has)")
+        if not 0 <= self.seed < 2**32:
+            raise self._error("seed", "a whole number from 0 to 2**32 - 1")
+
+    @property
+    def exchanges(self) -> int:
+        """How often server and clients communicate."""
+        return self.num_rounds // self.stretch
+
+    def _error(self, name: str, expected: str) -> ConfigurationError:
+        return ConfigurationError(f"{name.replace('_', '-')}={getattr(self, name)!r}; expected {expected}")
+
+    def load(self) -> Task:
+        """Return the problem with its data; kept for the next run with the same data."""
+        return load_task(self.problem, self.seed, self.problem_options)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the settings as one flat dictionary in kebab-case."""
+        fields = type(self).__dataclass_fields__
+        flat = {
+            key.replace("_", "-"): value
+            for key, value in asdict(self).items()
+            if key not in _OCCASIONAL or value != fields[key].default
+        }
+        options = {**flat.pop("problem-options"), **flat.pop("strategy-options")}
+        return {**flat, **options}
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RunSettings:
+        """Return the settings that :meth:`to_config` wrote.
+
+        Parameters
+        ----------
+        config : mapping
+
+        Returns
+        -------
+        RunSettings
+        """
+        rest = {key: value for key, value in config.items() if key not in ("problem", "strategy")}
+        return cls.of(str(config["problem"]), str(config["strategy"]), rest)
+
+
+def parse_value(text: str) -> Any:
+    """Return a value of TOML; a word that is none is a string.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    bool, int, float or str
+
+    Examples
+    --------
+    >>> [parse_value(text) for text in ("3", "1e-3", "true", "average", "data/mnist")]
+    [3, 0.001, True, 'average', 'data/mnist']
+    """
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
+    """Return the keys and values of ``key=value`` texts, values as texts.
+
+    Parameters
+    ----------
+    texts : sequence of str
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    ConfigurationError
+        If a text has no ``=``, or a key comes twice.
+
+    Examples
+    --------
+    >>> parse_assignments(["client-lr=0.01"])
+    {'client-lr': '0.01'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not value.strip():
+            raise ConfigurationError(f"--set {text!r}; expected key=value, such as --set client-lr=0.01")
+        if key in found:
+            raise ConfigurationError(f"--set gives {key} twice: {found[key]} and {value.strip()}")
+        found[key] = value.strip()
+    return found
+
+
+def _run_keys() -> list[str]:
+    fields = RunSettings.__dataclass_fields__
+    return [name.replace("_", "-") for name in fields if not name.endswith("options")][2:]

@@ -1,0 +1,374 @@
+"""Tasks: the data of all clients with a regularizer, and what a round reports about a model for them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco import datasets
+from flwr_fco.datasets import (
+    FederatedDataset,
+    PartitionedClassification,
+    SparseGraphProblem,
+    SyntheticBrain,
+    SyntheticRegression,
+)
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+from flwr_fco.parameters import Layout, Vector
+from flwr_fco.pooled import (
+    client_weights,
+    composite_objective,
+    density,
+    lasso_duality_gap,
+    logistic_duality_gap,
+    numerical_rank,
+    recovery_error,
+    stationarity,
+    support_scores,
+)
+from flwr_fco.regularizers import L1, Regularizer
+
+__all__ = [
+    "Classification",
+    "ConstrainedClassification",
+    "PatternRecovery",
+    "RankRecovery",
+    "SparseRecovery",
+    "StreamingRecovery",
+    "Task",
+]
+
+
+class Task(ABC):
+    """A problem with its data and options: what a run is about.
+
+    Parameters
+    ----------
+    dataset : FederatedDataset
+    regularizer : Regularizer
+        psi.
+    """
+
+    #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
+    over_nodes: ClassVar[bool] = False
+
+    def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
+        self.dataset, self.regularizer = dataset, regularizer
+
+    @cached_property
+    def clients(self) -> list[Objective]:
+        """The losses of all clients: what an experiment's server has, never a deployment's."""
+        return self.dataset.objectives()
+
+    @property
+    def layout(self) -> Layout:
+        """The model's arrays, one of which is ``coefficients``."""
+        return self.clients[0].layout
+
+    def initial_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the start point: zeros."""
+        return self.layout.unflatten(np.zeros(self.layout.size))
+
+    @abstractmethod
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return what is cheap enough for every round: support, rank, distance to the truth.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            In the shape of the layout's ``coefficients``.
+        """
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return scores on data that no client has; nothing by default."""
+        return {}
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return what a round reports.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+            Also what needs a pass over the data: the objective, scores on validation data.
+
+        Returns
+        -------
+        dict of str to float
+        """
+        entry = self.layout["coefficients"]
+        found = self.structure(w[entry.block].reshape(entry.shape))
+        if full:
+            found["objective"] = self.objective(w)
+            found.update(self.validation(w))
+        return found
+
+    def objective(self, w: Vector) -> float:
+        """Return sum_m p_m F_m(w) + psi(w) with p_m by numbers of examples.
+
+        Least squares with more rows than columns is evaluated through its Gram matrix: a hundred times cheaper, and
+        equal to 1e-12 of the largest term.
+        """
+        if self._gram is None:
+            return composite_objective(self.clients, None, self._psi, w)
+        return self._gram.value(w) + float(self._psi.value(w))
+
+    @cached_property
+    def _psi(self) -> Any:
+        return self.regularizer.bind(self.layout)
+
+    @cached_property
+    def _gram(self) -> _PooledSquares | None:
+        first = self.clients[0]
+        if not isinstance(first, LeastSquares | TraceRegression):
+            return None
+        if sum(client.num_examples for client in self.clients) <= self.layout.size:
+            return None
+        return _PooledSquares.of(self.clients)
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return a measure of optimality of a point and its name.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        clients : list of Objective, optional
+            The pooled problem; all clients by default.
+
+        Returns
+        -------
+        tuple of str and float
+            A duality gap where psi is an l1 norm, else the norm of the proximal gradient mapping.
+        """
+        pooled = self.clients if clients is None else clients
+        if isinstance(self.regularizer, L1):
+            least_squares = isinstance(pooled[0], LeastSquares | TraceRegression)
+            gap = lasso_duality_gap if least_squares else logistic_duality_gap
+            return "duality gap", gap(pooled, None, self.regularizer.strength, w)
+        return "proximal gradient mapping", stationarity(pooled, None, self.regularizer, w)
+
+
+class _PooledSquares(NamedTuple):
+    """scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2 as a quadratic form."""
+
+    gram: NDArray[np.float64]
+    linear: Vector
+    constant: float
+
+    @classmethod
+    def of(cls, clients: list[Objective]) -> _PooledSquares:
+        size = clients[0].layout.size
+        gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
+        for share, client in zip(client_weights(clients), clients, strict=True):
+            assert isinstance(client, LeastSquares | TraceRegression)
+            weight = float(share) * client.scale / client.num_examples
+            rows = client.features.astype(np.float64, copy=False)
+            if client.intercept:
+                rows = np.column_stack([rows, np.ones(len(rows))])
+            gram += weight * (rows.T @ rows)
+            linear += weight * (rows.T @ client.targets)
+            constant += weight * float(client.targets @ client.targets)
+        return cls(gram, linear, constant)
+
+    def value(self, w: Vector) -> float:
+        """Return the value at a point."""
+        return float(w @ (self.gram @ w) - 2.0 * (self.linear @ w)) + self.constant
+
+
+class SparseRecovery(Task):
+    """A linear model with a known sparse truth.
+
+    Parameters
+    ----------
+    dataset : SyntheticRegression
+    regularizer : Regularizer
+    threshold : float, default 1e-2
+        Coefficients above it count as non-zero.
+    """
+
+    dataset: SyntheticRegression
+
+    def __init__(self, dataset: SyntheticRegression, regularizer: Regularizer, threshold: float = 1e-2) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return precision, recall, F1 and density of the support, and the distance to the truth."""
+        truth = self.dataset.coefficients
+        precision, recall, f1 = support_scores(coefficients, truth, self.threshold)
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f1": f1,
+            "density": density(coefficients, self.threshold),
+            "recovery-error": recovery_error(coefficients, truth),
+        }
+
+
+class RankRecovery(Task):
+    """A linear model on matrices with a known truth of low rank.
+
+    Parameters
+    ----------
+    dataset : SyntheticRegression
+    regularizer : Regularizer
+    threshold : float, default 1e-2
+        Singular values above it count.
+    """
+
+    dataset: SyntheticRegression
+
+    def __init__(self, dataset: SyntheticRegression, regularizer: Regularizer, threshold: float = 1e-2) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the rank and the distance to the truth in the Frobenius norm."""
+        # Singular values do not exist beyond the range of floats; a run that is there has diverged anyway.
+        finite = bool(np.isfinite(coefficients).all())
+        rank = numerical_rank(coefficients, self.threshold) if finite else min(coefficients.shape)
+        return {"rank": float(rank), "recovery-error": recovery_error(coefficients, self.dataset.coefficients)}
+
+    @cached_property
+    def _held_out(self) -> Objective:
+        parts = [self.dataset.held_out(index, 16) for index in range(self.dataset.num_clients)]
+        features = np.concatenate([part.features for part in parts])
+        targets = np.concatenate([part.targets for part in parts])
+        return self.dataset.build_objective(datasets.Samples(features, targets))
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return the mean squared error on other examples of the clients."""
+        return {"validation-mse": self._held_out.metrics(w)["mse"]}
+
+
+class Classification(Task):
+    """Classification with a test part.
+
+    Parameters
+    ----------
+    dataset : PartitionedClassification
+    regularizer : Regularizer
+    threshold : float, default 0.0
+        Coefficients above it count as non-zero.
+    """
+
+    dataset: PartitionedClassification
+
+    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, threshold: float = 0.0) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density."""
+        return {"density": density(coefficients, self.threshold)}
+
+    @cached_property
+    def _test(self) -> Logistic | MultinomialLogistic:
+        return self.dataset.test_objective()
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return accuracy, loss and regularized loss on the test part, and the accuracy in training."""
+        metrics = self._test.metrics(w)
+        shares = client_weights(self.clients)
+        correct = [client.metrics(w)["accuracy"] for client in self.clients]
+        return {
+            "accuracy": metrics["accuracy"],
+            "validation-loss": metrics["loss"],
+            "validation-objective": metrics["loss"] + float(self._psi.value(w)),
+            "training-accuracy": float(shares @ np.array(correct)),
+        }
+
+
+class ConstrainedClassification(Classification):
+    """Classification with a model in a ball around 0.
+
+    Parameters
+    ----------
+    dataset : PartitionedClassification
+    regularizer : Regularizer
+        The ball.
+    order : {1, 2}
+        Of its norm.
+    """
+
+    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, order: int) -> None:
+        super().__init__(dataset, regularizer)
+        self.order = order
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density, and the norm that the ball bounds: it shows from when on the constraint binds."""
+        norm = float(np.linalg.norm(coefficients.reshape(-1), self.order))
+        return {**super().structure(coefficients), "norm": norm}
+
+
+class PatternRecovery(Task):
+    """Scans of a synthetic brain: how well held-out sessions are classified, and by which voxels.
+
+    Parameters
+    ----------
+    dataset : SyntheticBrain
+    regularizer : Regularizer
+    threshold : float, default 1e-4
+        Coefficients above it count as non-zero.
+    """
+
+    dataset: SyntheticBrain
+
+    def __init__(self, dataset: SyntheticBrain, regularizer: Regularizer, threshold: float = 1e-4) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density, and the share of the chosen voxels that are inside the pattern."""
+        inside = support_scores(coefficients, self.dataset.pattern, self.threshold).precision
+        return {"density": density(coefficients, self.threshold), "precision": inside}
+
+    @cached_property
+    def _test(self) -> Objective:
+        parts = [self.dataset.held_out(index) for index in range(2)]
+        features = np.concatenate([part.features for part in parts])
+        targets = np.concatenate([part.targets for part in parts])
+        return self.dataset.build_objective(datasets.Samples(features, targets))
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return accuracy and regularized loss on two sessions that no client has."""
+        metrics = self._test.metrics(w)
+        return {
+            "accuracy": metrics["accuracy"],
+            "validation-objective": metrics["loss"] + float(self._psi.value(w)),
+        }
+
+
+class StreamingRecovery(Task):
+    """Clients that draw fresh examples, with a sparse optimum of the expected loss that is known exactly.
+
+    Parameters
+    ----------
+    dataset : SparseGraphProblem
+    regularizer : Regularizer
+    """
+
+    over_nodes: ClassVar[bool] = True
+    dataset: SparseGraphProblem
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the l1 and the Euclidean distance to the optimum without psi, and the expected loss above it."""
+        optimum = self.dataset.optimum
+        return {
+            "l1-error": recovery_error(coefficients, optimum, norm="l1"),
+            "recovery-error": recovery_error(coefficients, optimum),
+            "gap": self.dataset.gap(coefficients),
+        }
+
+    def objective(self, w: Vector) -> float:
+        """Return the mean of the clients' expected losses, plus psi."""
+        return self.dataset.value(w) + float(self._psi.value(w))
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the norm of the proximal gradient mapping: an expectation has no dual problem in rows."""
+        pooled = self.clients if clients is None else clients
+        return "proximal gradient mapping", stationarity(pooled, None, self.regularizer, w)

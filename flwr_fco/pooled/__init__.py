@@ -1,0 +1,32 @@
+"""What needs all data in one place: certificates of optimality, reference solutions, scores of a solution.
+
+An experiment has the data of all clients; a deployment never does. So no strategy and no client app imports this.
+"""
+
+from flwr_fco.pooled.certificates import (
+    client_weights,
+    composite_objective,
+    lasso_duality_gap,
+    logistic_duality_gap,
+    pooled_gradient,
+    stationarity,
+)
+from flwr_fco.pooled.reference import centralized_solution, sklearn_solution
+from flwr_fco.pooled.scores import SupportScores, density, numerical_rank, recovery_error, support, support_scores
+
+__all__ = [
+    "SupportScores",
+    "centralized_solution",
+    "client_weights",
+    "composite_objective",
+    "density",
+    "lasso_duality_gap",
+    "logistic_duality_gap",
+    "numerical_rank",
+    "pooled_gradient",
+    "recovery_error",
+    "sklearn_solution",
+    "stationarity",
+    "support",
+    "support_scores",
+]

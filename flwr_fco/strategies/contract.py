@@ -1,0 +1,227 @@
+"""What an algorithm says of itself: the contract between the plain mathematics and the base that does the messages."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import MirrorMap
+from flwr_fco.parameters import Layout, Vector
+from flwr_fco.protocol import Downlink, Node, Option, Plan, Uplink
+from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.strategies.averaging import PointAverage
+from flwr_fco.strategies.limits import Limit
+from flwr_fco.strategies.nodes import Nodes
+from flwr_fco.strategies.options import CommonOptions, RateOptions, WorkOptions, rate_at
+from flwr_fco.strategies.replies import Round
+from flwr_fco.work import FirstOrder, Work
+
+# Flower's names among them are for the algorithms, whose hooks mention them: none of those imports Flower itself.
+__all__ = ["ArrayRecord", "ConfigRecord", "Grid", "MetricRecord", "RecordDict", "ServerHalf", "log"]
+
+
+class ServerHalf(CommonOptions, ABC):
+    """The server half of an algorithm: what a strategy must say, and what it may say.
+
+    It must set :attr:`local_solver` and :attr:`limit` and implement :meth:`init_state`, :meth:`vectors`,
+    :meth:`aggregate` and :meth:`retrieve`; everything else has a default.
+
+    Attributes
+    ----------
+    state : NamedTuple or None
+        The server's state, float64 arrays and numbers; None before the first round.
+    layout : Layout or None
+        The model's arrays, from the initial arrays.
+    nodes : Nodes
+        Who is connected.
+    current : Round
+        The round under way: who was asked, what they were told.
+    averaging : PointAverage
+        What the output is.
+    """
+
+    #: Name of the client half in ``flwr_fco.client_apps``.
+    local_solver: ClassVar[str]
+    #: What the method converges to, with its own check.
+    limit: ClassVar[Limit]
+    #: ``"everyone"``: all clients take part in every round; silent ones are asked again in the same round.
+    participation: ClassVar[Literal["sample", "everyone"]] = "sample"
+    #: Whether a run has no random choices whatever the options are, so that its seed has no effect.
+    deterministic: ClassVar[bool] = False
+    #: For tables: where it is from, what a client sends, what it remembers.
+    source: ClassVar[str] = "your own"
+    sends: ClassVar[str] = "z_K - z_0"
+    remembers: ClassVar[str] = "none"
+
+    state: Any = None
+    layout: Layout | None
+    nodes: Nodes
+    current: Round
+    averaging: PointAverage
+    _plan: Plan | None
+
+    # --- the mathematics: what a subclass says --------------------------------------------------------------------
+
+    @abstractmethod
+    def init_state(self, primal: Vector) -> Any:
+        """Return the state before round 1.
+
+        Parameters
+        ----------
+        primal : ndarray of float64, shape (d,)
+            The user's initial model.
+        """
+
+    @abstractmethod
+    def vectors(self, state: Any) -> dict[str, Vector]:
+        """Return the vectors that the clients are sent, each of shape (d,)."""
+
+    @abstractmethod
+    def aggregate(self, state: Any, uplinks: Sequence[Uplink]) -> Any:
+        """Return the next state: the server update of the paper's box.
+
+        Parameters
+        ----------
+        state : NamedTuple
+        uplinks : sequence of Uplink
+            Sorted by partition id, their weights summing to 1.
+        """
+
+    @abstractmethod
+    def retrieve(self, state: Any) -> Vector:
+        """Return the primal point of a state."""
+
+    def output_point(self, state: Any) -> Vector:
+        """Return the primal point that evaluation and the user see."""
+        return self.averaging.point(state, lambda: self.retrieve(state))
+
+    def node_primals(self) -> NDArray[np.float64] | None:
+        """Return the primal points of all nodes of a graph, shape (M, d); None where there is one model for all."""
+        return None
+
+    def downlink(self, state: Any, node: Node) -> Downlink:
+        """Return what a node is told in this round (the same for all nodes unless a subclass says otherwise)."""
+        shared = self.current.shared
+        if shared is None or shared[0] is not state:
+            elapsed = float(getattr(state, "elapsed", 0.0))
+            shared = (state, Downlink(self.plan, self.vectors(state), self.rates()[0], elapsed))
+            self.current.shared = shared
+        return shared[1]
+
+    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return name and shape of each vector that a client sends."""
+        return {"increment": (self.plan.layout.size,)}
+
+    def work(self) -> Work:
+        """Return what a client does in a round."""
+        options: object = self
+        if not isinstance(options, WorkOptions):
+            raise ConfigurationError(f"{type(self).__name__} does not say what a client does; override `work`")
+        return FirstOrder(options.local_steps, options.local_epochs, options.batch_size)
+
+    def rates(self) -> tuple[float, float]:
+        """Return the client's and the server's learning rate of the round under way; NaN where there is none."""
+        options: object = self
+        if not isinstance(options, RateOptions):
+            return math.nan, math.nan
+        number = max(self.current.number, 1)
+        return rate_at("client_lr", options.client_lr, number), rate_at("server_lr", options.server_lr, number)
+
+    def geometry(self, primal: Vector) -> MirrorMap:
+        """Return the mirror map of a run that starts at this point: the user's, unless a method shifts or cuts it."""
+        return self.mirror_map
+
+    def solver_options(self) -> dict[str, Option]:
+        """Return what the local solver must know besides the common settings."""
+        return {}
+
+    def settings(self) -> list[tuple[str, str]]:
+        """Return the lines that a subclass adds to :meth:`summary`, as pairs of a title and a text."""
+        return []
+
+    # --- what a round may need besides ----------------------------------------------------------------------------
+
+    def before_round(
+        self, grid: Grid, server_round: int, config: ConfigRecord, nodes: Sequence[Node]
+    ) -> Sequence[Node]:
+        """Do what a method must do once it knows the nodes and before the messages are made; return whom to ask.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        server_round : int
+        config : ConfigRecord
+            The user's train config.
+        nodes : sequence of Node
+            The round's sample.
+        """
+        return nodes
+
+    def after_round(self, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Do what follows from a successful round besides its new state: these uplinks have counted.
+
+        Parameters
+        ----------
+        before : NamedTuple
+            The state before the round; ``self.state`` is the one after it.
+        uplinks : sequence of Uplink
+            Those that were aggregated.
+        """
+
+    def state_lost(self, node: Node) -> bool:
+        """Whether a node that has lost its state can be sent it again."""
+        return False
+
+    def nodes_needed(self) -> int:
+        """Return how many nodes must be connected before a round begins."""
+        return int(self.min_available_nodes)
+
+    def round_metrics(self) -> dict[str, float | int]:
+        """Return the numbers that a method adds to the metrics of each training round."""
+        return {}
+
+    def saved_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what :meth:`save_state` stores besides the state and the pass-through arrays."""
+        return {}
+
+    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`saved_arrays` gave, after the state has been restored."""
+
+    # --- what the mathematics may use -----------------------------------------------------------------------------
+
+    @property
+    def plan(self) -> Plan:
+        """What all messages of this run have in common."""
+        if self._plan is None:
+            raise ConfigurationError(
+                f"{type(self).__name__} does not know the model yet; call `prepare(initial_arrays)` or `start(...)`"
+            )
+        return self._plan
+
+    @property
+    def psi(self) -> BoundRegularizer:
+        """The regularizer on the flat vector."""
+        return self.plan.psi
+
+    @property
+    def h(self) -> MirrorMap:
+        """The mirror map on the flat vector."""
+        return self.plan.h
+
+    @property
+    def server_round(self) -> int:
+        """The round under way, from 1."""
+        return self.current.number
+
+    def asked_partitions(self) -> list[int | None]:
+        """Return the partition ids of the nodes that were asked last, in the order of their sums."""
+        return [node.partition_id for node in self.current.nodes.values()]

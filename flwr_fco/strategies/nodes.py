@@ -1,0 +1,141 @@
+"""Who is there: partition ids, waiting for nodes, samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
+
+import numpy as np
+from flwr.app import RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from flwr_fco import records
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.protocol import Node
+from flwr_fco.randomness import random_generator
+from flwr_fco.strategies.options import ChooseNodes
+
+__all__ = ["Nodes"]
+
+#: Seconds to wait for the nodes' answers to the question which partition they have.
+_HANDSHAKE_TIMEOUT = 120.0
+
+
+class Nodes:
+    """The connected nodes of a run, sorted by partition id.
+
+    Parameters
+    ----------
+    seed : int
+        Of the samples.
+    timeout : float
+        Seconds to wait until enough nodes have connected.
+    asks : bool, default True
+        Whether nodes can be asked for their partition id (an unmodified client has no answer).
+
+    Attributes
+    ----------
+    ordered : list of Node
+        Who was connected when it was last looked, sorted by partition id.
+    informed : set of int
+        Node ids of those that have the plan.
+    """
+
+    def __init__(self, seed: int, timeout: float, *, asks: bool = True) -> None:
+        self.seed, self.timeout, self.asks = seed, timeout, asks
+        self.ordered: list[Node] = []
+        self.informed: set[int] = set()
+        self._known: dict[int, Node] = {}
+
+    def sample(
+        self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int, needed: int
+    ) -> list[Node]:
+        """Draw nodes from (seed, round), sorted by partition id; wait until there are enough of them.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        server_round, purpose : int
+            What the draw depends on, beside the seed.
+        fraction : float
+            Share of the connected nodes.
+        minimum : int
+            Draw at least this many.
+        needed : int
+            Wait until this many are connected.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are too few nodes after the timeout.
+        """
+        deadline = time.monotonic() + self.timeout
+        while True:
+            available = list(grid.get_node_ids())
+            # 1e-9: 0.29 of 100 nodes is 29, not 28.
+            size = max(int(fraction * len(available) + 1e-9), minimum)
+            enough = max(size, needed)
+            if len(available) >= enough:
+                break
+            if time.monotonic() > deadline:
+                raise ConfigurationError(
+                    f"only {len(available)} nodes connected within node_timeout={self.timeout} seconds, "
+                    f"{enough} are needed; start more SuperNodes, or lower min_available_nodes and min_train_nodes"
+                )
+            log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), enough)
+            time.sleep(1)
+        self.meet(grid, available)
+        if size == len(self.ordered):
+            return self.ordered
+        chosen = random_generator(self.seed, server_round, 0, purpose).choice(len(self.ordered), size, replace=False)
+        return [self.ordered[i] for i in np.sort(chosen)]
+
+    def chosen(self, choose: ChooseNodes, server_round: int) -> list[Node]:
+        """Return the nodes that the user prescribes for a round, sorted by partition id.
+
+        Raises
+        ------
+        ConfigurationError
+            If it names a node that is not connected, or one twice.
+        """
+        found = list(choose(server_round, tuple(self.ordered)))
+        strangers = [node for node in found if node not in self.ordered]
+        if strangers or len(set(found)) < len(found):
+            what = f"{strangers[0]!r}, which is not one of the connected nodes" if strangers else "a node twice"
+            raise ConfigurationError(
+                f"choose_nodes returned {what} in round {server_round}; return some of the nodes that it is given"
+            )
+        return sorted(found, key=lambda node: node.order)
+
+    def meet(self, grid: Grid, available: Sequence[int]) -> None:
+        """Learn the partition ids of new nodes: from the grid if it knows them, or else by asking the nodes."""
+        present = set(available)
+        if self._known.keys() == present:
+            return
+        self._known = {i: node for i, node in self._known.items() if i in present}
+        new = [i for i in available if i not in self._known]
+        partitions = self._partitions(grid, new) if new else {}
+        for node_id in new:
+            self._known[node_id] = Node(node_id, partitions.get(node_id))
+        self.ordered = sorted(self._known.values(), key=lambda node: node.order)
+        known = [node.partition_id for node in self._known.values() if node.partition_id is not None]
+        if new and (len(known) < len(self._known) or len(set(known)) < len(known)):
+            log(
+                WARNING,
+                "%s of %s nodes have no partition id of their own: another run with the same seed may differ",
+                len(self._known) - len(set(known)),
+                len(self._known),
+            )
+
+    def _partitions(self, grid: Grid, node_ids: Sequence[int]) -> dict[int, int]:
+        known: Mapping[int, int] | None = getattr(grid, "partition_ids", None)
+        if known is not None:
+            return {i: known[i] for i in node_ids if i in known}
+        if not self.asks:
+            return {}
+        questions = records.messages(grid, ((i, RecordDict()) for i in node_ids), records.HANDSHAKE, "0")
+        answers = grid.send_and_receive(questions, timeout=_HANDSHAKE_TIMEOUT)
+        found = {a.metadata.src_node_id: records.partition_of(a.content) for a in answers if a.has_content()}
+        return {node_id: partition for node_id, partition in found.items() if partition is not None}

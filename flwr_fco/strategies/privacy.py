@@ -1,0 +1,23 @@
+"""What of Flower's differential privacy cannot act on increments of a dual, and is refused."""
+
+from __future__ import annotations
+
+from flwr_fco.errors import ConfigurationError
+
+__all__ = ["refuse_privacy_wrappers"]
+
+
+def refuse_privacy_wrappers(caller: str) -> None:
+    """Refuse Flower's differential-privacy wrappers, which call a strategy's hooks from their own modules.
+
+    Flower gives a wrapped strategy no sign of its wrapper: neither an argument nor an attribute, and ``start``, which
+    the wrapper replaces, is not called. The module of the caller is all there is to tell them apart from a user's own
+    loop over the hooks, and without a refusal the model would silently be wrong.
+    """
+    if caller.startswith("flwr.serverapp.strategy.dp_"):
+        raise ConfigurationError(
+            "Flower's differential-privacy wrappers clip (reply - what was sent) and add noise to the aggregated "
+            "model. The clients of this strategy reply with increments of a dual vector, and the server keeps the "
+            "dual, not the model: the clipping would be meaningless and the noise would be forgotten. "
+            "Run the strategy without the wrapper; noise must act on the increments before the server's update."
+        )

@@ -1,0 +1,70 @@
+"""What `import flwr_fco` offers: everything to start with, and nothing is imported before it is used."""
+
+import ast
+import inspect
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import flwr_fco
+from flwr_fco import mirror_maps, objectives, regularizers, strategies
+from flwr_fco.strategies import STRATEGIES
+
+ROOT = Path(__file__).parents[1]
+
+
+def classes(module, base=object):
+    found = {name: getattr(module, name) for name in module.__all__}
+    return {name for name, value in found.items() if inspect.isclass(value) and issubclass(value, base)}
+
+
+def expected():
+    return (
+        set(STRATEGIES)
+        | classes(regularizers)
+        | classes(mirror_maps, mirror_maps.MirrorMap)
+        | classes(objectives, objectives.Objective)
+        | {"CompositeStrategy", "client_app", "simulate"}
+    )
+
+
+def test_everything_to_start_with_is_exported_and_is_the_thing_itself():
+    assert set(flwr_fco.__all__) == expected()
+    for module in (strategies, regularizers, mirror_maps, objectives):
+        for name in expected() & set(module.__all__):
+            assert getattr(flwr_fco, name) is getattr(module, name)
+    assert set(flwr_fco.__all__) <= set(dir(flwr_fco))
+
+
+def test_type_checkers_see_what_is_exported():
+    tree = ast.parse(Path(flwr_fco.__file__).read_text(encoding="utf-8"))
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    assert sorted(alias.name for node in block.body for alias in node.names) == sorted(flwr_fco.__all__)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="FedProx"):
+        flwr_fco.FedProx  # noqa: B018
+    with pytest.raises(ImportError):
+        from flwr_fco import FedProx  # noqa: F401
+
+
+def loaded_after(code):
+    names = "('flwr', 'numba', 'numpy', 'scipy', 'sklearn')"
+    program = f"import sys; {code}; print([name for name in {names} if name in sys.modules])"
+    return ast.literal_eval(
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    )
+
+
+def test_importing_the_package_imports_nothing_heavy():
+    assert loaded_after("import flwr_fco, flwr_fco.experiments; dir(flwr_fco)") == []
+    assert {"flwr", "numba"} <= set(loaded_after("from flwr_fco import FedDualAvg"))
+
+
+def test_the_version_is_that_of_pyproject():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert flwr_fco.__version__ in (project["version"], "0+unknown")

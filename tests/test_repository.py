@@ -1,0 +1,151 @@
+"""The files that say how to work on the repository name things that exist."""
+
+import os
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with ray: pip install 'flwr-fco[dev]'")
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+CI = ROOT / ".ci" / "run"
+WORKFLOW = ROOT / ".github" / "workflows" / "ci.yml"
+#: Tools that a hook calls; each is a development dependency of the same name.
+TOOLS = {"ruff", "mypy"}
+
+
+def read(path):
+    return path.read_text(encoding="utf-8")
+
+
+def targets():
+    """Return the Makefile's targets."""
+    return set(re.findall(r"^([a-z][a-z-]*):", read(ROOT / "Makefile"), flags=re.MULTILINE))
+
+
+def named_targets(text):
+    """Return what follows `make` in code: in backticks, in blocks, in a script."""
+    code = re.findall(r"`(make [^`]+)`", text) + re.findall(r"^\s*(make .+)$", text, flags=re.MULTILINE)
+    words = [word for line in code for word in line.split("#")[0].split()[1:]]
+    return {word for word in words if re.fullmatch(r"[a-z][a-z-]*", word)}
+
+
+def test_the_makefile_declares_and_explains_every_target():
+    makefile = read(ROOT / "Makefile")
+    phony = set(re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[1].split())
+    explained = set(re.findall(r"^([a-z][a-z-]*):.*## ", makefile, flags=re.MULTILINE))
+    assert targets() == phony == explained
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", ".ci/run"])
+def test_every_make_target_that_is_named_exists(page):
+    named = named_targets(read(ROOT / page))
+    assert named
+    assert named <= targets()
+
+
+def test_targets_are_found_where_people_write_them():
+    """The test above would pass if it found nothing in code."""
+    text = "We make it so: `make test`, `make bench BENCH=`\n```shell\nmake run     # make haste\n```\n"
+    text += "    make check test-lowest\n"
+    assert named_targets(text) == {"test", "bench", "run", "check", "test-lowest"}
+
+
+def test_every_path_that_contributing_names_exists():
+    page = read(ROOT / "CONTRIBUTING.md")
+    paths = re.findall(
+        r"(?<![\w./-])((?:flwr_fco|tests|docs|\.ci)/[\w./-]*|[\w.-]+\.(?:md|yaml|toml|cff))(?![\w/])", page
+    )
+    assert len(paths) > 10
+    for path in paths:
+        assert (ROOT / path.rstrip(".")).exists(), path
+
+
+def test_every_check_that_contributing_names_exists():
+    from flwr_fco import testing
+
+    named = set(re.findall(r"`(?:flwr_fco\.testing\.)?(check_\w+)`", read(ROOT / "CONTRIBUTING.md")))
+    assert named == {name for name in testing.__all__ if name.startswith("check_")} - {"check_pair"}
+
+
+def test_the_citation_is_of_this_package():
+    citation = yaml.safe_load(read(ROOT / "CITATION.cff"))
+    assert {"cff-version", "message", "title", "authors"} <= citation.keys()
+    assert citation["cff-version"] == "1.2.0"
+    assert citation["title"] == PROJECT["name"]
+    assert citation["version"] == PROJECT["version"]
+    assert citation["license"] == PROJECT["license"]
+    assert citation["authors"] == PROJECT["authors"]
+    for reference in citation["references"]:
+        # What the format asks for of every reference.
+        assert {"type", "title", "authors"} <= reference.keys()
+        assert all("family-names" in author for author in reference["authors"])
+    # The papers that the README says the algorithms are from.
+    readme = read(ROOT / "README.md")
+    for reference in citation["references"]:
+        assert reference["authors"][0]["family-names"] in readme, reference["title"]
+
+
+def test_hooks_call_the_projects_own_tools():
+    repositories = yaml.safe_load(read(ROOT / ".pre-commit-config.yaml"))["repos"]
+    assert all(repository["repo"] == "local" for repository in repositories)
+    hooks = [hook for repository in repositories for hook in repository["hooks"]]
+    installed = [re.match(r"[\w-]+", line)[0] for line in PROJECT["optional-dependencies"]["dev"]]
+    venv = re.search(r"^VENV := (\S+)$", read(ROOT / "Makefile"), flags=re.MULTILINE)[1]
+    commands = [hook["entry"].split()[0] for hook in hooks if hook["language"] == "system"]
+    assert {command.removeprefix(f"{venv}/bin/") for command in commands} == TOOLS
+    assert set(installed) >= TOOLS
+
+
+def hook_finds(name, text):
+    """Whether a `pygrep` hook finds its pattern: line by line, or in the whole file with --multiline."""
+    (hook,) = (
+        hook
+        for repo in yaml.safe_load(read(ROOT / ".pre-commit-config.yaml"))["repos"]
+        for hook in repo["hooks"]
+        if hook["id"] == name
+    )
+    assert hook["language"] == "pygrep"
+    pattern = hook["entry"].encode()
+    if "--multiline" in hook.get("args", []):
+        return re.search(pattern, text, re.MULTILINE | re.DOTALL) is not None
+    return any(re.search(pattern, line.rstrip(b"\r\n")) for line in text.splitlines(keepends=True))
+
+
+@pytest.mark.parametrize(
+    ("name", "good", "bad"),
+    [
+        ("trailing-whitespace", b"a\n\nb\n", [b"a \nb\n", b"a\nb\t\n", b"a\n  \nb\n"]),
+        ("end-of-file", b"a\n\nb\n", [b"a\nb", b"a\nb\n\n", b"a\n\n\n"]),
+    ],
+)
+def test_hooks_for_text_find_what_they_are_for(name, good, bad):
+    assert not hook_finds(name, good)
+    assert all(hook_finds(name, text) for text in bad)
+
+
+def test_the_repository_itself_passes_the_hooks_for_text():
+    pages = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.cff"), *(ROOT / "docs").glob("*.md")]
+    for path in [*pages, WORKFLOW, *(ROOT / "flwr_fco").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
+        for name in ("trailing-whitespace", "end-of-file"):
+            text = path.read_bytes()
+            assert not text or not hook_finds(name, text), f"{path.relative_to(ROOT)}: {name}"
+
+
+def test_hosted_ci_runs_our_script_on_every_supported_python():
+    workflow = yaml.safe_load(read(WORKFLOW))
+    # YAML 1.1 reads the key `on` as true.
+    assert {"push", "pull_request"} <= workflow[True].keys()
+    (job,) = workflow["jobs"].values()
+    supported = {text.rpartition(" ")[2] for text in PROJECT["classifiers"] if re.search(r"Python :: 3\.\d+$", text)}
+    assert set(job["strategy"]["matrix"]["python"]) == supported == {"3.11", "3.12", "3.13"}
+    setup = next(step["with"] for step in job["steps"] if step.get("uses", "").startswith("actions/setup-python"))
+    assert setup["cache"] == "pip"
+    assert (ROOT / setup["cache-dependency-path"]).is_file()
+    (command,) = (step["run"] for step in job["steps"] if "run" in step)
+    assert command.split()[-1] == ".ci/run"
+    assert CI.is_file()
+    assert os.access(CI, os.X_OK) or command.startswith("bash ")
