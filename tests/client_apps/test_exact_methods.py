@@ -489,3 +489,86 @@ def test_dual_fl_solves_support_vector_machines_which_are_not_smooth():
     assert errors[-20:].max() < 0.02 * errors[0]
     assert np.abs(clients.memory("control")).max() < 1e-12
     assert max(uplink.metrics["gap"] for uplink in clients.uplinks) <= works(199).tolerance
+
+
+# --- the boxes of the papers, step by step ----------------------------------------------------------------------
+
+
+def test_scaffnew_takes_the_steps_of_its_box_with_the_same_coin():
+    objectives, gamma, p, rounds = quadratics(), 0.7 / TOP, 0.3, 12
+    path = play_scaffnew(objectives, rounds, gamma, p, coin=np.random.default_rng(5))[1]
+    x, h = np.zeros((5, D)), np.zeros((5, D))
+    coin = np.random.default_rng(5)
+    for point in path[1:]:
+        for toss in reversed(range(coin.geometric(p))):
+            ahead = np.array([a - gamma * (f.gradient(a) - b) for f, a, b in zip(objectives, x, h, strict=True)])
+            x = np.tile(ahead.mean(axis=0), (5, 1)) if toss == 0 else ahead
+            h = h + (p / gamma * (x - ahead) if toss == 0 else 0.0)
+        np.testing.assert_allclose(point, x[0], atol=1e-12)
+
+
+def test_apda_inexact_takes_the_steps_of_its_box():
+    objectives, eta_x, beta, rounds = quadratics(), 0.25, 0.1, 15
+    eta_y = 1 / (32 * eta_x)
+    theta = max(2 / (2 + MU * eta_x), 1 - beta * eta_y)
+    x, before, y, gradients = np.zeros((5, D)), np.zeros((5, D)), np.zeros((5, D)), np.zeros((5, D))
+    gradients = np.array([f.gradient(np.zeros(D)) for f in objectives])
+    for _ in range(rounds):
+        extrapolated = x + theta * (x - before)
+        v = y - eta_y * beta * (y + gradients) + eta_y * extrapolated
+        y = v - v.mean(axis=0)
+        before = x
+        # The exact proximal point, so x+ is x_hat.
+        x = np.array(
+            [
+                np.linalg.solve(f.matrix + np.eye(D) / eta_x, f.vector + (a - eta_x * b) / eta_x)
+                for f, a, b in zip(objectives, x, y, strict=True)
+            ]
+        )
+        gradients = np.array([f.gradient(a) for f, a in zip(objectives, x, strict=True)])
+    # The first message only says where the duals start.
+    clients, state = play_apda(objectives, rounds + 1, eta_x, beta)
+    np.testing.assert_allclose([memory["local"] for memory in clients.memories], x, atol=1e-11)
+    np.testing.assert_allclose(state.primal, x.mean(axis=0), atol=1e-11)
+
+
+def test_five_gcs_takes_the_steps_of_its_box():
+    objectives, gamma, rounds = quadratics(), 0.5, 10
+    count = len(objectives)
+    tau = 1 / (2 * gamma * count)
+    x, u = np.zeros(D), np.zeros((count, D))
+    for _ in range(rounds):
+        hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
+        # argmin 1/M (f - mu/2 |.|^2) + tau/2 |y - (hat + u/tau)|^2
+        y = [
+            np.linalg.solve((f.matrix - MU * np.eye(D)) / count + tau * np.eye(D), f.vector / count + tau * hat + v)
+            for f, v in zip(objectives, u, strict=True)
+        ]
+        following = u + tau * (hat - np.array(y))
+        x = hat - gamma * (following.sum(axis=0) - u.sum(axis=0))
+        u = following
+    hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * MU)
+    clients, state = play_five_gcs(objectives, rounds, gamma)
+    np.testing.assert_allclose(state.primal, hat, atol=1e-11)
+    np.testing.assert_allclose([memory["dual"] / count for memory in clients.memories], u, atol=1e-11)
+
+
+def test_fed_cm_and_fed_sam_take_the_steps_of_their_boxes():
+    objectives, rate, steps, alpha, radius = quadratics(), 0.02, 3, 0.3, 0.1
+    x, direction, sharp = np.zeros(D), np.zeros(D), np.zeros(D)
+    for _ in range(4):
+        ends, sharp_ends = [], []
+        for f in objectives:
+            a, b = x.copy(), sharp.copy()
+            for _ in range(steps):
+                a = a - rate * (alpha * f.gradient(a) + (1 - alpha) * direction)
+                g = f.gradient(b)
+                b = b - rate * f.gradient(b + radius * g / np.linalg.norm(g))
+            ends.append(a)
+            sharp_ends.append(b)
+        direction = -(np.mean(ends, axis=0) - x) / (rate * steps)
+        x, sharp = np.mean(ends, axis=0), np.mean(sharp_ends, axis=0)
+    np.testing.assert_allclose(play_primal(client_momentum, objectives, 4, rate, steps, mix=alpha), x, atol=1e-13)
+    np.testing.assert_allclose(
+        play_primal(sharpness_aware, objectives, 4, rate, steps, radius=radius), sharp, atol=1e-13
+    )
