@@ -107,4 +107,4 @@ def five_gcs(
     penalty = tau - downlink.numbers["convexity"]
     found = solve(downlink, objective, shift=dual + tau * primal, penalty=penalty, start=start)
     increment = as_sent(tau * (primal - found.point), downlink.plan)
-    return answer(increment, found), {"dual": dual + increment, "local": found.point}
+    return answer(increment, found), {"dual": dual + increment, "local": primal - increment / tau}

@@ -35,7 +35,7 @@ def fed_pd(
     Uplink
         ``increment`` = the last x_0 minus `primal`.
     mapping
-        The next state.
+        The next state: a function of this one, the message and the increment if `repeats` is 1.
 
     References
     ----------
@@ -45,12 +45,19 @@ def fed_pd(
     dual = np.zeros_like(primal) if state is None else state["dual"]
     local = primal if state is None else state["local"]
     center = primal
-    for _ in range(int(downlink.numbers.get("repeats", 1.0))):
+    repeats = int(downlink.numbers.get("repeats", 1.0))
+    for _ in range(repeats):
+        before = dual
         found = solve(downlink, objective, shift=-dual, center=center, penalty=1.0 / step, start=local)
         local = found.point
         dual = dual + (local - center) / step
         center = local + step * dual
-    return answer(as_sent(center - primal, downlink.plan), found), {"dual": dual, "local": local}
+    increment = as_sent(center - primal, downlink.plan)
+    if repeats == 1:
+        # From what is sent, as the server's ledger derives it: x_0+ - x_0 = 2 (x - x_0) + eta lambda.
+        moved = 0.5 * (increment - step * before)
+        dual, local = before + moved / step, primal + moved
+    return answer(increment, found), {"dual": dual, "local": local}
 
 
 @local_solver("fed_dr")

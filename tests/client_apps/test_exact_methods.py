@@ -1,5 +1,7 @@
 """DualFL and its rivals without Flower: both halves of each method in a loop over clients."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from quadratics import Quadratic, optimum, quadratics
@@ -572,3 +574,40 @@ def test_fed_cm_and_fed_sam_take_the_steps_of_their_boxes():
     np.testing.assert_allclose(
         play_primal(sharpness_aware, objectives, 4, rate, steps, radius=radius), sharp, atol=1e-13
     )
+
+
+@pytest.mark.parametrize("solver", [dual_fl, fed_pd, fed_dr, fed_dyn, five_gcs, apda_inexact])
+def test_a_memory_is_a_function_of_the_messages_so_a_ledger_can_keep_it(solver):
+    objectives = quadratics(count=1)
+    numbers = {"duality": MU, "momentum": 0.3, "step": 0.4, "relaxation": 1.2, "penalty": 2.0, "dual_step": 1.0}
+    numbers |= {"convexity": MU, "primal_step": 0.25, "damping": 0.1, "extrapolation": 0.9}
+    work = Minimise("aogm", tolerance=1e-3)
+    clients = Clients(solver, objectives, work=work)
+    clients.plan = replace(clients.plan, wire_dtype="float32")
+    primal = np.linspace(-1, 1, D)
+    clients.ask({"primal": primal}, **numbers)
+    before = clients.memories[0]
+    clients.ask({"primal": 0.5 * primal, "dual-mean": 0.1 * primal}, **numbers)
+    memory, vectors = clients.memories[0], clients.uplinks[0].vectors
+    inc, point = vectors["increment"], 0.5 * primal
+    assert (inc == inc.astype(np.float32)).all()
+    if solver is dual_fl:
+        anchor = before["control"] + point - before["local"]
+        control = 1.3 * anchor - 0.3 * before["anchor"]
+        expected = {"control": control, "anchor": anchor, "local": point + inc}
+    elif solver is fed_pd:
+        moved = 0.5 * (inc - 0.4 * before["dual"])
+        expected = {"dual": before["dual"] + moved / 0.4, "local": point + moved}
+    elif solver is fed_dr:
+        center = before["center"] + 1.2 * (point - before["local"])
+        old = 2.0 * before["local"] - before["center"]
+        expected = {"center": center, "local": 0.5 * (old + inc + center)}
+    elif solver is fed_dyn:
+        expected = {"own": before["own"] - 2.0 * inc, "local": point + inc}
+    elif solver is five_gcs:
+        expected = {"dual": before["dual"] + inc, "local": point - inc / 1.0}
+    else:
+        expected = {"sent": before["sent"] + inc, "local": before["local"] + vectors["local-increment"]}
+    assert memory.keys() == expected.keys()
+    for name, vector in expected.items():
+        np.testing.assert_array_equal(memory[name], vector)
