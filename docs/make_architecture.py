@@ -66,7 +66,8 @@ def arrange(graph: networkx.DiGraph) -> tuple[dict[str, tuple[float, float]], li
     layers: list[list[str]] = [[part for part in depth if depth[part] == i] for i in range(max(depth.values()) + 1)]
     routes = []
     neighbours: dict[str, list[str]] = {part: [] for part in depth}
-    for part, other in graph.edges:
+    # Sorted: sets of names have another order in every process.
+    for part, other in sorted(graph.edges):
         lanes = [f"{part}>{other}:{i}" for i in range(depth[part] - 1, depth[other], -1)]
         for i, lane in zip(range(depth[part] - 1, depth[other], -1), lanes, strict=True):
             layers[i].append(lane)

@@ -142,9 +142,8 @@ class FastFedDA(WorkOptions, CompositeStrategy):
 
     Examples
     --------
-    >>> from flwr_fco.regularizers import L1
-    >>> FastFedDA(regularizer=L1(0.5), convexity=0.1, anchor_weight=550.0, local_steps=10)
-    FastFedDA(regularizer=L1(strength=0.5), local_steps=10, anchor_weight=550.0)
+    >>> str(FastFedDA(convexity=0.1, anchor_weight=550.0, local_steps=10).limit)
+    'shifted'
     """
 
     local_solver: ClassVar[str] = "fast_dual_averaging"

@@ -58,9 +58,8 @@ class FedMid(RateOptions, WorkOptions, CompositeStrategy):
 
     Examples
     --------
-    >>> from flwr_fco.regularizers import L1
-    >>> FedMid(regularizer=L1(0.01), server_prox=False)
-    FedMid(regularizer=L1(strength=0.01), server_prox=False)
+    >>> FedMid(0.5, server_prox=False)
+    FedMid(fraction_train=0.5, server_prox=False)
     """
 
     local_solver: ClassVar[str] = "mirror_descent"

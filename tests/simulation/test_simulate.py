@@ -1,6 +1,7 @@
 """The in-process grid and `simulate`."""
 
 import logging
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from problems import app_of, clients, flat, run, start_arrays
 from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
@@ -227,9 +229,25 @@ def test_a_float32_wire_is_half_the_traffic_and_close():
     assert full == 2 * half
 
 
+class WithBuffers(LeastSquares):
+    """Arrays that are not optimised: kept as the server sends them."""
+
+    kept = MappingProxyType({})
+
+    def buffers(self):
+        return self.kept
+
+    def load_buffers(self, buffers):
+        self.kept = dict(buffers)
+
+
+def clients_with_buffers():
+    return [WithBuffers(f.features, f.targets) for f in clients()]
+
+
 def test_buffers_pass_through():
     """A client that returns statistics and counters beside its increment: averaged, and the first reply's."""
-    objectives = clients()
+    objectives = clients_with_buffers()
     layout_arrays = dict(start_arrays().items())
     layout_arrays["norm.running_mean"] = Array(np.zeros(2))
     layout_arrays["norm.num_batches_tracked"] = Array(np.array(0))
@@ -256,7 +274,7 @@ def test_buffers_pass_through():
 
 def test_pass_through_arrays_are_those_of_the_replies_that_carry_them():
     """Weights are shared among the replies with the array, the others do not pull it to zero or to its old value."""
-    objectives = clients()
+    objectives = clients_with_buffers()
     sizes = [objective.num_examples for objective in objectives]
     carriers = {"norm.running_mean": (1, 3), "norm.num_batches_tracked": (2, 3)}
     means = [np.array([10.0 * m, -1.0]) for m in range(4)]

@@ -142,16 +142,16 @@ def check_sums(strategy, grid, number, metrics):
     weights = weights_of(strategy, grid)
     held, scale = [], 1e-300
     for (node_id, partition), _ in zip(sorted(grid.partition_ids.items(), key=lambda i: i[1]), weights, strict=True):
-        member = strategy._members.get((0, partition))
-        stamp = ClientStamp(strategy._epoch, -1 if member is None else member.accepted)
+        member = strategy.memories.members.get((0, partition))
+        stamp = ClientStamp(strategy.memories.epoch, -1 if member is None else member.accepted)
         try:
             state = records.read_state(grid.contexts[node_id], stamp, D)
         except records.StateMissingError:
-            state = {"own": np.zeros(D) if member.memory is None else member.memory}
+            state = strategy.memories.memory((0, partition))
         held.append(strategy.state.control - (0.0 if state is None else state["own"]))
         scale = max(scale, np.abs(held[-1]).max())
     assert np.abs(weights @ np.array(held)).max() <= 1e-10 * scale, f"round {number}"
-    if strategy.ledger:
+    if strategy.memories.ledger:
         for tracker, own in zip(strategy.trackers().values(), held, strict=True):
             np.testing.assert_allclose(tracker, own, rtol=1e-9, atol=1e-9 * scale)
 
@@ -264,7 +264,7 @@ def test_a_node_that_comes_later_and_one_that_comes_back_under_another_id(client
             grid.contexts[90], grid.partition_ids[90] = kept[8], VICTIM
 
     def check(strategy, grid, number, metrics):
-        if {m.node_id for m in strategy._ordered} == set(grid.contexts):
+        if {m.node_id for m in strategy.nodes.ordered} == set(grid.contexts):
             check_sums(strategy, grid, number, metrics)
 
     strategy = FedDAGT(client_state=client_state, client_lr=0.1, batch_size=None, local_steps=4)
@@ -295,7 +295,7 @@ def test_stages_survive_faults():
 
 def check_graph_sums(strategy, grid, number, metrics):
     trackers = strategy.state.trackers
-    here = [m for m in range(len(trackers)) if m not in strategy._gone]
+    here = [m for m in range(len(trackers)) if m not in strategy.graph.gone]
     assert np.abs(trackers[here].sum(axis=0)).max() <= 1e-10 * max(1e-300, np.abs(trackers).max()), f"round {number}"
 
 
@@ -322,7 +322,7 @@ def test_a_node_of_the_graph_that_leaves_for_good(graph, partition):
     strategy = DFedDAGT(mixing=graph, client_lr=0.05, batch_size=None, local_steps=4)
     w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=450, check=check_graph_sums, before=leave(partition))
     rest = [f for m, f in enumerate(objectives) if m != partition]
-    assert strategy._gone == {partition}
+    assert strategy.graph.gone == {partition}
     assert np.abs(w - optimum(rest, np.ones(4))).max() <= 1e-8
 
 

@@ -10,6 +10,7 @@ from flwr_fco.mirror_maps import PNorm
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CFedDA, FastFedDA, MCFedDA, ModelStage
+from flwr_fco.strategies.limits import Vanishing
 from flwr_fco.testing import check_strategy
 
 D = FEATURES + 1
@@ -181,7 +182,7 @@ def test_the_variants_without_a_shift_vanish(cls, fixed):
     def make(**options):
         options.setdefault("local_steps", 2)
         strategy = cls(**fixed, **options)
-        strategy.limit = "vanishing"
+        strategy.limit = Vanishing()
         return strategy
 
     check_strategy(make)

@@ -31,6 +31,7 @@ from flwr_fco.strategies import (
     Stage,
     theorem_stages,
 )
+from flwr_fco.work import FirstOrder
 
 D = FEATURES + 1
 EQUAL = (20, 20, 20, 20)
@@ -98,7 +99,7 @@ def test_the_graph_forms_are_the_matrices(make, tracking):
     z, c = plain(objectives, 30, mixing=graph.mixing, lr=0.02, server_lr=0.7, steps=4, p=3.0, tracking=tracking)
     strategy = (DFedDAGT if tracking else DFedDA)(mixing=graph, mirror_map=PNorm(3.0), **options(server_lr=0.7))
     run(strategy, objectives, 30)
-    assert relative(strategy.state.points, z) <= 1e-10
+    assert relative(strategy.state.dual, z) <= 1e-10
     if tracking:
         assert relative(strategy.state.trackers, c) <= 1e-10
     primals = np.array([grad_conjugate(row, 3.0) for row in z])
@@ -114,7 +115,7 @@ def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
         a, b = graph(mixing="complete", **more), central(**more)
         run(a, clients(EQUAL), 20)
         run(b, clients(EQUAL), 20)
-        assert relative(a.state.points, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
+        assert relative(a.state.dual, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
 
 
 def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
@@ -123,7 +124,7 @@ def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
     a, b = DFedDAGT(**more), FedDAGT(**more)
     run(a, clients(), 20)
     run(b, clients(), 20)
-    assert relative(a.state.points[2], b.state.dual) <= 1e-10
+    assert relative(a.state.dual[2], b.state.dual) <= 1e-10
     assert relative(np.array(list(b.trackers().values())), a.state.trackers) <= 1e-10
 
 
@@ -134,7 +135,7 @@ def test_fed_mid_on_the_complete_graph_is_fed_mid(normalize):
     a, b = DFedMid(**more), FedMid(**more)
     run(a, clients(), 20)
     run(b, clients(), 20)
-    assert relative(a.state.points, np.repeat(b.state.primal[None], 4, axis=0)) <= 1e-12
+    assert relative(a.state.primal, np.repeat(b.state.primal[None], 4, axis=0)) <= 1e-12
 
 
 def test_fed_mid_on_a_chain_is_the_printed_one():
@@ -210,7 +211,7 @@ def test_one_step_without_noise_is_distributed_dual_averaging():
         z = mixing @ (z - 0.02 * np.array([f.gradient(row) for f, row in zip(objectives, w, strict=True)]))
     strategy = DFedDA(mixing="ring", mirror_map=PNorm(3.0), **options(local_steps=1))
     run(strategy, objectives, 12)
-    assert relative(strategy.state.points, z) <= 1e-12
+    assert relative(strategy.state.dual, z) <= 1e-12
     central, dual = FedDAGT(mirror_map=PNorm(3.0), **options(local_steps=1)), np.zeros(D)
     run(central, objectives, 12)
     for _ in range(12):
@@ -396,7 +397,7 @@ def test_a_node_of_the_graph_is_sent_its_own_mixture_only():
     for m, message in enumerate(messages):
         arrays = message.content["arrays"]
         assert set(arrays) == {"dual", "tracker"}
-        assert np.array_equal(arrays["dual"].numpy(), before.points[m])
+        assert np.array_equal(arrays["dual"].numpy(), before.dual[m])
         assert np.array_equal(arrays["tracker"].numpy(), before.trackers[m])
 
 
@@ -443,7 +444,7 @@ def test_the_multistep_method_is_algorithm_3(window):
     result = run(strategy, objectives, 11)
     assert strategy.stage == 2
     assert strategy.plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
-    assert strategy.plan.local_steps == 4
+    assert strategy.plan.work == FirstOrder(steps=4, batch_size=strategy.batch_size)
     assert np.count_nonzero(v) == 3
     np.testing.assert_allclose(flat(result.arrays), v, rtol=1e-9, atol=1e-12)
     z, c = plain(
@@ -538,7 +539,7 @@ def test_the_restricted_average_is_of_the_points_in_which_rounds_began():
 def test_the_metrics_name_consensus_and_trackers():
     strategy = DFedDAGT(mixing="ring", **options())
     metrics = run(strategy, clients(EQUAL), 3).train_metrics_clientapp[3]
-    points, trackers = strategy.state.points, strategy.state.trackers
+    points, trackers = strategy.state.dual, strategy.state.trackers
     assert metrics["consensus-error"] == pytest.approx(np.sqrt(((points - points.mean(0)) ** 2).sum() / 4))
     assert metrics["tracker-norm"] == pytest.approx(np.sqrt((trackers**2).sum() / 4))
 
@@ -600,7 +601,7 @@ def test_a_ledger_that_does_not_fit_becomes_reset():
     small, big = FedDAGT(ledger_bytes=8 * D * 4 - 1, **options()), FedDAGT(ledger_bytes=8 * D * 4, **options())
     for strategy in (small, big):
         run(strategy, clients(EQUAL), 1)
-    assert (small.ledger, big.ledger) == (False, True)
+    assert (small.memories.ledger, big.memories.ledger) == (False, True)
     with pytest.raises(ConfigurationError, match="ledger"):
         small.trackers()
 
