@@ -106,7 +106,8 @@ def answer(increment: Vector, found: Minimum, **others: Any) -> Uplink:
         Further vectors.
     """
     metrics = {name: value for name, value in found.metrics.items() if np.isfinite(value)}
-    return Uplink({"increment": increment, **others}, None, found.iterations, metrics=metrics)
+    # A warm start that is good enough takes no iteration; on the wire 0 steps would be a client that has done nothing.
+    return Uplink({"increment": increment, **others}, None, max(found.iterations, 1), metrics=metrics)
 
 
 def as_sent(vector: Vector, plan: Plan) -> Vector:

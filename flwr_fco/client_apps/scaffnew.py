@@ -23,12 +23,11 @@ def scaffnew(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` and the number ``probability`` (p); its job says how many steps the server's coin has
-        given.
+        With the vector ``primal`` and the numbers ``probability`` (p) and ``last-rate`` (the client_lr of the last
+        round that counted); its job says how many steps the server's coin has given.
     objective : Objective
     state : mapping or None
-        ``shift`` (h_i), ``local`` (the last point before averaging) and ``rate`` (the client_lr of that round); None is
-        a shift of 0.
+        ``shift`` (h_i) and ``local`` (the last point before averaging); None is a shift of 0.
     rng : numpy.random.Generator
 
     Returns
@@ -46,7 +45,7 @@ def scaffnew(
     if state is None:
         shift = np.zeros_like(primal)
     else:
-        gain = downlink.numbers["probability"] / float(state["rate"][0])
+        gain = downlink.numbers["probability"] / downlink.numbers["last-rate"]
         shift = state["shift"] + gain * (primal - state["local"])
     point = primal.copy()
     steps = 0
@@ -56,5 +55,5 @@ def scaffnew(
         point -= client_lr * gradient
         steps += 1
     increment = as_sent(point - primal, downlink.plan)
-    memory = {"shift": shift, "local": primal + increment, "rate": np.array([client_lr])}
+    memory = {"shift": shift, "local": primal + increment}
     return Uplink({"increment": increment}, client_lr * steps, steps), memory

@@ -62,6 +62,8 @@ class Round:
         What all nodes are told, if it is the same for all, and the state that it was made from.
     restoring : set of int
         Ids of nodes that have lost what they knew.
+    answered : set of int
+        Ids of nodes whose reply was good.
     """
 
     number: int
@@ -72,6 +74,7 @@ class Round:
     bytes_down: int = 0
     shared: tuple[Any, Downlink] | None = None
     restoring: set[int] = field(default_factory=set)
+    answered: set[int] = field(default_factory=set)
 
     def node_of(self, reply: Message) -> Node | None:
         """Return who a reply is from; the SuperLink answers for dead nodes under its own id."""
@@ -119,6 +122,7 @@ class Round:
             except ProtocolError as error:
                 failures += 1
                 log(WARNING, "%s: left out the reply of %s: %s", caller, who, error)
+        self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
         return sorted(good.values(), key=lambda reply: reply.node.order)
 

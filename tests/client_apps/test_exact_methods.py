@@ -108,7 +108,7 @@ def play_scaffnew(objectives, rounds, gamma, p, weights=None, coin=None):
     path = [primal]
     for _ in range(rounds):
         work = FirstOrder(steps=steps_until_heads(p, coin), batch_size=None)
-        primal = primal + clients.ask({"primal": primal}, client_lr=gamma, work=work, probability=p)
+        primal = primal + clients.ask({"primal": primal}, client_lr=gamma, work=work, probability=p, last_rate=gamma)
         path.append(primal)
     return clients, path
 
@@ -116,7 +116,7 @@ def play_scaffnew(objectives, rounds, gamma, p, weights=None, coin=None):
 def play_apda(objectives, rounds, eta_x=0.25, beta_y=0.1, weights=None):
     eta_y = 1 / (32 * eta_x)
     theta = apda_rule.extrapolation(eta_x, eta_y, beta_y, MU)
-    clients, state = Clients(apda_inexact, objectives, weights), apda_rule.APDAInexactState(np.zeros(D))
+    clients, state = Clients(apda_inexact, objectives, weights), apda_rule.APDAInexactState(np.zeros(D), np.zeros(D))
     for n in range(rounds):
         vectors = {"primal": state.primal} if n == 0 else {"dual-mean": state.dual_mean}
         numbers = {"primal_step": eta_x, "dual_step": eta_y, "damping": beta_y, "extrapolation": theta}

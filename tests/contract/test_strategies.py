@@ -7,6 +7,7 @@ import pytest
 from flwr_fco import strategies
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
+from flwr_fco.strategies.limits import Biased
 from flwr_fco.testing import check_strategy
 
 CONCRETE = [
@@ -27,7 +28,7 @@ def test_contract(strategy):
 
 def test_fed_mid_without_the_double_count():
     class Once(FedMid):
-        limit = "biased"
+        limit = Biased()
 
         def __init__(self, **options):
             super().__init__(client_prox=False, **options)
