@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all reproduce reproduce-quick test-lowest check bench pictures clean
+.PHONY: help install run test test-all test-torch reproduce reproduce-quick test-lowest check bench pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,16 @@ test: $(INSTALLED) ## Run the tests, without those marked slow
 
 test-all: $(INSTALLED) ## Run all tests
 	$(BIN)/python -m pytest -q
+
+# Which PyTorch, and for pip where it is: on Linux the package index has it with CUDA, several GB; a build for CPUs
+# (750 MB installed) is at PyTorch's own index.
+TORCH ?= torch==2.13.0
+$(VENV)/.torch: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	@touch $@
+
+test-torch: $(VENV)/.torch ## Install PyTorch too (TORCH= says which) and run the tests that need it
+	$(BIN)/python -m pytest -q tests/torch flwr_fco/torch
 
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml

@@ -1,9 +1,10 @@
-"""Write the generated table of docs/strategies.md: which strategy takes which mirror map and which psi.
+"""Write the generated tables of strategies: what each says of itself, and which mirror map and psi it takes.
 
-    python docs/make_strategy_table.py            # rewrite docs/strategies.md between its markers
-    python docs/make_strategy_table.py --check    # exit with 1 if the committed table is not the generated one
+    python docs/make_strategy_table.py            # rewrite README.md and docs/strategies.md between their markers
+    python docs/make_strategy_table.py --check    # exit with 1 if a committed table is not the generated one
 
-Every cell is tried: the strategy is built and prepared with each psi of docs/geometries.md.
+What a strategy says of itself are attributes of its class (`source`, `sends`, `remembers`, `traffic`, `limit`). Every
+cell of the other table is tried: the strategy is built and prepared with each psi of docs/geometries.md.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ from make_tables import MIRROR_MAPS, HalfSquare
 from make_tables import REGULARIZERS as _LOCAL
 
 PAGE = Path(__file__).parent / "strategies.md"
+README = Path(__file__).parents[1] / "README.md"
+OWN_BEGIN = "<!-- strategies: begin (python docs/make_strategy_table.py) -->"
+OWN_END = "<!-- strategies: end -->"
 BEGIN = "<!-- table: begin (python docs/make_strategy_table.py) -->"
 END = "<!-- table: end -->"
 
@@ -77,15 +81,35 @@ def table() -> str:
     return "\n".join([*lines, "", *sets])
 
 
-def rendered() -> str:
-    """Return the page with the generated table in place of the one it has."""
-    before, rest = PAGE.read_text(encoding="utf-8").split(BEGIN)
-    _, after = rest.split(END)
-    return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
+def own_table(*, traffic: bool) -> str:
+    """Return what the strategies say of themselves, in the order of their modules' sources."""
+    extra = ["vectors down / up a round"] if traffic else []
+    head = ["strategy", "from", "a client sends", *extra, "a client remembers", "what it converges to"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
+    for name, cls in sorted(STRATEGIES.items(), key=lambda item: (item[1].source, item[0])):
+        cells = [f"`{name}`", cls.source, cls.sends, *([cls.traffic] if traffic else []), cls.remembers, cls.limit.text]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def replaced(page: str, begin: str, end: str, table: str) -> str:
+    """Return a page with another table between its markers."""
+    before, rest = page.split(begin)
+    _, after = rest.split(end)
+    return f"{before}{begin}\n\n{table}\n\n{end}{after}"
+
+
+def rendered(path: Path = PAGE) -> str:
+    """Return a page with the generated tables in place of those it has."""
+    page = path.read_text(encoding="utf-8")
+    page = replaced(page, OWN_BEGIN, OWN_END, own_table(traffic=path == PAGE))
+    return replaced(page, BEGIN, END, table()) if path == PAGE else page
 
 
 if __name__ == "__main__":
-    text = rendered()
-    if "--check" in sys.argv[1:]:
-        sys.exit(0 if text == PAGE.read_text(encoding="utf-8") else "docs/strategies.md is out of date")
-    PAGE.write_text(text, encoding="utf-8")
+    for path in (PAGE, README):
+        text = rendered(path)
+        if "--check" not in sys.argv[1:]:
+            path.write_text(text, encoding="utf-8")
+        elif text != path.read_text(encoding="utf-8"):
+            sys.exit(f"{path.name} is out of date")

@@ -23,7 +23,19 @@ if TYPE_CHECKING:
         SimplexEntropy,
         TermwiseMap,
     )
-    from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+    from flwr_fco.objectives import (
+        BilinearSaddle,
+        FunctionSaddle,
+        LeastSquares,
+        Logistic,
+        MatrixGame,
+        MultinomialLogistic,
+        Objective,
+        QuadraticSaddle,
+        SaddleObjective,
+        TraceRegression,
+        UniversalAdversarialLogistic,
+    )
     from flwr_fco.regularizers import (
         L1,
         L2,
@@ -61,9 +73,12 @@ if TYPE_CHECKING:
         DFedDA,
         DFedDAGT,
         DFedMid,
+        DistributedPGDA,
         DReFedDAGT,
         DScaffold,
+        ExtraStepLocalSGD,
         FastFedDA,
+        FedAvgS,
         FedAvgSubgradient,
         FedDA,
         FedDAGT,
@@ -71,10 +86,13 @@ if TYPE_CHECKING:
         FedDualAvgOSP,
         FedMid,
         FedMidOSP,
+        FedMiP,
+        FeDualEx,
         MCFedDA,
         MultistepReFedDAGT,
         ReFedDAGT,
         Scaffold,
+        ScaffoldS,
     )
 
 __version__: str
@@ -84,6 +102,7 @@ __all__ = [
     "L2",
     "Adapter",
     "AffineSubspace",
+    "BilinearSaddle",
     "BoundRegularizer",
     "Box",
     "CFedDA",
@@ -94,17 +113,23 @@ __all__ = [
     "DReFedDAGT",
     "DScaffold",
     "DiagonalMetric",
+    "DistributedPGDA",
     "ElasticNet",
     "Euclidean",
+    "ExtraStepLocalSGD",
     "FastFedDA",
+    "FeDualEx",
+    "FedAvgS",
     "FedAvgSubgradient",
     "FedDA",
     "FedDAGT",
     "FedDualAvg",
     "FedDualAvgOSP",
+    "FedMiP",
     "FedMid",
     "FedMidOSP",
     "FlatRegularizer",
+    "FunctionSaddle",
     "FusedLasso",
     "GroupLasso",
     "HardSparsity",
@@ -116,6 +141,7 @@ __all__ = [
     "LeastSquares",
     "Logistic",
     "MCFedDA",
+    "MatrixGame",
     "MirrorMap",
     "MultinomialLogistic",
     "MultistepReFedDAGT",
@@ -128,9 +154,12 @@ __all__ = [
     "PerParameter",
     "Product",
     "Proximable",
+    "QuadraticSaddle",
     "ReFedDAGT",
     "Regularizer",
+    "SaddleObjective",
     "Scaffold",
+    "ScaffoldS",
     "SeparableTerms",
     "Simplex",
     "SimplexEntropy",
@@ -139,6 +168,7 @@ __all__ = [
     "TermwiseMap",
     "TotalVariation",
     "TraceRegression",
+    "UniversalAdversarialLogistic",
     "Zero",
     "client_app",
     "simulate",
@@ -147,7 +177,10 @@ __all__ = [
 _EXPORTS = {
     "client_apps": "client_app",
     "mirror_maps": "DiagonalMetric Euclidean MirrorMap OrthantEntropy PNorm Product SimplexEntropy TermwiseMap",
-    "objectives": "LeastSquares Logistic MultinomialLogistic Objective TraceRegression",
+    "objectives": (
+        "BilinearSaddle FunctionSaddle LeastSquares Logistic MatrixGame MultinomialLogistic Objective QuadraticSaddle "
+        "SaddleObjective TraceRegression UniversalAdversarialLogistic"
+    ),
     "regularizers": (
         "L1 L2 Adapter AffineSubspace BoundRegularizer Box ElasticNet FlatRegularizer FusedLasso GroupLasso "
         "HardSparsity L1Ball L2Ball L2Squared LInfinity LInfinityBall NonNegative Nuclear NuclearBall PerParameter "
@@ -155,8 +188,9 @@ _EXPORTS = {
     ),
     "simulation": "simulate",
     "strategies": (
-        "CFedDA CompositeStrategy DFedDA DFedDAGT DFedMid DReFedDAGT DScaffold FastFedDA FedAvgSubgradient FedDA "
-        "FedDAGT FedDualAvg FedDualAvgOSP FedMid FedMidOSP MCFedDA MultistepReFedDAGT ReFedDAGT Scaffold"
+        "CFedDA CompositeStrategy DFedDA DFedDAGT DFedMid DReFedDAGT DScaffold DistributedPGDA "
+        "ExtraStepLocalSGD FastFedDA FeDualEx FedAvgS FedAvgSubgradient FedDA FedDAGT FedDualAvg "
+        "FedDualAvgOSP FedMiP FedMid FedMidOSP MCFedDA MultistepReFedDAGT ReFedDAGT Scaffold ScaffoldS"
     ),
 }
 _HOMES = {name: part for part, names in _EXPORTS.items() for name in names.split()}

@@ -37,6 +37,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from functools import lru_cache
 from io import BytesIO
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -95,6 +96,7 @@ _STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
 #: ArrayRecords of a message that are not its vectors.
 _OWN_ARRAYS = (_FCO_PLAN, _RESTORED)
 _PARTITION = "partition-id"
+_NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
 #: Metrics that are not the client's to choose.
 _OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING, _STATE_MISSING})
 
@@ -549,11 +551,12 @@ def uplink_records(uplink: Uplink, *, num_examples: int, wire_dtype: str, reques
         name: _to_array(vector if wire_dtype == "float64" else vector.astype(wire_dtype))
         for name, vector in uplink.vectors.items()
     }
-    arrays.update({_PASS + name: _to_array(array) for name, array in uplink.pass_through.items()})
+    if uplink.pass_through:
+        arrays.update({_PASS + name: _to_array(array) for name, array in uplink.pass_through.items()})
     metrics: dict[str, int | float] = {"num-examples": int(num_examples), "local-steps": int(uplink.steps)}
     if uplink.elapsed is not None:
         metrics["elapsed"] = float(uplink.elapsed)
-    for name, value in uplink.metrics.items():
+    for name, value in uplink.metrics.items() if uplink.metrics else ():
         if name in _OWN_METRICS:
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
         metrics[name] = float(value)
@@ -695,7 +698,9 @@ def read_uplink(
         int(_positive(metrics, "local-steps")),
         examples=examples,
         metrics=reported,
-        pass_through={e.name: _read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays},
+        pass_through={e.name: _read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
+        if through
+        else _NOTHING,
     )
 
 

@@ -1,4 +1,4 @@
-"""What a client does in a round: so many stochastic gradient steps, or one minimisation to a tolerance."""
+"""What a client does in a round: a number of stochastic gradient steps, or one minimisation to a tolerance."""
 
 from __future__ import annotations
 

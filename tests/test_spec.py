@@ -12,6 +12,7 @@ from flwr_fco.parameters import Layout
 from flwr_fco.protocol import Plan
 from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
 from flwr_fco.spec import Spec
+from flwr_fco.work import FirstOrder
 
 
 def test_nested_arrays_come_back():
@@ -71,9 +72,7 @@ def test_plan_round_trip():
         layout,
         L1(0.1, weights=np.arange(6.0).reshape(2, 3)),
         Euclidean(),
-        local_epochs=None,
-        local_steps=3,
-        batch_size=None,
+        work=FirstOrder(steps=3, batch_size=None),
         seed=7,
         options={"client-prox": True},
     )
@@ -85,6 +84,6 @@ def test_plan_round_trip():
 
 def test_a_plan_of_another_version_says_what_it_lacks():
     spec = Plan("x", Layout.from_arrays({"w": np.zeros(2)}), L1(0.1), Euclidean()).to_spec()
-    del spec.header["batch-size"]
-    with pytest.raises(SpecError, match=r"'batch-size'.*different versions"):
+    del spec.header["work"]
+    with pytest.raises(SpecError, match=r"'work'.*different versions"):
         Plan.from_spec(spec)

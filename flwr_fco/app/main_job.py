@@ -2,7 +2,7 @@
 
 Starts a SuperLink of its own, runs the root Flower App once for each strategy, prints a table and draws a picture.
 Everything it writes is below one directory (``.run`` in the clone). No process of it is left when it ends, also not
-after an error, Ctrl-C or a polite kill.
+after an error, Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def _support_f1(task: Task, w: Vector, reference: Vector) -> float:
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """Turn a polite kill into an exception, so that the SuperLink is ended on the way out."""
+    """Turn SIGTERM into an exception, so that the SuperLink is ended on the way out."""
     raise SystemExit(128 + number)
 
 

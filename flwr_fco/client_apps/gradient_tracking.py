@@ -50,7 +50,7 @@ def gradient_tracking(
     """
     plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
     start = vectors["dual"] if "dual" in vectors else (state or {})["dual"]
-    remembered = {"dual": start} if plan.options["remember"] else {}
+    remembered = {"dual": start} if plan.options.get("remember", False) else {}
     if "gradient" in numbers:
         uplink = _gradient(downlink, objective, start, rng)
         return uplink, {"own": uplink.vectors["increment"], **remembered}
@@ -65,7 +65,7 @@ def gradient_tracking(
     steps = _descend(downlink, objective, dual, control - own, rng)
     elapsed = downlink.client_lr * steps
     increment = _as_sent(dual - start, plan)
-    if plan.options["variate"] == "gradient":
+    if plan.options.get("variate", "average") == "gradient":
         point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
         change = _as_sent(objective.gradient(point) - own, plan)
         sent = {"increment": increment, "variate-increment": change}

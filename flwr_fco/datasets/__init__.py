@@ -2,13 +2,22 @@
 
 from flwr_fco.datasets.base import FederatedDataset, Samples
 from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, digits
+from flwr_fco.datasets.cifar import cifar10
 from flwr_fco.datasets.fmri import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
 from flwr_fco.datasets.graph import SparseGraphProblem, StreamingObjective, sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.datasets.mnist import PartitionedImages, femnist, mnist, read_idx
 from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
+from flwr_fco.datasets.saddle import (
+    AdversarialImages,
+    SyntheticSaddle,
+    low_rank_bilinear,
+    matrix_games,
+    sparse_bilinear,
+)
 from flwr_fco.datasets.synthetic import SyntheticRegression, Variant, lasso, low_rank
 
 __all__ = [
+    "AdversarialImages",
     "BrainScans",
     "FederatedDataset",
     "PartitionedClassification",
@@ -18,8 +27,10 @@ __all__ = [
     "StreamingObjective",
     "SyntheticBrain",
     "SyntheticRegression",
+    "SyntheticSaddle",
     "Variant",
     "breast_cancer",
+    "cifar10",
     "digits",
     "dirichlet_partition",
     "femnist",
@@ -28,9 +39,12 @@ __all__ = [
     "lasso",
     "load_haxby",
     "low_rank",
+    "low_rank_bilinear",
+    "matrix_games",
     "mnist",
     "normalize_sessions",
     "read_idx",
+    "sparse_bilinear",
     "sparse_linear_graph",
     "sparse_logistic_graph",
 ]

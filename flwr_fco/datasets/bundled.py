@@ -93,6 +93,10 @@ class PartitionedClassification(FederatedDataset):
             return Logistic(examples.features, examples.targets, **options)
         return MultinomialLogistic(examples.features, examples.targets, num_classes=self.num_classes, **options)
 
+    def test_examples(self) -> Samples:
+        """Return the test split as objectives take it."""
+        return self.test
+
     def test_objective(self, **options: Any) -> Logistic | MultinomialLogistic:
         """Return the objective on the test split, for its metrics.
 
@@ -105,7 +109,7 @@ class PartitionedClassification(FederatedDataset):
         -------
         Logistic or MultinomialLogistic
         """
-        return self.build_objective(self.test, **options)
+        return self.build_objective(self.test_examples(), **options)
 
 
 def digits(

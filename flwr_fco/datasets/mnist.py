@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,6 @@ from flwr_fco.datasets.base import Samples, stream
 from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.objectives import Logistic, MultinomialLogistic
 
 __all__ = ["PartitionedImages", "femnist", "mnist", "read_idx"]
 
@@ -71,19 +69,9 @@ class PartitionedImages(PartitionedClassification):
         """
         return _scaled(super().client(index))
 
-    def test_objective(self, **options: Any) -> Logistic | MultinomialLogistic:
-        """Return the objective on the test images, for its metrics.
-
-        Parameters
-        ----------
-        **options
-            Keyword arguments of the objective's class.
-
-        Returns
-        -------
-        Logistic or MultinomialLogistic
-        """
-        return self.build_objective(_scaled(self.test), **options)
+    def test_examples(self) -> Samples:
+        """Return the test images as float32 in [0, 1], with their labels."""
+        return _scaled(self.test)
 
 
 def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:

@@ -230,7 +230,7 @@ def sweep(
             help="Values with commas between them, or uniform(a, b), loguniform(a, b), integers(a, b).",
         ),
     ] = None,
-    samples: Annotated[int, typer.Option(min=0, help="Random search with so many trials; 0: the whole grid.")] = 0,
+    samples: Annotated[int, typer.Option(min=0, help="Number of trials of a random search; 0: the whole grid.")] = 0,
     seed: Seed = 0,
     rule: Annotated[str, typer.Option(help="recovery-error, f1, objective, validation-objective, accuracy.")] = (
         "recovery-error"

@@ -63,7 +63,7 @@ def option_names(strategy: str) -> list[str]:
 
 
 def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, Any]) -> CompositeStrategy:
-    """Return a strategy with what the run decides, as far as it means something to it, and the user's options.
+    """Return a strategy with those of the run's settings that it has, and the user's options.
 
     Parameters
     ----------

@@ -50,8 +50,8 @@ class RunSettings:
     mirror_map : str, default "euclidean"
         See :func:`flwr_fco.mirror_maps.named.named_map`.
     stretch : int, default 1
-        A round that counts as several: with so many times the batch, one communication of the run stands for so many
-        rounds. All numbers of rounds here are on that stretched axis.
+        A round that counts as several: with `stretch` times the batch, one communication of the run stands for
+        `stretch` rounds. All numbers of rounds here are on that stretched axis.
     plateau : str, default ""
         A metric that must fall; both rates are halved by :class:`flwr_fco.strategies.Plateau` when it does not.
     plateau_every, plateau_patience : int, default 10 and 30

@@ -4,15 +4,29 @@ from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.design import Design, LinearData
 from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
+from flwr_fco.objectives.saddle import (
+    BilinearSaddle,
+    FunctionSaddle,
+    MatrixGame,
+    QuadraticSaddle,
+    SaddleObjective,
+    UniversalAdversarialLogistic,
+)
 
 __all__ = [
     "Batch",
+    "BilinearSaddle",
     "Design",
+    "FunctionSaddle",
     "LeastSquares",
     "Line",
     "LinearData",
     "Logistic",
+    "MatrixGame",
     "MultinomialLogistic",
     "Objective",
+    "QuadraticSaddle",
+    "SaddleObjective",
     "TraceRegression",
+    "UniversalAdversarialLogistic",
 ]

@@ -12,6 +12,7 @@ from flwr_fco.pooled.certificates import (
     stationarity,
 )
 from flwr_fco.pooled.reference import centralized_solution, sklearn_solution
+from flwr_fco.pooled.saddle import duality_gap, game_solution, natural_residual, saddle_metrics, saddle_point
 from flwr_fco.pooled.scores import SupportScores, density, numerical_rank, recovery_error, support, support_scores
 
 __all__ = [
@@ -20,11 +21,16 @@ __all__ = [
     "client_weights",
     "composite_objective",
     "density",
+    "duality_gap",
+    "game_solution",
     "lasso_duality_gap",
     "logistic_duality_gap",
+    "natural_residual",
     "numerical_rank",
     "pooled_gradient",
     "recovery_error",
+    "saddle_metrics",
+    "saddle_point",
     "sklearn_solution",
     "stationarity",
     "support",

@@ -9,7 +9,8 @@ from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.base import Array, Regularizer
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
 
 __all__ = ["PerParameter"]
 
@@ -30,7 +31,8 @@ class PerParameter(Regularizer):
     Raises
     ------
     ConfigurationError
-        If the mapping is empty, a key is no string or a value is no regularizer.
+        If the mapping is empty, a key is no string or a value is no regularizer. At :meth:`bind`, if a pattern is the
+        first to match none of the arrays that the regularizer acts on.
 
     Examples
     --------
@@ -74,6 +76,26 @@ class PerParameter(Regularizer):
             if fnmatchcase(name, pattern):
                 return own.for_array(name)
         return None
+
+    def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
+        """Return psi as a function of the flat vector of a model; every pattern must have an array to act on.
+
+        Raises
+        ------
+        ConfigurationError
+            If one has none: a misspelt name would leave its array without a regularizer.
+        """
+        unused = dict.fromkeys(self.regularizers)
+        for name in layout.regularized_names:
+            unused.pop(next((pattern for pattern in self.regularizers if fnmatchcase(name, pattern)), ""), None)
+        if unused:
+            left_alone = [entry.name for entry in layout.optimized if not entry.regularized]
+            besides = f" ({left_alone} are not regularized: name them in apply_to=)" if left_alone else ""
+            raise ConfigurationError(
+                f"PerParameter: the patterns {list(unused)} match no array that is still free; the arrays are "
+                f"{list(layout.regularized_names)}{besides} and the first pattern that matches wins"
+            )
+        return super().bind(layout, scope=scope)
 
     def value(self, w: Array) -> float:
         """Raise: an array without its name has no psi."""

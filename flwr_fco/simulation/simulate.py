@@ -60,7 +60,7 @@ def simulate(
     evaluate_fn : callable, optional
         ``(round, arrays) -> MetricRecord or None``: central evaluation.
     evaluate_every : int, default 1
-        Evaluate centrally every so many rounds, and before the first and after the last one.
+        Number of rounds between two central evaluations; there is also one before the first and after the last one.
     train_config, evaluate_config : ConfigRecord, optional
         Sent to the clients.
     run_config : mapping, optional

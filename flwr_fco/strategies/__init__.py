@@ -5,7 +5,11 @@ from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.decentralized import DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold
 from flwr_fco.strategies.dual_fl import DualFL
 from flwr_fco.strategies.fast_fed_da import CFedDA, FastFedDA, MCFedDA, ModelStage
+<<<<<<< HEAD
 from flwr_fco.strategies.fed_avg import LocalSGD
+=======
+from flwr_fco.strategies.fe_dual_ex import FeDualEx
+>>>>>>> main
 from flwr_fco.strategies.fed_avg_subgradient import FedAvgSubgradient
 from flwr_fco.strategies.fed_cm import FedCM
 from flwr_fco.strategies.fed_da_gt import FedDA, FedDAGT
@@ -13,6 +17,7 @@ from flwr_fco.strategies.fed_dr import FedDR
 from flwr_fco.strategies.fed_dual_avg import FedDualAvg, FedDualAvgOSP
 from flwr_fco.strategies.fed_dyn import FedDyn
 from flwr_fco.strategies.fed_mid import FedMid, FedMidOSP
+<<<<<<< HEAD
 from flwr_fco.strategies.fed_pd import FedPD
 from flwr_fco.strategies.fed_prox import FedProx
 from flwr_fco.strategies.fed_sam import FedSAM
@@ -21,7 +26,15 @@ from flwr_fco.strategies.limits import Limit
 from flwr_fco.strategies.plateau import Plateau
 from flwr_fco.strategies.re_fed_da_gt import MultistepReFedDAGT, ReFedDAGT, Stage, theorem_stages
 from flwr_fco.strategies.scaffnew import Scaffnew
+=======
+from flwr_fco.strategies.fed_mip import FedMiP
+from flwr_fco.strategies.limits import Limit
+from flwr_fco.strategies.plateau import Plateau
+from flwr_fco.strategies.re_fed_da_gt import MultistepReFedDAGT, ReFedDAGT, Stage, theorem_stages
+from flwr_fco.strategies.saddle_baselines import DistributedPGDA, ExtraStepLocalSGD, FedAvgS
+>>>>>>> main
 from flwr_fco.strategies.scaffold import Scaffold
+from flwr_fco.strategies.scaffold_s import ScaffoldS
 
 __all__ = [
     "APDAInexact",
@@ -32,8 +45,15 @@ __all__ = [
     "DFedMid",
     "DReFedDAGT",
     "DScaffold",
+<<<<<<< HEAD
     "DualFL",
+=======
+    "DistributedPGDA",
+    "ExtraStepLocalSGD",
+>>>>>>> main
     "FastFedDA",
+    "FeDualEx",
+    "FedAvgS",
     "FedAvgSubgradient",
     "FedCM",
     "FedDA",
@@ -41,7 +61,11 @@ __all__ = [
     "FedDR",
     "FedDualAvg",
     "FedDualAvgOSP",
+<<<<<<< HEAD
     "FedDyn",
+=======
+    "FedMiP",
+>>>>>>> main
     "FedMid",
     "FedMidOSP",
     "FedPD",
@@ -57,6 +81,7 @@ __all__ = [
     "ReFedDAGT",
     "Scaffnew",
     "Scaffold",
+    "ScaffoldS",
     "Stage",
     "theorem_stages",
 ]

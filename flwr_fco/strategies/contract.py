@@ -57,10 +57,11 @@ class ServerHalf(CommonOptions, ABC):
     participation: ClassVar[Literal["sample", "everyone"]] = "sample"
     #: Whether a run has no random choices whatever the options are, so that its seed has no effect.
     deterministic: ClassVar[bool] = False
-    #: For tables: where it is from, what a client sends, what it remembers.
+    #: For tables: where it is from, what a client sends, what it remembers, vectors down and up in a round.
     source: ClassVar[str] = "your own"
     sends: ClassVar[str] = "z_K - z_0"
-    remembers: ClassVar[str] = "none"
+    remembers: ClassVar[str] = "nothing"
+    traffic: ClassVar[str] = "1 / 1"
 
     state: Any = None
     layout: Layout | None

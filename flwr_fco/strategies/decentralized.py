@@ -225,7 +225,7 @@ class DFedDA(RateOptions, WorkOptions, CompositeStrategy):
         increments, moves, elapsed = self.graph.increments(
             uplinks, rows, normalize=self.normalize_local_work, moves=self.tracking
         )
-        # In place, as far as the matrices are our own.
+        # In place: these two matrices are our own.
         increments *= server_lr
         increments += state.dual
         following = state._replace(
@@ -316,6 +316,7 @@ class DFedDAGT(DFedDA):
     local_solver: ClassVar[str] = "tracked_dual_averaging"
     limit: ClassVar[Limit] = Exact("the solution, on any connected graph")
     tracking: ClassVar[bool] = True
+    traffic: ClassVar[str] = "2 / 1"
 
     tracker_start: Literal["gradient", "zero"] = "gradient"
 
@@ -352,6 +353,7 @@ class DScaffold(DFedDA):
     local_solver: ClassVar[str] = "tracked_dual_averaging"
     limit: ClassVar[Limit] = Exact("the solution, on any connected graph")
     tracking: ClassVar[bool] = True
+    traffic: ClassVar[str] = "2 / 1"
 
     def solver_options(self) -> dict[str, Option]:
         """Return nothing: all that tracked dual averaging needs is in the message."""
@@ -383,6 +385,7 @@ class DReFedDAGT(DFedDA):
     local_solver: ClassVar[str] = "tracked_dual_averaging"
     limit: ClassVar[Limit] = Exact("the solution, on any connected graph")
     tracking: ClassVar[bool] = True
+    traffic: ClassVar[str] = "2 / 1"
 
     radius_squared: float | None = None
 

@@ -71,7 +71,7 @@ class ModelStage(NamedTuple):
     Parameters
     ----------
     rounds : int
-        After so many rounds the next stage begins; the last one has no end.
+        Number of rounds after which the next stage begins; the last stage has no end.
     radius : float
         rho_s, of the l1 ball around the stage's anchor.
     strength : float, default 1.0
@@ -150,6 +150,7 @@ class FastFedDA(WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Shifted()
     source: ClassVar[str] = "Bao and others 2022; as run by [2]"
     sends: ClassVar[str] = "sums of gradients and points"
+    traffic: ClassVar[str] = "3 / 2"
     constrained: ClassVar[bool] = False
 
     variant: Literal["bao", "liang"] = "bao"
@@ -399,6 +400,7 @@ class CFedDA(FastFedDA):
 
     limit: ClassVar[Limit] = Vanishing()
     constrained: ClassVar[bool] = True
+    traffic: ClassVar[str] = "3 / 1; Liang's 3 / 2"
 
     smoothness: float = field(default=10.0, metadata=POSITIVE)
     radius: float | None = field(default=None, metadata=POSITIVE)
@@ -439,6 +441,7 @@ class MCFedDA(FastFedDA):
 
     limit: ClassVar[Limit] = Vanishing()
     constrained: ClassVar[bool] = True
+    traffic: ClassVar[str] = "3 / 1; Liang's 3 / 2"
 
     stages: Sequence[ModelStage] | None = None
     smoothness: float = field(default=10.0, metadata=POSITIVE)

@@ -83,7 +83,7 @@ class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
         super().__post_init__()
         if not isinstance(self.mirror_map, Euclidean):
             raise ConfigurationError(
-                f"FedAvgSubgradient averages primal points, mirror_map={self.mirror_map!r} has no part in it; "
+                f"{type(self).__name__} averages primal points, mirror_map={self.mirror_map!r} has no part in it; "
                 "use Euclidean(), or FedMid or FedDualAvg for other geometries"
             )
 

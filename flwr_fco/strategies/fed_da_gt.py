@@ -1,7 +1,8 @@
 """Federated dual averaging with gradient tracking, centralised.
 
 Algorithm 1 (FedDA, FedDA-GT) of Liang, Peng, Zhang, 'Gradient tracking for high dimensional federated optimization',
-for U = 11'/M, and its equation (4) for partial participation; their symbols in brackets::
+for U = 11'/M, and its equation (4) for partial participation; their symbols in brackets. `own` is a client's control
+variate (what its gradients were like when it last took part), `control` the weighted mean of `own` over all clients::
 
     server: dual [z_0] = grad h(primal [w_0]), elapsed = 0
     round 0 (tracker_start="gradient"): each client sends one gradient g at w_0: own [c_0^m] = g, control [c_0] = mean g
@@ -147,6 +148,7 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Exact()
     source: ClassVar[str] = "[2], algorithm 1"
     remembers: ClassVar[str] = "a tracker"
+    traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
 
     tracker_start: Literal["gradient", "zero"] = "gradient"
 

@@ -16,8 +16,10 @@ __all__ = [
     "Biased",
     "DoubledStrength",
     "Exact",
+    "ExtrapolationBias",
     "Limit",
     "LimitProblem",
+    "NearDoubledStrength",
     "Run",
     "Shifted",
     "ShiftedBy",
@@ -141,6 +143,34 @@ class Biased(Limit):
 
 
 @dataclass(frozen=True)
+class ExtrapolationBias(Limit):
+    """The solution for equal clients; for unequal ones, an error that shrinks 5 times when the rate shrinks 10 times.
+
+    The clients' extra steps differ even if they take one local step only: the mean of their gradients is not taken at
+    one point.
+    """
+
+    text: str = "the solution; unequal clients leave a bias of order client rate, also for one local step"
+    name: ClassVar[str] = "biased half steps"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless equal clients are exact and the bias of unequal ones shrinks with the rate."""
+        for steps in (1, 3):
+            gap = problem.gap(run(600, equal=True, client_lr=0.3 / steps, local_steps=steps), equal=True)
+            _require(
+                gap <= 1e-8, f"with {steps} local steps and equal clients the certified gap is {gap:.2e}, not <= 1e-8"
+            )
+        for steps in (1, 5):
+            coarse = problem.error(run(400, client_lr=0.25 / steps, local_steps=steps))
+            fine = problem.error(run(4000, client_lr=0.025 / steps, local_steps=steps))
+            _require(
+                coarse >= 5 * fine,
+                f"with {steps} local steps the error is {coarse:.2e} at a rate and {fine:.2e} at a tenth of it; "
+                "expected it to shrink at least 5 times",
+            )
+
+
+@dataclass(frozen=True)
 class Vanishing(Limit):
     """The solution, slowly: an error that shrinks at least 3 times in 10 times as many rounds."""
 
@@ -217,6 +247,29 @@ class DoubledStrength(Limit):
         """Raise AssertionError unless equal clients reach the solution for twice the strength."""
         gap = problem.gap(run(600, equal=True, client_lr=0.3, local_steps=1), equal=True, factor=2.0)
         _require(gap <= 1e-8, f"the certified gap of the problem with twice the strength is {gap:.2e}")
+
+
+@dataclass(frozen=True)
+class NearDoubledStrength(Limit):
+    """Near the solution for twice the strength: a gap that shrinks at least 5 times when the rate shrinks 10 times.
+
+    psi acts on the clients and on the server, but once in the extra step.
+    """
+
+    text: str = "as printed: near the solution for twice the strength, at a distance of order client rate"
+    name: ClassVar[str] = "near doubled strength"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless equal clients approach the solution for twice the strength with the rate."""
+        coarse, fine = (
+            problem.gap(run(rounds, equal=True, client_lr=rate, local_steps=1), equal=True, factor=2.0)
+            for rounds, rate in ((600, 0.3), (6000, 0.03))
+        )
+        _require(
+            coarse >= 5 * fine,
+            f"the certified gap of the problem with twice the strength is {coarse:.2e} at rate 0.3 and {fine:.2e} at "
+            "0.03; expected it to shrink at least 5 times",
+        )
 
 
 @dataclass(frozen=True)

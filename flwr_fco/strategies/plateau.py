@@ -26,6 +26,9 @@ class Plateau:
         Scores without a new best after which the rates shrink; then the count begins anew.
     factor : float, default 0.5
         What the rates are multiplied by.
+    forget_at_restart : bool, default False
+        Whether a new stage of :class:`MultistepReFedDAGT` begins with no best score and a new count, as in the authors'
+        code. By default the best score is that of the whole run.
 
     Attributes
     ----------
@@ -45,7 +48,13 @@ class Plateau:
     """
 
     def __init__(
-        self, score: Callable[[ArrayRecord], float], *, every: int = 10, patience: int = 30, factor: float = 0.5
+        self,
+        score: Callable[[ArrayRecord], float],
+        *,
+        every: int = 10,
+        patience: int = 30,
+        factor: float = 0.5,
+        forget_at_restart: bool = False,
     ) -> None:
         if every < 1 or patience < 1 or not 0.0 < factor < 1.0:
             raise ConfigurationError(
@@ -53,7 +62,8 @@ class Plateau:
                 "between 0 and 1"
             )
         self.score, self.every, self.patience, self.factor = score, every, patience, factor
-        self.scale, self.best, self._waited = 1.0, math.inf, 0
+        self.forget_at_restart = forget_at_restart
+        self.scale, self.best, self._waited, self._stage = 1.0, math.inf, 0, 0
 
     def rate(self, start: float) -> Callable[[int], float]:
         """Return a rate for a strategy's ``client_lr`` or ``server_lr``.
@@ -67,6 +77,11 @@ class Plateau:
 
     def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         """Score the model of a round, if it is one of every `every`."""
+        stage = self._stage if metrics is None else int(metrics.get("stage", self._stage))  # type: ignore[arg-type]
+        if stage != self._stage:
+            self._stage = stage
+            if self.forget_at_restart:
+                self.best, self._waited = math.inf, 0
         if server_round % self.every:
             return
         score = self.score(arrays)

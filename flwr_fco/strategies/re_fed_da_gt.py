@@ -16,8 +16,12 @@ clients: they forget their trackers without a message of its own; the reference 
 psi is an extension: the method has none. It composes through `retrieve` around the reference, for the psi that
 ``PNorm`` supports.
 
-Differs from the paper in: 1. psi; 2. weights p_m and unequal local work, as in FedDA-GT; 3. the mean of a stage may be
-over its last `window` rounds (``output="moving-average"``), which is what the authors' experiments do.
+Differs from the paper in: 1. psi; 2. weights p_m and unequal local work, as in FedDA-GT.
+
+Whose mean. The paper takes the next reference from the mean over all rounds of a stage of the points in which they
+begin, r = 0 .. R-1: that is the default. The authors' code takes the last 100 rounds (``restart_window=100``, or
+``output="moving-average"`` with its `window`, which then makes the reference as well) and counts the points in which
+rounds end (``restart_newest=True``), so that a window includes the newest one.
 
 Errata of the printed algorithm 2: line 7 must pass -z to its Prox, which minimises <w - v, g> + h; line 12 must be
 z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves by differences of gradients. In (4) the
@@ -307,8 +311,11 @@ class MultistepReFedDAGT(FedDAGT):
     sparsity : int, optional
         s: entries that a reference keeps, and that an average as output keeps; ``output="last"`` keeps all of a point.
     restart_window : int, optional
-        Take the reference from the mean over this many last rounds of a stage; by default over all of them. The
-        authors' experiments take 100.
+        Take the reference from the mean over this many last rounds of a stage. By default over all of them, or over
+        `window` with ``output="moving-average"``. The authors' experiments take 100.
+    restart_newest : bool, default False
+        Take the mean for the reference over the points in which rounds end, as in the authors' code, so that the newest
+        one is included; by default over those in which rounds begin, as printed.
 
     References
     ----------
@@ -328,6 +335,7 @@ class MultistepReFedDAGT(FedDAGT):
     stages: Sequence[Stage] | None = None
     radius_squared: float | None = None
     restart_window: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    restart_newest: bool = False
 
     def __post_init__(self) -> None:
         self.stages = tuple(self.stages or ())
@@ -355,6 +363,13 @@ class MultistepReFedDAGT(FedDAGT):
             elif n > 0 and radius is not None:
                 radius /= 2.0
         return radius
+
+    @property
+    def _restart_rounds(self) -> int | None:
+        """How many rounds a reference is the mean of; None: all of a stage."""
+        if self.restart_window is None and self.output == "moving-average":
+            return self.window
+        return self.restart_window
 
     def _settings_of_stage(self) -> Stage | None:
         return self.stages[self.stage] if self.stages else None
@@ -385,7 +400,7 @@ class MultistepReFedDAGT(FedDAGT):
         return MultistepState(*super().init_state(primal), 0, 0, primal, self._no_points(primal.size))
 
     def _no_points(self, size: int) -> Vector:
-        return np.zeros(size) if self.restart_window is None else np.zeros((0, size))
+        return np.zeros(size) if self._restart_rounds is None else np.zeros((0, size))
 
     def aggregate(self, state: Any, uplinks: Sequence[Uplink]) -> Any:
         """Return the state of ReFedDA-GT, or where a stage ends the beginning of the next one."""
@@ -393,10 +408,11 @@ class MultistepReFedDAGT(FedDAGT):
         following = _with_first_point(super().aggregate(state, uplinks), state, self.averaging, first)
         if state.stage + 1 >= len(self.stages or ()):
             return following
-        if self.restart_window is None:
-            points = state.stage_points + first if state.stage_round else first
+        point, rounds = self.retrieve(following) if self.restart_newest else first, self._restart_rounds
+        if rounds is None:
+            points = state.stage_points + point if state.stage_round else point
         else:
-            points = np.concatenate([state.stage_points, first[None]])[-self.restart_window :]
+            points = np.concatenate([state.stage_points, point[None]])[-rounds:]
         following = following._replace(stage_points=points, stage_round=state.stage_round + 1)
         assert self.stages is not None
         return following if following.stage_round < self.stages[state.stage].rounds else self._next_stage(following)
@@ -404,7 +420,7 @@ class MultistepReFedDAGT(FedDAGT):
     def _next_stage(self, state: MultistepState) -> MultistepState:
         """Return the first state of the next stage: a new reference, the sparsified mean; dual 0, trackers 0."""
         mean = (
-            state.stage_points / state.stage_round if self.restart_window is None else state.stage_points.mean(axis=0)
+            state.stage_points / state.stage_round if self._restart_rounds is None else state.stage_points.mean(axis=0)
         )
         reference = mean if self.sparsity is None else largest_entries(mean, self.sparsity)
         zeros = np.zeros(reference.size)

@@ -153,7 +153,8 @@ class Round:
             missing = None if node is None else records.what_is_missing(reply.content)
             if node is None or missing is None or (missing == "state" and not state_lost(node)):
                 kept.append(reply)
-                answered.update([] if node is None else [node.node_id])
+                if node is not None:
+                    answered.add(node.node_id)
             else:
                 again.append((node, missing))
                 answered.add(node.node_id)

@@ -50,6 +50,7 @@ class Scaffold(FedDAGT):
 
     source: ClassVar[str] = "Karimireddy and others 2020"
     remembers: ClassVar[str] = "a control variate"
+    traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1; option 1: 2 / 2"
 
     variate: Literal["average", "gradient"] = "average"
     tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")

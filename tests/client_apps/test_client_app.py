@@ -196,7 +196,7 @@ def test_buffers_that_the_objective_does_not_have_are_refused(monkeypatch):
 
 
 def test_an_algorithm_that_the_client_does_not_have_is_named():
-    with pytest.raises(ConfigurationError, match=r"'quantum_descent'; this client knows .*dual_averaging, "):
+    with pytest.raises(ConfigurationError, match=r"'quantum_descent'; this client knows .*, dual_averaging, "):
         find_solver("quantum_descent")
 
 

@@ -164,7 +164,7 @@ def test_a_run_over_a_graph_reports_means_over_the_nodes():
         assert line["l1-error"] == pytest.approx(np.abs(nodes - optimum).sum(axis=1).mean())
         assert line["recovery-error"] == pytest.approx(np.linalg.norm(nodes - optimum, axis=1).mean())
         assert line["gap"] == pytest.approx(0.5 * ((nodes - optimum) ** 2).sum(axis=1).mean())
-    assert recorder.history[-1]["consensus-error"] == pytest.approx(consensus_error(recorder.strategy.state.points))
+    assert recorder.history[-1]["consensus-error"] == pytest.approx(consensus_error(recorder.strategy.state.dual))
     assert recorder.history[-1]["tracker-norm"] > 0
     assert ["objective" in line for line in recorder.history] == [True, False, False, False, True]
     assert run(own).history == recorder.history

@@ -414,14 +414,22 @@ def test_a_float32_wire_keeps_the_trackers_consistent():
 # --- stages -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("window", [None, 3])
-def test_the_multistep_method_is_algorithm_3(window):
+NEWEST = {"restart_window": 3, "restart_newest": True}
+
+
+@pytest.mark.parametrize(
+    ("window", "more"),
+    [(None, {}), (3, {"restart_window": 3}), (3, {"output": "moving-average", "window": 3}), (3, NEWEST)],
+    ids=["all rounds", "window", "moving average", "the authors' code"],
+)
+def test_the_multistep_method_is_algorithm_3(window, more):
     objectives, p = clients(EQUAL), 3.0
     stages = [Stage(6), Stage(5, local_steps=3, client_lr=0.01, server_lr=0.9), Stage(4)]
     v, square = np.zeros(D), 8.0
     for stage in stages[:2]:
         points = []
-        for r in range(stage.rounds):
+        # The points in which rounds begin, as printed, or those in which they end.
+        for r in range(1, stage.rounds + 1) if more is NEWEST else range(stage.rounds):
             z, _ = plain(
                 objectives,
                 r,
@@ -439,14 +447,16 @@ def test_the_multistep_method_is_algorithm_3(window):
         v = np.where(np.abs(mean) >= np.sort(np.abs(mean))[-3], mean, 0.0)
         square /= 2
     strategy = MultistepReFedDAGT(
-        stages=stages, radius_squared=8.0, restart_window=window, sparsity=3, mirror_map=PNorm(p), **options()
+        stages=stages, radius_squared=8.0, sparsity=3, mirror_map=PNorm(p), **more, **options()
     )
     result = run(strategy, objectives, 11)
     assert strategy.stage == 2
     assert strategy.plan.mirror_map.radius == pytest.approx(np.sqrt(2.0))
     assert strategy.plan.work == FirstOrder(steps=4, batch_size=strategy.batch_size)
     assert np.count_nonzero(v) == 3
-    np.testing.assert_allclose(flat(result.arrays), v, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(strategy.state.reference, v, rtol=1e-9, atol=1e-12)
+    if "output" not in more:
+        np.testing.assert_allclose(flat(result.arrays), v, rtol=1e-9, atol=1e-12)
     z, c = plain(
         objectives,
         3,
@@ -460,7 +470,7 @@ def test_the_multistep_method_is_algorithm_3(window):
         radius=np.sqrt(2.0),
     )
     further = MultistepReFedDAGT(
-        stages=stages, radius_squared=8.0, restart_window=window, sparsity=3, mirror_map=PNorm(p), **options()
+        stages=stages, radius_squared=8.0, sparsity=3, mirror_map=PNorm(p), **more, **options()
     )
     run(further, objectives, 14)
     assert relative(further.state.dual, z[0]) <= 1e-9

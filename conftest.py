@@ -1,0 +1,6 @@
+"""The examples in docstrings of what needs PyTorch run where it is installed; tests/torch says what to install."""
+
+try:
+    import torch.optim  # noqa: F401
+except ImportError:
+    collect_ignore = ["flwr_fco/torch"]

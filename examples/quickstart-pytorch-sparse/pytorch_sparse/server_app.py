@@ -1,0 +1,59 @@
+"""The ServerApp: a network that is exactly sparse after training, and FedAvg's, pruned to the same density."""
+
+import copy
+
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.strategies import FedDualAvg
+from pytorch_sparse.task import Net, density, load_test, prune
+from pytorch_sparse.task import test as test_fn
+
+app = ServerApp()
+
+
+def make_strategy(config):
+    """Return FedDualAvg with an l1 norm, or without one, which is FedAvg to the last digit."""
+    sparse = config["strategy"] == "FedDualAvg"
+    return FedDualAvg(
+        regularizer=L1(float(config["strength"])) if sparse else Zero(),
+        client_lr=float(config["client-lr"]),
+        server_lr=float(config["server-lr"]),
+        fraction_evaluate=float(config["fraction-evaluate"]),
+        seed=int(config["seed"]),
+    )
+
+
+def scores_of(net, loader):
+    """Return accuracy and density."""
+    return {"accuracy": test_fn(net, loader, torch.device("cpu"))[1], "density": density(net)}
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train for some rounds; print accuracy and density."""
+    config = context.run_config
+    torch.manual_seed(int(config["seed"]))
+    net, loader = Net(), load_test(config["mnist"])
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        net.load_state_dict(arrays.to_torch_state_dict())
+        scores = scores_of(net, loader)
+        print(f"round {server_round}: accuracy {scores['accuracy']:.4f}, density {scores['density']:.4f}", flush=True)
+        return MetricRecord(scores)
+
+    result = make_strategy(config).start(
+        grid=grid,
+        initial_arrays=ArrayRecord(net.state_dict()),
+        num_rounds=int(config["num-server-rounds"]),
+        evaluate_fn=evaluate,
+    )
+    net.load_state_dict(result.arrays.to_torch_state_dict())
+    if config["strategy"] == "FedAvg":
+        for fraction in (0.05, 0.1, 0.2):
+            pruned = copy.deepcopy(net)
+            prune(pruned, fraction)
+            scores = scores_of(pruned, loader)
+            print(f"pruned: accuracy {scores['accuracy']:.4f}, density {scores['density']:.4f}")

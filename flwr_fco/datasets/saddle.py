@@ -1,0 +1,312 @@
+"""The saddle-point problems of Bai, Bullins (ICLR 2024, section 6 and appendix A), one client at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.datasets.base import FederatedDataset, Samples, stream
+from flwr_fco.datasets.bundled import PartitionedClassification
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import BilinearSaddle, MatrixGame, UniversalAdversarialLogistic
+
+__all__ = ["AdversarialImages", "SyntheticSaddle", "low_rank_bilinear", "matrix_games", "sparse_bilinear"]
+
+Kind = Literal["sparse", "low-rank", "game"]
+
+# What a stream of random numbers is for: the first number of its key.
+_MATRIX, _OFFSET, _CLIENT, _START = 0, 1, 2, 3
+
+
+@dataclass(frozen=True, eq=False)
+class SyntheticSaddle(FederatedDataset):
+    """A bilinear saddle-point problem or a matrix game with entries from U[-1, 1], on clients that may differ.
+
+    A_m = A + spread E_m: entries of E_m are U[-1, 1], and clients 2i and 2i + 1 have E and -E (with an odd number of
+    clients the last has 0), so that A is the clients' mean; b_m likewise. With ``spread=0`` all clients share A and b,
+    as in the paper, and one copy of their memory.
+
+    Parameters
+    ----------
+    kind : {"sparse", "low-rank", "game"}
+        ``"sparse"``: <A x - b, y> of vectors. ``"low-rank"``: of matrices, half of the columns of B being linear
+        combinations of the other half, with coefficients from U[-1, 1]. ``"game"``: x' P y on two simplices.
+    num_clients : int
+        M.
+    rows : int
+        n, the size of y; in a game the moves of the row player x.
+    columns : int
+        m, the size of x; in a game the moves of the column player y.
+    width : int
+        p, the columns of both players' matrices; low rank only.
+    bound : float
+        D: starting points of ``"sparse"`` are drawn from U[-D, D]. The box itself belongs to the regularizer.
+    noise : float
+        Standard deviation of the noise in each coordinate of a query.
+    spread : float
+        How much clients differ.
+    seed : int
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is out of range.
+
+    Examples
+    --------
+    >>> data = sparse_bilinear(num_clients=4, rows=3, columns=5, spread=0.5)
+    >>> data.objective(0).layout
+    Layout(x[5]*, y[3]*; size 8, * regularized)
+    >>> mean = sum(data.client(index).features for index in range(4)) / 4
+    >>> bool(np.allclose(mean, data.matrix))
+    True
+    """
+
+    kind: Kind
+    num_clients: int
+    rows: int
+    columns: int
+    width: int = 1
+    bound: float = 0.05
+    noise: float = 0.1
+    spread: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("sparse", "low-rank", "game"):
+            raise ConfigurationError(f"kind={self.kind!r}; expected 'sparse', 'low-rank' or 'game'")
+        for name in ("num_clients", "rows", "columns", "width"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
+        if self.kind == "low-rank" and self.width < 2:
+            raise ConfigurationError(f"width={self.width}; expected at least 2 columns, half of them dependent")
+        for name in ("bound", "noise", "spread"):
+            if not 0.0 <= getattr(self, name) < np.inf or (name == "bound" and self.bound == 0.0):
+                raise ConfigurationError(f"{name}={getattr(self, name)!r}; expected a finite number >= 0 (bound > 0)")
+
+    @cached_property
+    def matrix(self) -> NDArray[np.float64]:
+        """A, or P of a game, of shape (rows, columns): the clients' mean."""
+        return stream(self.seed, _MATRIX).uniform(-1.0, 1.0, (self.rows, self.columns))
+
+    @cached_property
+    def offset(self) -> NDArray[np.float64]:
+        """The offset b of shape (rows,), or B of shape (rows, width): the clients' mean. Of a game 0."""
+        if self.kind == "game":
+            return np.zeros(self.rows)
+        rng = stream(self.seed, _OFFSET)
+        if self.kind == "sparse":
+            return rng.uniform(-1.0, 1.0, self.rows)
+        free = self.width - self.width // 2
+        base = rng.uniform(-1.0, 1.0, (self.rows, free))
+        return np.hstack([base, base @ rng.uniform(-1.0, 1.0, (free, self.width - free))])
+
+    def client(self, index: int) -> Samples:
+        """Return A_m and b_m of a client, as features and targets.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such client.
+        """
+        self._check_index(index)
+        if self.spread == 0.0 or (index == self.num_clients - 1 and index % 2 == 0):
+            return Samples(self.matrix, self.offset)
+        rng, sign = stream(self.seed, _CLIENT, index // 2), -1.0 if index % 2 else 1.0
+        moved = [mean + sign * self.spread * rng.uniform(-1.0, 1.0, mean.shape) for mean in (self.matrix, self.offset)]
+        return Samples(*moved)
+
+    def build_objective(self, examples: Samples, **options: Any) -> BilinearSaddle | MatrixGame:
+        """Return the saddle function of some A and b.
+
+        Parameters
+        ----------
+        examples : Samples
+            A and b.
+        **options
+            Keyword arguments of the objective's class; the noise is the data set's by default.
+        """
+        given = {"noise": self.noise, **options}
+        if self.kind == "game":
+            return MatrixGame(examples.features, **given)
+        return BilinearSaddle(examples.features, examples.targets, **given)
+
+    def start(self, seed: int = 0) -> dict[str, NDArray[np.float64]]:
+        """Return a random start of both players, under their names: the paper's initial arrays.
+
+        Parameters
+        ----------
+        seed : int, default 0
+
+        Returns
+        -------
+        dict of str to ndarray
+            ``"sparse"``: from U[-D, D]. ``"low-rank"``: from U[-1, 1], which is not feasible: a Euclidean method takes
+            it as a dual. ``"game"``: the uniform distributions, whatever the seed.
+        """
+        rng = stream(self.seed, _START, seed)
+        if self.kind == "game":
+            return {"x": np.full(self.rows, 1.0 / self.rows), "y": np.full(self.columns, 1.0 / self.columns)}
+        size = self.bound if self.kind == "sparse" else 1.0
+        shapes = {"x": (self.columns, *self.offset.shape[1:]), "y": self.offset.shape}
+        return {name: rng.uniform(-size, size, shape) for name, shape in shapes.items()}
+
+
+def sparse_bilinear(
+    num_clients: int = 100,
+    *,
+    rows: int = 300,
+    columns: int = 600,
+    bound: float = 0.05,
+    noise: float = 0.1,
+    spread: float = 0.0,
+    seed: int = 0,
+) -> SyntheticSaddle:
+    """Return min over x, max over y of <A x - b, y> + lambda ||x||_1 - lambda ||y||_1 in boxes of side 2 D (A.1).
+
+    The paper's regularizer is ``L1(0.1, bound=0.05)`` on both players.
+
+    Parameters
+    ----------
+    num_clients : int, default 100
+    rows, columns : int
+        n = 300, the size of y, and m = 600, the size of x.
+    bound : float, default 0.05
+        D, for the start.
+    noise, spread, seed
+        See :class:`SyntheticSaddle`.
+
+    Examples
+    --------
+    >>> sparse_bilinear(num_clients=2).objective(1).lipschitz() > 20.0
+    True
+    """
+    return SyntheticSaddle("sparse", num_clients, rows, columns, bound=bound, noise=noise, spread=spread, seed=seed)
+
+
+def low_rank_bilinear(
+    num_clients: int = 100,
+    *,
+    rows: int = 300,
+    columns: int = 600,
+    width: int = 20,
+    noise: float = 0.1,
+    spread: float = 0.0,
+    seed: int = 0,
+) -> SyntheticSaddle:
+    """Return min over X, max over Y of Tr((A X - B)' Y) + lambda ||X||_* - lambda ||Y||_* in spectral balls (A.2).
+
+    The paper's regularizer is ``Nuclear(0.1, bound=0.05)`` on both players.
+
+    Parameters
+    ----------
+    num_clients : int, default 100
+    rows, columns, width : int
+        n = 300, m = 600 and p = 20: X is of shape (m, p), Y of shape (n, p).
+    noise, spread, seed
+        See :class:`SyntheticSaddle`.
+
+    Examples
+    --------
+    >>> int(np.linalg.matrix_rank(low_rank_bilinear().offset))
+    10
+    """
+    return SyntheticSaddle("low-rank", num_clients, rows, columns, width=width, noise=noise, spread=spread, seed=seed)
+
+
+def matrix_games(
+    num_clients: int = 100,
+    *,
+    rows: int = 300,
+    columns: int = 600,
+    noise: float = 0.1,
+    spread: float = 0.0,
+    seed: int = 0,
+) -> SyntheticSaddle:
+    """Return matrix games min over x, max over y of x' P_m y, x and y in simplices.
+
+    Parameters
+    ----------
+    num_clients : int, default 100
+    rows, columns : int
+        Moves of the players.
+    noise, spread, seed
+        See :class:`SyntheticSaddle`.
+
+    Examples
+    --------
+    >>> matrix_games(num_clients=1, rows=2, columns=3).objective(0).layout
+    Layout(x[2]*, y[3]*; size 5, * regularized)
+    """
+    return SyntheticSaddle("game", num_clients, rows, columns, noise=noise, spread=spread, seed=seed)
+
+
+@dataclass(frozen=True, eq=False)
+class AdversarialImages(FederatedDataset):
+    """Classified images on clients, for universal adversarial training (A.3).
+
+    The paper's data: ``AdversarialImages(mnist(path, num_clients=100, alpha=None))`` has 600 images a client,
+    ``AdversarialImages(cifar10(path, num_clients=100))`` 500.
+
+    Parameters
+    ----------
+    images : PartitionedClassification
+        Such as :func:`mnist`, :func:`cifar10` or :func:`digits`.
+
+    Examples
+    --------
+    >>> from flwr_fco.datasets import digits
+    >>> data = AdversarialImages(digits(num_clients=4))
+    >>> data.objective(0).layout
+    Layout(coefficients[64, 10]*, intercept[10], perturbation[64]*; size 714, * regularized)
+    """
+
+    images: PartitionedClassification
+
+    @property
+    def num_clients(self) -> int:  # type: ignore[override]
+        """Number of clients."""
+        return self.images.num_clients
+
+    def client(self, index: int) -> Samples:
+        """Return the training images of a client.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+        """
+        return self.images.client(index)
+
+    def build_objective(self, examples: Samples, **options: Any) -> UniversalAdversarialLogistic:
+        """Return the adversarial objective on some images, with all the federation's classes.
+
+        Parameters
+        ----------
+        examples : Samples
+        **options
+            Keyword arguments of :class:`UniversalAdversarialLogistic`.
+        """
+        return UniversalAdversarialLogistic(
+            examples.features, examples.targets, num_classes=self.images.num_classes, **options
+        )
+
+    def test_objective(self, **options: Any) -> UniversalAdversarialLogistic:
+        """Return the objective on the test images, for its metrics with and without the perturbation.
+
+        Parameters
+        ----------
+        **options
+            Keyword arguments of :class:`UniversalAdversarialLogistic`.
+        """
+        return self.build_objective(self.images.test_examples(), **options)

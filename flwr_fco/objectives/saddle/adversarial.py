@@ -1,0 +1,175 @@
+"""Universal adversarial training: a classifier against one perturbation of all its images."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from flwr_fco.kernels.adversarial import add_adversarial_operator
+from flwr_fco.objectives.logistic import MultinomialLogistic
+from flwr_fco.objectives.saddle.base import SaddleObjective
+from flwr_fco.parameters import Vector
+
+__all__ = ["UniversalAdversarialLogistic"]
+
+
+class UniversalAdversarialLogistic(SaddleObjective):
+    """Multinomial logistic regression against one perturbation of all examples, which is maximised.
+
+    f(W, b, delta) = mean_i [ log sum_c exp(m_ic) - m_{i, y_i} ] with m_i = W'(x_i + delta) + b. The classifier (W, b)
+    minimises, the perturbation delta, of the shape of an example and the same for all of them, maximises.
+
+    The sign of the penalty on the perturbation: the paper prints max over delta of f + lambda ||delta||_1, which would
+    reward large perturbations. A penalty that makes an attack sparse must be concave for the player who maximises, so
+    it enters as - lambda ||delta||_1. In this package psi is always the sum of the players' own convex functions and
+    the problem is min max f + psi_1 - psi_2, so it is written with its positive sign:
+    ``PerParameter({"perturbation": L1(0.1, bound=0.05)})``, the box |delta_j| <= 0.05 included.
+
+    The loss is convex in delta, not concave: there may be no saddle point, and theorems about convex-concave functions
+    do not apply. What can be measured is the loss, the accuracy, and the operator's natural residual. Perturbed
+    examples are not clipped to the range of the originals.
+
+    Parameters
+    ----------
+    features : array-like, shape (n, d)
+        float32 and float64 are used as they are, without a copy if C-contiguous.
+    labels : array-like, shape (n,)
+        Integers 0 .. num_classes - 1.
+    num_classes : int, optional
+        Of the whole federation. By default one more than the largest label, if every class occurs.
+    intercept : bool, default True
+        Whether there is a b. The paper has none.
+
+    Attributes
+    ----------
+    layout : Layout
+        ``coefficients`` of shape (d, num_classes) and ``intercept`` of shape (num_classes,), minimised, then
+        ``perturbation`` of shape (d,), maximised. The regularizer leaves the intercept alone.
+
+    Raises
+    ------
+    ConfigurationError
+        As for :class:`flwr_fco.objectives.MultinomialLogistic`.
+
+    References
+    ----------
+    Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), section 6, appendix A.3; Shafahi et al.:
+    Universal Adversarial Training (AAAI 2020).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> objective = UniversalAdversarialLogistic(np.array([[1.0], [-1.0]]), [0, 1], intercept=False)
+    >>> objective.layout
+    Layout(coefficients[1, 2]*, perturbation[1]*; size 3, * regularized)
+    >>> objective.gradient(np.array([2.0, 0.0, 0.5])).round(3)
+    array([-0.103,  0.103, -0.222])
+    """
+
+    monotone: ClassVar[bool] = False
+
+    def __init__(
+        self, features: ArrayLike, labels: ArrayLike, *, num_classes: int | None = None, intercept: bool = True
+    ) -> None:
+        # A perturbation shifts every margin by W' delta: to the classifier, another intercept.
+        self._classifier = MultinomialLogistic(features, labels, num_classes=num_classes, intercept=True)
+        self.num_classes, self.intercept = self._classifier.num_classes, intercept
+        self.num_examples = self._classifier.num_examples
+        self._shape = (self._classifier.layout["coefficients"].shape[0], self.num_classes)
+        size = (self.num_classes,)
+        classifier = {"coefficients": self._shape, "intercept": size} if intercept else {"coefficients": self._shape}
+        self._set_players(classifier, {"perturbation": self._shape[:1]}, ("coefficients", "perturbation"))
+        self._count = self._shape[0] * self.num_classes
+
+    def value(self, w: Vector) -> float:
+        """Return the mean cross entropy of the perturbed examples."""
+        return self._classifier.value(self._shifted(w))
+
+    def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
+        """Return the operator (grad_W f, grad_b f, -grad_delta f) of the mean over a batch.
+
+        With r_i = softmax(m_i) - e_{y_i} and r their mean it is (mean_i (x_i + delta) r_i', r, -W r): two products
+        with the examples, as many as plain multinomial logistic regression takes.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : ndarray of int64, optional
+            Rows; all by default.
+        out : ndarray, optional
+            Where to write the result; must not be `w`.
+
+        Returns
+        -------
+        ndarray of float64, shape (layout.size,)
+        """
+        if out is None:
+            out = np.zeros(self.layout.size)
+        else:
+            out[:] = 0.0
+        self.add_gradient(w, batch, 1.0, out)
+        return out
+
+    def add_gradient(self, w: Vector, batch: NDArray[np.int64] | None, scale: float, out: Vector) -> None:
+        """Add scale times the operator of the mean over a batch to `out` in place.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : ndarray of int64 or None
+            Rows; None for all.
+        scale : float
+        out : ndarray of float64, shape (layout.size,)
+            May be `w`.
+        """
+        self._check(w)
+        design = self._classifier.design
+        rows, point = design.rows if batch is None else batch, w.copy() if out is w else w
+        intercepts = self.num_classes if self.intercept else 0
+        data = (design.matrix, self._classifier.labels, rows)
+        add_adversarial_operator(*data, point, self.num_classes, intercepts, scale, out)
+
+    def predict(self, w: Vector, *, perturbed: bool = True) -> NDArray[np.int64]:
+        """Return the most likely class of each of the client's examples.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        perturbed : bool, default True
+            Whether the examples are perturbed.
+
+        Returns
+        -------
+        ndarray of int64, shape (num_examples,)
+        """
+        return self._classifier.predict(self._shifted(w) if perturbed else self._clean(w))
+
+    def metrics(self, w: Vector) -> dict[str, float]:
+        """Return loss and accuracy under the perturbation, and without it.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+
+        Returns
+        -------
+        dict
+            ``loss`` and ``accuracy`` on the perturbed examples, ``clean-loss`` and ``clean-accuracy`` on the originals.
+        """
+        attacked, clean = self._classifier.metrics(self._shifted(w)), self._classifier.metrics(self._clean(w))
+        return {**attacked, **{f"clean-{name}": number for name, number in clean.items()}}
+
+    def _clean(self, w: Vector) -> Vector:
+        """Return coefficients and intercept as the classifier has them."""
+        self._check(w)
+        plain = np.zeros(self._count + self.num_classes)
+        plain[: self.split] = w[: self.split]
+        return plain
+
+    def _shifted(self, w: Vector) -> Vector:
+        """Return coefficients and intercept of the classifier that sees the perturbed examples."""
+        shifted = self._clean(w)
+        shifted[self._count :] += w[self.split :] @ w[: self._count].reshape(self._shape)
+        return shifted

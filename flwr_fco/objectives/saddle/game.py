@@ -1,0 +1,99 @@
+"""Matrix games: two players, each with a probability distribution over its moves."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.bilinear import add_both_products
+from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
+from flwr_fco.parameters import Vector
+
+__all__ = ["MatrixGame"]
+
+
+class MatrixGame(NoisyOperator):
+    """The matrix game f(x, y) = x' P y: the row player x pays the column player y.
+
+    Its operator is (P y, -P' x). Both players' arrays are distributions. The simplex comes from the geometry,
+    ``Product({"*": SimplexEntropy()})``, where the updates are multiplicative weights, or from the regularizer,
+    ``PerParameter({"*": Simplex()})``, where they are Euclidean projections.
+
+    Parameters
+    ----------
+    payoff : array-like, shape (rows, columns)
+        P: what the row player pays.
+    noise : float, default 0.0
+        Standard deviation of the Gaussian noise in each coordinate of a query with a batch size.
+    num_examples : int, default 1
+        The client's weight in pooled means.
+
+    Attributes
+    ----------
+    layout : Layout
+        ``x`` of shape (rows,), minimised, then ``y`` of shape (columns,), maximised.
+
+    Raises
+    ------
+    ConfigurationError
+        If the payoff is not a matrix of finite numbers, or the noise is negative.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> pennies = MatrixGame([[1.0, -1.0], [-1.0, 1.0]])
+    >>> pennies.value(np.array([1.0, 0.0, 0.5, 0.5])), pennies.gradient(np.array([1.0, 0.0, 0.5, 0.5]))
+    (0.0, array([ 0.,  0., -1.,  1.]))
+    """
+
+    def __init__(self, payoff: ArrayLike, *, noise: float = 0.0, num_examples: int = 1) -> None:
+        self.payoff = as_matrix(self, "payoff", payoff, (None, None))
+        rows, columns = self.payoff.shape
+        self._set_players({"x": (rows,)}, {"y": (columns,)})
+        self._set_noise(noise, num_examples)
+
+    def value(self, w: Vector) -> float:
+        """Return x' P y, what the row player pays on average."""
+        return float(w[: self.split] @ self.payoff @ w[self.split :])
+
+    def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
+        """Add scale (P y, -P' x), in one pass over the payoff."""
+        split = self.split
+        add_both_products(self.payoff, w[:split], w[split:], scale, -scale, out[:split], out[split:])
+
+    def lipschitz(self, norm: str = "l2") -> float:
+        """Return the Lipschitz constant of the operator: ||P||_2, or the largest |P_ij| in the l1 norm.
+
+        The latter is also the constant for ||(x, y)||^2 = ||x||_1^2 + ||y||_1^2, in which the product of two simplex
+        entropies is 1-strongly convex.
+
+        Parameters
+        ----------
+        norm : {"l2", "l1"}
+            ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
+        """
+        if norm == "l1":
+            return float(np.abs(self.payoff).max())
+        if norm == "l2":
+            return float(np.linalg.norm(self.payoff, 2))
+        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
+
+    def strong_convexity(self) -> float:
+        """Return 0: a bilinear function is convex in x and concave in y, neither strongly."""
+        return 0.0
+
+    @classmethod
+    def pooled(cls, objectives: Sequence[MatrixGame], shares: ArrayLike) -> MatrixGame:
+        """Return the game of the clients' mean payoff, without noise.
+
+        Parameters
+        ----------
+        objectives : sequence of MatrixGame
+        shares : array-like, shape (num_clients,)
+            The weights p_m, which sum to 1.
+        """
+        weights = np.asarray(shares, dtype=np.float64)
+        return cls(np.asarray(sum(p * own.payoff for p, own in zip(weights, objectives, strict=True))))

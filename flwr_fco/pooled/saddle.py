@@ -1,0 +1,370 @@
+"""How good a point of a saddle-point problem is: duality gaps in closed form, residuals, structure, exact solutions.
+
+Plain functions on arrays, for the pooled problem min_x max_y sum_m p_m f_m(x, y) + psi_1(x) - psi_2(y): `weights` are
+the p_m up to a factor, None stands for the numbers of examples, as in :mod:`flwr_fco.pooled.certificates`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import linprog
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import MatrixGame, Objective, QuadraticSaddle, SaddleObjective
+from flwr_fco.parameters import Vector
+from flwr_fco.pooled.certificates import client_weights, pooled_gradient, stationarity
+from flwr_fco.pooled.scores import density, numerical_rank
+from flwr_fco.regularizers import (
+    BoundRegularizer,
+    L1Ball,
+    L2Ball,
+    Nuclear,
+    NuclearBall,
+    PerParameter,
+    Regularizer,
+    SeparableTerms,
+    Simplex,
+    SpectralBall,
+    Zero,
+)
+from flwr_fco.regularizers.spectral import MatrixRegularizer
+
+__all__ = [
+    "GameSolution",
+    "conjugate",
+    "duality_gap",
+    "game_solution",
+    "natural_residual",
+    "saddle_metrics",
+    "saddle_point",
+]
+
+Array = NDArray[np.float64]
+
+#: Distance from psi's constraints, relative to 1 + ||w||, that counts as rounding.
+_ROUNDING = 1e-9
+
+
+def conjugate(regularizer: Regularizer | BoundRegularizer, v: Array) -> float:
+    """Return psi*(v) = max_w <v, w> - psi(w).
+
+    Known for sums over coordinates (l1, squared l2, elastic net, boxes), the l1 and l2 balls, the simplex, the nuclear
+    norm (also within a spectral ball), the nuclear ball and the spectral ball.
+
+    Parameters
+    ----------
+    regularizer : Regularizer or BoundRegularizer
+        psi, convex. A bound one takes the flat vector of its model; where it does not act, psi* is 0 at 0, else inf.
+    v : ndarray of float64
+
+    Returns
+    -------
+    float
+        Infinite where the maximum is.
+
+    Raises
+    ------
+    ConfigurationError
+        If psi* is not known.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.regularizers import L1
+    >>> conjugate(L1(1.0, bound=0.5), np.array([3.0, -0.5])), conjugate(L1(1.0), np.array([3.0, -0.5]))
+    (1.0, inf)
+    """
+    if isinstance(regularizer, BoundRegularizer):
+        free = np.ones(v.size, dtype=np.bool_)
+        total = 0.0
+        for place, shape, own in regularizer.blocks:
+            free[place] = False
+            total += conjugate(own, v[place].reshape(shape))
+        return math.inf if v[free].any() else total
+    terms = regularizer.separable_terms(v.shape)
+    if terms is not None:
+        return _separable_conjugate(terms, v)
+    if isinstance(regularizer, Simplex):
+        return regularizer.radius * float(v.max())
+    if isinstance(regularizer, L1Ball):
+        weights = np.ones(v.shape) if regularizer.weights is None else np.broadcast_to(regularizer.weights, v.shape)
+        if v[weights == 0.0].any():
+            return math.inf
+        return regularizer.radius * float((np.abs(v[weights > 0.0]) / weights[weights > 0.0]).max(initial=0.0))
+    if isinstance(regularizer, L2Ball):
+        return regularizer.radius * float(np.linalg.norm(v))
+    if isinstance(regularizer, MatrixRegularizer):
+        values = np.linalg.svd(regularizer.matrix(v), compute_uv=False)
+        if isinstance(regularizer, Nuclear):
+            bound = np.inf if regularizer.bound is None else regularizer.bound
+            return _separable_conjugate(SeparableTerms(regularizer.strength, 0.0, -bound, bound), values)
+        if isinstance(regularizer, SpectralBall):
+            return regularizer.radius * float(values.sum())
+        if isinstance(regularizer, NuclearBall):
+            return regularizer.radius * float(values.max(initial=0.0))
+    raise ConfigurationError(
+        f"the conjugate of {regularizer!r} is not known in closed form, so there is no duality gap; natural_residual() "
+        "works for every convex psi"
+    )
+
+
+def duality_gap(
+    objectives: Sequence[Objective],
+    weights: ArrayLike | None,
+    regularizer: Regularizer | BoundRegularizer,
+    w: Vector,
+) -> float:
+    """Return psi(w) + psi*(-g(w)) + <g(w), w>, the duality gap of a bilinear problem.
+
+    Gap(x, y) = max over y' of phi(x, y') minus min over x' of phi(x', y), phi = f + psi_1 - psi_2. For a bilinear f it
+    is the expression above, with g the pooled operator; for l1 norms in boxes and nuclear norms in spectral balls that
+    is the closed form of the paper's appendices A.1 and A.2, for matrix games max_j (P'x)_j - min_i (P y)_i. For any
+    other f that is convex in x and concave in y it is an upper bound on the gap, 0 at the saddle points.
+
+    Parameters
+    ----------
+    objectives : sequence of SaddleObjective
+        One a client.
+    weights : array-like or None
+        See :func:`flwr_fco.pooled.client_weights`.
+    regularizer : Regularizer or BoundRegularizer
+        psi = psi_1(x) + psi_2(y). For matrix games without one, the two simplices.
+    w : ndarray of float64, shape (layout.size,)
+        The point (x, y).
+
+    Returns
+    -------
+    float
+        Not negative up to rounding; infinite where the maximum is, and outside psi's constraints. A point within 1e-9
+        of them, such as a mean of feasible points, is projected first.
+
+    Raises
+    ------
+    ConfigurationError
+        If f is not convex in x and concave in y, or psi* is not known.
+
+    References
+    ----------
+    Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), appendices A.1, A.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import BilinearSaddle
+    >>> from flwr_fco.regularizers import L1
+    >>> duality_gap([BilinearSaddle([[2.0]], [1.0])], None, L1(0.5, bound=1.0), np.array([0.25, 0.25]))
+    0.5
+    """
+    for objective in objectives:
+        if not isinstance(objective, SaddleObjective) or not objective.monotone:
+            raise ConfigurationError(
+                f"{type(objective).__name__} is no function that is convex in x and concave in y, so it has no duality "
+                "gap; natural_residual() works for it"
+            )
+    psi = _feasible(objectives, regularizer)
+    value = psi.value(w)
+    if value == math.inf:
+        # The mean of feasible points leaves the constraints by rounding, and a gap should not be infinite for that.
+        nearest = psi.prox(w, 0.0)
+        if float(np.linalg.norm(nearest - w)) > _ROUNDING * (1.0 + float(np.linalg.norm(w))):
+            return math.inf
+        w, value = nearest, psi.value(nearest)
+    operator = pooled_gradient(objectives, weights, w)
+    return value + conjugate(psi, -operator) + float(operator @ w)
+
+
+def natural_residual(
+    objectives: Sequence[Objective],
+    weights: ArrayLike | None,
+    regularizer: Regularizer | BoundRegularizer,
+    w: Vector,
+    *,
+    step: float = 1.0,
+) -> float:
+    """Return ||w - prox(w - step g(w), step)|| / step: 0 exactly at the saddle points of a convex-concave problem.
+
+    For other problems it is 0 at the points that neither player can leave to first order.
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client.
+    weights : array-like or None
+        See :func:`flwr_fco.pooled.client_weights`.
+    regularizer : Regularizer or BoundRegularizer
+        psi; for matrix games without one, the two simplices.
+    w : ndarray of float64, shape (layout.size,)
+    step : float, default 1.0
+
+    Returns
+    -------
+    float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import MatrixGame
+    >>> from flwr_fco.regularizers import Zero
+    >>> natural_residual([MatrixGame([[1.0, -1.0], [-1.0, 1.0]])], None, Zero(), np.full(4, 0.5))
+    0.0
+    """
+    return stationarity(objectives, weights, _feasible(objectives, regularizer), w, lipschitz=1.0 / step)
+
+
+def saddle_metrics(
+    objectives: Sequence[Objective],
+    weights: ArrayLike | None,
+    regularizer: Regularizer | BoundRegularizer,
+    w: Vector,
+    *,
+    threshold: float = 1e-5,
+) -> dict[str, float]:
+    """Return what the paper's figures show of a point.
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client.
+    weights : array-like or None
+        See :func:`flwr_fco.pooled.client_weights`.
+    regularizer : Regularizer or BoundRegularizer
+        psi.
+    w : ndarray of float64, shape (layout.size,)
+    threshold : float, default 1e-5
+        What entries and singular values must exceed to count.
+
+    Returns
+    -------
+    dict of str to float
+        ``gap``: :func:`duality_gap`, if it is known. ``residual``: :func:`natural_residual`. ``density``: the share of
+        the entries that count among all that psi acts on, and ``density-x`` for each such array. ``rank-x`` for each
+        array with a psi of its singular values.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import BilinearSaddle
+    >>> from flwr_fco.regularizers import L1
+    >>> saddle_metrics([BilinearSaddle([[2.0]], [1.0])], None, L1(0.5, bound=1.0), np.array([0.25, 0.0]))["density"]
+    0.5
+    """
+    psi = _feasible(objectives, regularizer)
+    metrics: dict[str, float] = {}
+    with suppress(ConfigurationError):
+        metrics["gap"] = duality_gap(objectives, weights, psi, w)
+    metrics["residual"] = natural_residual(objectives, weights, psi, w)
+    views = psi.layout.views(w)
+    names = psi.layout.regularized_names
+    metrics["density"] = density(np.concatenate([views[name].reshape(-1) for name in names]), threshold)
+    for name in names:
+        metrics[f"density-{name}"] = density(views[name], threshold)
+        own = psi.regularizer.for_array(name)
+        if isinstance(own, MatrixRegularizer):
+            metrics[f"rank-{name}"] = float(numerical_rank(own.matrix(views[name]), threshold))
+    return metrics
+
+
+def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | None = None) -> Vector:
+    """Return the saddle point (x, y) of the clients' mean of quadratics, without regularizer: exact.
+
+    Parameters
+    ----------
+    objectives : sequence of QuadraticSaddle
+        One a client.
+    weights : array-like, optional
+        See :func:`flwr_fco.pooled.client_weights`.
+
+    Returns
+    -------
+    ndarray of float64, shape (layout.size,)
+
+    Examples
+    --------
+    >>> saddle_point([QuadraticSaddle([[1.0]], [[0.0]], [[1.0]], linear=[a]) for a in (-1.0, -3.0)])
+    array([2., 0.])
+    """
+    return QuadraticSaddle.pooled(objectives, client_weights(objectives, weights)).solution
+
+
+class GameSolution(NamedTuple):
+    """An equilibrium of a matrix game.
+
+    Parameters
+    ----------
+    value : float
+        What the row player pays on average.
+    x, y : ndarray of float64
+        The players' optimal distributions.
+    """
+
+    value: float
+    x: Vector
+    y: Vector
+
+
+def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = None) -> GameSolution:
+    """Return an equilibrium of the game of the clients' mean payoff, by linear programming.
+
+    Parameters
+    ----------
+    objectives : sequence of MatrixGame
+        One a client.
+    weights : array-like, optional
+        See :func:`flwr_fco.pooled.client_weights`.
+
+    Returns
+    -------
+    GameSolution
+
+    Raises
+    ------
+    ConfigurationError
+        If the linear program could not be solved.
+
+    Examples
+    --------
+    >>> round(game_solution([MatrixGame([[3.0, -1.0], [-2.0, 1.0]])]).value, 6)
+    0.142857
+    """
+    payoff = MatrixGame.pooled(objectives, client_weights(objectives, weights)).payoff
+    rows, columns = payoff.shape
+    # min v over (x, v) with P'x <= v, x >= 0, sum x = 1; y are the multipliers of the inequalities.
+    found = linprog(
+        np.eye(1, rows + 1, rows)[0],
+        A_ub=np.hstack([payoff.T, -np.ones((columns, 1))]),
+        b_ub=np.zeros(columns),
+        A_eq=np.append(np.ones(rows), 0.0)[None],
+        b_eq=[1.0],
+        bounds=[(0.0, None)] * rows + [(None, None)],
+        method="highs",
+    )
+    if not found.success:
+        raise ConfigurationError(f"the linear program of the game was not solved: {found.message}")
+    return GameSolution(float(found.fun), np.asarray(found.x[:rows]), np.asarray(-found.ineqlin.marginals))
+
+
+def _feasible(objectives: Sequence[Objective], regularizer: Regularizer | BoundRegularizer) -> BoundRegularizer:
+    """Return psi on the objectives' vectors; for matrix games without one, the two simplices."""
+    plain = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+    if isinstance(plain, Zero) and all(isinstance(objective, MatrixGame) for objective in objectives):
+        return PerParameter({"*": Simplex()}).bind(objectives[0].layout)
+    return regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(objectives[0].layout)
+
+
+def _separable_conjugate(terms: SeparableTerms, v: Array) -> float:
+    """Return the sum over coordinates of max_w v w - a |w| - b/2 w^2 over lower <= w <= upper."""
+    slope, curvature, lower, upper = (np.broadcast_to(np.asarray(term, dtype=np.float64), v.shape) for term in terms)
+    pull = np.sign(v) * np.maximum(np.abs(v) - slope, 0.0)
+    # Without curvature a coordinate that is pulled goes to its bound.
+    best = np.where(pull == 0.0, 0.0, np.copysign(np.inf, pull))
+    np.divide(pull, curvature, out=best, where=curvature > 0.0)
+    best = np.clip(best, lower, upper)
+    if not np.isfinite(best).all():
+        return math.inf
+    return float((v * best - slope * np.abs(best) - 0.5 * curvature * best**2).sum())

@@ -1,0 +1,23 @@
+"""PyTorch: optimisers, a loss as an Objective, and the client half for ClientApps of one's own (extra ``torch``)."""
+
+from flwr_fco.torch import _installed  # noqa: F401 (first: it says what to install)
+from flwr_fco.torch.client import ClientApp, LocalTraining, local_training
+from flwr_fco.torch.objective import TorchBatch, TorchObjective
+from flwr_fco.torch.optim import CompositeOptimizer, DualAveraging, DualExtrapolation, MirrorProx, ProximalSGD
+from flwr_fco.torch.regularizers import register_tensor_prox, supported_regularizers, tensor_prox
+
+__all__ = [
+    "ClientApp",
+    "CompositeOptimizer",
+    "DualAveraging",
+    "DualExtrapolation",
+    "LocalTraining",
+    "MirrorProx",
+    "ProximalSGD",
+    "TorchBatch",
+    "TorchObjective",
+    "local_training",
+    "register_tensor_prox",
+    "supported_regularizers",
+    "tensor_prox",
+]

@@ -1,0 +1,379 @@
+"""The client half for ClientApps of one's own: an optimiser made from the server's message, and the reply.
+
+Flower's quickstart changes in three places::
+
+    -from flwr.clientapp import ClientApp
+    +from flwr_fco.torch import ClientApp, local_training
+
+    -    model.load_state_dict(msg.content["arrays"].to_torch_state_dict())
+    -    train_loss = train_fn(model, trainloader, epochs, lr, device)
+    +    with local_training(msg, context, model) as training:
+    +        train_loss = train_fn(model, trainloader, epochs, training.optimizer, device)
+
+    -    content = RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)})
+    -    return Message(content=content, reply_to=msg)
+    +    return training.reply(metrics)
+"""
+
+from __future__ import annotations
+
+import glob
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from contextvars import ContextVar
+from types import TracebackType
+from typing import Self
+
+import flwr.clientapp
+import numpy as np
+import torch
+from flwr.app import Context, Message
+from torch import nn
+
+from flwr_fco import records
+from flwr_fco.client_apps.app import _PRIVACY_MODS, Mod
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean, Product
+from flwr_fco.parameters import Vector
+from flwr_fco.protocol import ClientState, Uplink
+from flwr_fco.randomness import random_generator
+from flwr_fco.regularizers import Zero
+from flwr_fco.torch.optim import (
+    CompositeOptimizer,
+    DualAveraging,
+    DualExtrapolation,
+    Group,
+    MirrorProx,
+    ProximalSGD,
+    sign_groups,
+)
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers
+from flwr_fco.work import Work
+
+__all__ = ["ClientApp", "LocalTraining", "local_training"]
+
+#: Local solvers that an optimiser takes the place of: which, and the vector of the message that it starts from.
+_OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
+    "dual_averaging": (DualAveraging, "dual"),
+    "gradient_tracking": (DualAveraging, "dual"),
+    "tracked_dual_averaging": (DualAveraging, "dual"),
+    "mirror_descent": (ProximalSGD, "primal"),
+    "dual_extrapolation": (DualExtrapolation, "dual"),
+    "mirror_prox": (MirrorProx, "primal"),
+}
+
+#: Whether the message at hand came through a ClientApp that answers what `local_training` cannot.
+_within_app: ContextVar[bool] = ContextVar("flwr_fco_torch_app", default=False)
+
+
+class ClientApp(flwr.clientapp.ClientApp):
+    """Flower's ClientApp, which also answers what the server asks besides training and evaluation.
+
+    That is: which partition the node has (so that runs are reproducible), and that a plan or a state is missing after
+    a restart of the node, which the server then sends again.
+
+    Parameters
+    ----------
+    mods : sequence of callable, optional
+        Flower mods. Those for differential privacy are refused: they clip differences of models.
+
+    Raises
+    ------
+    ConfigurationError
+        If a mod clips what the client answers.
+
+    Examples
+    --------
+    >>> app = ClientApp()
+    >>> @app.train()
+    ... def train(message, context):
+    ...     model = torch.nn.Linear(3, 2)
+    ...     with local_training(message, context, model) as training:
+    ...         ...  # your training loop, with training.optimizer
+    ...     return training.reply({"num-examples": 100})
+    """
+
+    def __init__(self, *, mods: Sequence[Mod] | None = None) -> None:
+        for mod in mods or ():
+            name = getattr(mod, "__name__", type(mod).__name__)
+            if name in _PRIVACY_MODS:
+                raise ConfigurationError(
+                    f"the mod {name} clips (reply - what was received). Clients of flwr_fco reply with increments of a "
+                    "dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
+                )
+        super().__init__(mods=[*(mods or ()), _answer_what_is_missing])
+
+        @self.query("partition")
+        def partition(message: Message, context: Context) -> Message:
+            return records.reply(message, records.partition_reply(context))
+
+
+def _answer_what_is_missing(
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+) -> Message:
+    """Tell the server to send a plan or a state again, if a handler finds it missing."""
+    token = _within_app.set(True)
+    try:
+        return call_next(message, context)
+    except records.PlanMissingError:
+        return records.reply(message, records.plan_missing_reply())
+    except records.StateMissingError:
+        return records.reply(message, records.state_missing_reply())
+    finally:
+        _within_app.reset(token)
+
+
+def local_training(
+    message: Message, context: Context, model: nn.Module, *, maximize: str | Sequence[str] | None = None
+) -> LocalTraining:
+    """Return a client's work in a round, for a ``with`` block around a training loop of one's own.
+
+    At the start of the block the model becomes the point that the server's message says, and ``training.optimizer``
+    the optimiser that the server's strategy needs, with its learning rate. Afterwards ``training.reply(metrics)`` is
+    the answer: increments, the sum of the step sizes that the optimiser used (whatever a scheduler made of the rate),
+    and the model's running statistics.
+
+    Rules
+    -----
+    1. The training loop is yours: its epochs and batches are those of your loader, not those of the strategy's
+       ``local_epochs`` and ``batch_size`` (``training.work`` says them, if you want to follow them).
+    2. PyTorch's random numbers in the block depend on the run's seed, the round and the partition alone.
+    3. Frozen parameters and buffers must pass through the strategy unoptimised (``pass_through=``).
+
+    Parameters
+    ----------
+    message : Message
+        A training message of a strategy of flwr_fco.
+    context : Context
+        The node's.
+    model : torch.nn.Module
+        Its parameters are overwritten.
+    maximize : str or sequence of str, optional
+        Shell patterns of the parameters that ascend, such as a perturbation that the model is trained against.
+
+    Returns
+    -------
+    LocalTraining
+
+    Raises
+    ------
+    ConfigurationError
+        If the model is not the server's, or the strategy's local solver or geometry has no form in PyTorch.
+    """
+    return LocalTraining(message, context, model, maximize=maximize)
+
+
+class LocalTraining:
+    """A client's work in a round; see :func:`local_training`.
+
+    Parameters
+    ----------
+    message : Message
+    context : Context
+    model : torch.nn.Module
+    maximize : str or sequence of str, optional
+
+    Attributes
+    ----------
+    optimizer : CompositeOptimizer
+        What the training loop steps with.
+    """
+
+    optimizer: CompositeOptimizer
+
+    def __init__(
+        self, message: Message, context: Context, model: nn.Module, *, maximize: str | Sequence[str] | None = None
+    ) -> None:
+        if not _within_app.get():
+            raise ConfigurationError(
+                "this message came through Flower's own ClientApp, which cannot tell the server what is missing here; "
+                "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
+            )
+        self._message, self._context, self.model = message, context, model
+        self._maximize = maximize
+        self._stack = ExitStack()
+        self._downlink = records.read_downlink(message, context)
+        plan = self._downlink.plan
+        self._state: ClientState | None = None
+        if self._downlink.stamp is not None:
+            self._state = records.read_state(context, self._downlink.stamp, plan.layout.size)
+        if plan.solver not in _OPTIMIZERS:
+            raise ConfigurationError(
+                f"the strategy's local solver {plan.solver!r} has no optimiser; {', '.join(sorted(_OPTIMIZERS))} have "
+                "one. Use flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
+            )
+        if plan.options.get("trajectory"):
+            raise ConfigurationError(
+                "the strategy asks for all local points, which an optimiser does not keep. Choose another output of "
+                "the strategy, or use flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
+            )
+        if plan.options.get("variate") == "gradient":
+            raise ConfigurationError(
+                "the strategy asks for the full gradient at the start of a round, which a training loop does not say. "
+                "Choose variate='average', or use flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
+            )
+
+    @property
+    def work(self) -> Work:
+        """What the strategy would have a client of ours do in this round; your training loop may do otherwise."""
+        return self._downlink.job
+
+    @property
+    def server_round(self) -> int:
+        """The round, from 1; 0 is the round of first gradients of some strategies."""
+        return int(self._message.metadata.group_id)
+
+    def __enter__(self) -> Self:
+        plan, downlink = self._downlink.plan, self._downlink
+        kind, vector = _OPTIMIZERS[plan.solver]
+        own = layout_of(self.model)
+        if own.signature != plan.layout.signature:
+            _explain_difference(own.shapes, plan.layout.shapes)
+        if plan.layout.passed_through:
+            load_buffers(self.model, downlink.pass_through)
+        if "gradient" in downlink.numbers:
+            kind = GradientProbe
+        self.optimizer = kind(
+            self._groups(),
+            lr=downlink.client_lr,
+            regularizer=plan.regularizer if plan.options.get("client-prox", True) else Zero(),
+            mirror_map=plan.mirror_map,
+            # Names, not patterns.
+            apply_to=[glob.escape(name) for name in plan.layout.regularized_names],
+            scope=plan.scope,
+        )
+        start = downlink.vectors[vector] if vector in downlink.vectors else (self._state or {})[vector]
+        self._start = start
+        self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed)
+        self._shift = self._tracker(start)
+        if self._shift is not None and "gradient" not in downlink.numbers:
+            self.optimizer.set_shift(plan.layout.views(self._shift))
+        devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
+        self._stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
+        partition = int(self._context.node_config.get("partition-id", self._context.node_id))
+        torch.manual_seed(int(random_generator(plan.seed, self.server_round, partition).integers(2**63)))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def _groups(self) -> list[Group]:
+        """Return the parameters in the layout's order, those that ascend in a group of their own."""
+        plan = self._downlink.plan
+        named = dict(self.model.named_parameters())
+        groups = sign_groups([(name, named[name]) for name in plan.layout.shapes], self._maximize)
+        if len(groups) > 1 and (type(plan.mirror_map) not in (Euclidean, Product) or plan.scope == "joint"):
+            raise ConfigurationError(
+                f"{plan.mirror_map!r} with scope={plan.scope!r} acts on all parameters together; with maximize= it has "
+                "to act on each part by itself: Euclidean() or a Product, and scope='each'"
+            )
+        return groups
+
+    def _tracker(self, start: Vector) -> Vector | None:
+        """Return what is added to every gradient: the tracker of the methods that have one."""
+        plan, vectors, numbers = self._downlink.plan, self._downlink.vectors, self._downlink.numbers
+        if plan.solver == "tracked_dual_averaging":
+            return vectors.get("tracker")
+        if plan.solver != "gradient_tracking":
+            return None
+        self._own = np.zeros_like(start) if self._state is None else self._state["own"]
+        if "control" in vectors:
+            self._control = vectors["control"]
+        elif "advance" in numbers and self._state is not None:
+            self._control = (self._state["dual"] - start) / numbers["advance"]
+        else:
+            self._control = np.zeros_like(start)
+        return self._control - self._own
+
+    def reply(self, metrics: Mapping[str, float]) -> Message:
+        """Return the answer to the server's message.
+
+        Parameters
+        ----------
+        metrics : mapping of str to float
+            ``"num-examples"``, the client's number of examples, and whatever else is to be reported.
+
+        Returns
+        -------
+        Message
+
+        Raises
+        ------
+        ConfigurationError
+            If the number of examples is missing, or the optimiser has not taken a step.
+        """
+        plan, downlink = self._downlink.plan, self._downlink
+        if "num-examples" not in metrics:
+            raise ConfigurationError(f"the metrics are {sorted(metrics)}; expected 'num-examples' among them")
+        optimizer = self.optimizer
+        if isinstance(optimizer, DualExtrapolation | MirrorProx):
+            optimizer.undo_half_step()
+        if optimizer.num_steps < 1:
+            raise ConfigurationError(
+                f"the optimiser of {downlink.plan.solver!r} has taken no whole step in this round: step with "
+                "`training.optimizer`, not with one of your own, and see that the loader is not empty"
+            )
+        increment = plan.layout.flatten({name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()})
+        elapsed, steps = optimizer.elapsed_since_start, optimizer.num_steps
+        if "gradient" in downlink.numbers:
+            elapsed, steps = downlink.client_lr, 1
+        if plan.wire_dtype != "float64":
+            # What the client remembers must be what the server sees.
+            increment = increment.astype(plan.wire_dtype).astype(np.float64)
+        uplink = Uplink(
+            {"increment": increment},
+            elapsed,
+            steps,
+            metrics={name: float(value) for name, value in metrics.items() if name != "num-examples"},
+            pass_through=buffers_of(self.model) if plan.layout.passed_through else {},
+        )
+        content = records.uplink_records(
+            uplink,
+            num_examples=int(metrics["num-examples"]),
+            wire_dtype=plan.wire_dtype,
+            request=self._message.content,
+        )
+        if downlink.stamp is not None:
+            after = self._next_state(increment, elapsed)
+            records.store_pending(self._context, downlink.stamp, self.server_round, self._state, after)
+        return records.reply(self._message, content)
+
+    def _next_state(self, increment: Vector, elapsed: float) -> dict[str, Vector]:
+        """Return what the client remembers, as the local solver ``gradient_tracking`` does."""
+        remembered = {"dual": self._start} if self._downlink.plan.options["remember"] else {}
+        if "gradient" in self._downlink.numbers:
+            return {"own": increment, **remembered}
+        return {"own": self._own - self._control - increment / elapsed, **remembered}
+
+
+class GradientProbe(DualAveraging):
+    """Takes no steps: its increments are the mean of the gradients at the start point."""
+
+    def _step(self, index: int) -> None:
+        group = self.param_groups[index]
+        self._descend(group, self._kept(group, "dual"), -1.0)
+        group["steps"] += 1
+
+    def increments(self) -> dict[str, torch.Tensor]:
+        """Return the mean of the gradients, by the parameters' names."""
+        return {name: total / self.num_steps for name, total in super().increments().items()}
+
+
+def _explain_difference(own: Mapping[str, tuple[int, ...]], server: Mapping[str, tuple[int, ...]]) -> None:
+    """Raise with what differs between the model's trainable parameters and the server's optimised arrays."""
+    extra = sorted(set(server) - set(own))
+    missing = sorted(set(own) - set(server))
+    other = sorted(name for name in set(own) & set(server) if own[name] != server[name])
+    parts = []
+    if extra:
+        parts.append(
+            f"the server optimises {extra}, which are no trainable parameters of this model: name the buffers and "
+            "frozen parameters in the strategy's pass_through="
+        )
+    if missing:
+        parts.append(f"the server does not optimise {missing}: give `start` ArrayRecord(model.state_dict())")
+    if other:
+        parts.append(f"the shapes of {other} differ: the server has {[server[name] for name in other]}")
+    raise ConfigurationError("; ".join(parts) or f"the order of the arrays differs: {list(own)} here, {list(server)}")

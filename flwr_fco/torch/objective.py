@@ -1,0 +1,284 @@
+"""A PyTorch model and its loss as an Objective: for our ClientApp, whose local solvers do the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset, default_collate
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.parameters import Vector
+from flwr_fco.torch.optim import matching
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, trainable
+from flwr_fco.work import FirstOrder
+
+__all__ = ["TorchBatch", "TorchObjective"]
+
+Loss = Callable[[nn.Module, Any], Tensor]
+Scores = Callable[[nn.Module, Any], Mapping[str, float | Tensor]]
+
+
+class TorchBatch(NamedTuple):
+    """What a stochastic gradient of a :class:`TorchObjective` is taken on.
+
+    Parameters
+    ----------
+    rows : ndarray of int64
+        Examples of the data set.
+    seed : int
+        Of PyTorch's random numbers (dropout, augmentation) in this step.
+    """
+
+    rows: NDArray[np.int64]
+    seed: int
+
+
+class TorchObjective(Objective):
+    """The mean loss of a PyTorch model over a data set, as a function of the flat vector of its parameters.
+
+    Every local solver and strategy works with it, those that need full gradients or two gradients a step included.
+    Regularizers and mirror maps are NumPy's then; the optimisers of this package (:class:`DualAveraging`, ...) are for
+    training loops of one's own.
+
+    Rules
+    -----
+    1. The layout is that of ``model.state_dict()``, so ``ArrayRecord(model.state_dict())`` is a start point. What is
+       optimised are the parameters that require a gradient; frozen ones and buffers pass through (:meth:`buffers`).
+    2. Gradients are taken in training mode and update the running statistics, as a training step does. Values and
+       scores are taken in evaluation mode and change nothing.
+    3. Random numbers of the model (dropout) come from the round's generator, whatever PyTorch's own generators are at.
+       A full batch has no randomness: its dropout masks are the same in every step. Use minibatches with dropout.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        On the device where it is to be trained. Its parameters are overwritten at every call.
+    loss : callable
+        ``(model, batch) -> scalar``, the mean over the batch.
+    dataset : torch.utils.data.Dataset, or sequence of Tensor
+        The client's examples: a data set with a length, or tensors whose first axis counts examples.
+    apply_to : str or sequence of str, optional
+        Shell patterns of the arrays that the regularizer acts on; the server's are what counts in a run.
+    maximize : str or sequence of str, optional
+        Shell patterns of the parameters that ascend: the objective is then a saddle function, and its "gradient" the
+        operator (grad_x f, -grad_y f). For a perturbation that a model is trained against.
+    scores : callable, optional
+        ``(model, batch) -> mapping`` of what an evaluation reports besides the loss, as means over the batch.
+    collate : callable, optional
+        Makes a batch of a list of examples, as for a ``DataLoader``.
+    chunk_size : int, default 1024
+        Examples that go through the model at once where all of them are asked for.
+
+    Raises
+    ------
+    ConfigurationError
+        If the data set is empty, a pattern matches nothing, or two parameters are one tensor.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from torch.nn import functional as F
+    >>> model = torch.nn.Linear(3, 2)
+    >>> data = torch.eye(3), torch.tensor([0, 1, 1])
+    >>> objective = TorchObjective(model, lambda model, batch: F.cross_entropy(model(batch[0]), batch[1]), data)
+    >>> objective.layout
+    Layout(weight[2, 3]*, bias[2]; size 8, * regularized)
+    >>> w = np.zeros(8)
+    >>> round(objective.value(w), 4), objective.gradient(w).shape
+    (0.6931, (8,))
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        dataset: Dataset[Any] | Sequence[Tensor],
+        *,
+        apply_to: str | Sequence[str] | None = None,
+        maximize: str | Sequence[str] | None = None,
+        scores: Scores | None = None,
+        collate: Callable[[list[Any]], Any] = default_collate,
+        chunk_size: int = 1024,
+    ) -> None:
+        self.model = model
+        self.loss = loss
+        if not isinstance(dataset, Dataset) and not len(dataset):
+            raise ConfigurationError("the data set is empty; expected tensors, such as (images, labels)")
+        self.dataset = dataset if isinstance(dataset, Dataset) else TensorDataset(*dataset)
+        self.scores = scores
+        self._collate = collate
+        self.chunk_size = chunk_size
+        try:
+            self.num_examples = len(self.dataset)  # type: ignore[arg-type]
+        except TypeError as error:
+            raise ConfigurationError(
+                f"{type(dataset).__name__} has no length; expected a map-style data set, whose examples can be counted "
+                "and shuffled"
+            ) from error
+        if self.num_examples < 1:
+            raise ConfigurationError("the data set is empty; expected at least one example")
+        self._parameters = trainable(model)
+        self.layout = layout_of(model, apply_to)
+        up = matching(self._parameters, maximize)
+        self._signs = [-1.0 if name in up else 1.0 for name in self._parameters]
+
+    def value(self, w: Vector) -> float:
+        """Return the mean loss over all examples, in evaluation mode.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        """
+        return self._means(w, None)["loss"]
+
+    def metrics(self, w: Vector) -> dict[str, float]:
+        """Return the loss and the scores over all examples, in evaluation mode.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        """
+        return self._means(w, self.scores)
+
+    def gradient(self, w: Vector, batch: TorchBatch | None = None, out: Vector | None = None) -> Vector:
+        """Return the gradient of the mean loss over a batch, in training mode; descent and ascent parts by sign.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : TorchBatch, optional
+            Of :meth:`batches`; all examples by default.
+        out : ndarray of float64, optional
+            Where to write the result.
+        """
+        return self.value_and_gradient(w, batch, out)[1]
+
+    def value_and_gradient(
+        self, w: Vector, batch: TorchBatch | None = None, out: Vector | None = None
+    ) -> tuple[float, Vector]:
+        """Return the mean loss over a batch and its gradient, in training mode.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        batch : TorchBatch, optional
+            Of :meth:`batches`; all examples by default.
+        out : ndarray of float64, optional
+            Where to write the gradient.
+        """
+        self._load(w)
+        self.model.train()
+        out = np.empty(self.layout.size) if out is None else out
+        rows = None if batch is None else batch.rows
+        parameters = list(self._parameters.values())
+        total, value = [torch.zeros_like(p, dtype=self._sum_dtype(p)) for p in parameters], 0.0
+        with torch.random.fork_rng(devices=self._cuda_devices()):
+            torch.manual_seed(0 if batch is None else batch.seed)
+            for share, examples in self._chunks(rows):
+                loss = self.loss(self.model, examples)
+                found = torch.autograd.grad(loss, parameters, allow_unused=True)
+                value += share * float(loss.detach())
+                for part, gradient in zip(total, found, strict=True):
+                    if gradient is not None:
+                        part.add_(gradient, alpha=share)
+        for entry, sign, part in zip(self.layout.optimized, self._signs, total, strict=True):
+            np.multiply(part.reshape(-1).cpu().numpy(), sign, out=out[entry.block])
+        return value, out
+
+    def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
+        """Yield row numbers with a seed: the rows are those of any other objective with this generator.
+
+        Parameters
+        ----------
+        rng : numpy.random.Generator
+            One permutation is drawn from it per epoch; the seeds come from a child of it.
+        work : FirstOrder
+            How many steps or epochs, in batches of what size.
+        per_step : int, default 1
+            Batches that a step takes.
+        """
+        (child,) = rng.spawn(1)
+        for rows in super().batches(rng, work, per_step):
+            yield None if rows is None else TorchBatch(rows, int(child.integers(2**63)))
+
+    def buffers(self) -> dict[str, NDArray[Any]]:
+        """Return copies of the arrays that are not optimised: running statistics, counters, frozen parameters."""
+        return buffers_of(self.model)
+
+    def load_buffers(self, buffers: Mapping[str, NDArray[Any]]) -> None:
+        """Set the arrays that are not optimised.
+
+        Parameters
+        ----------
+        buffers : mapping of str to ndarray
+            All of them, under the names of :meth:`buffers`.
+
+        Raises
+        ------
+        ConfigurationError
+            If names are missing or unknown, or a shape is another.
+        """
+        load_buffers(self.model, buffers)
+
+    def _means(self, w: Vector, scores: Scores | None) -> dict[str, float]:
+        self._load(w)
+        was_training = self.model.training
+        self.model.eval()
+        means: dict[str, float] = {"loss": 0.0}
+        with torch.no_grad(), torch.random.fork_rng(devices=self._cuda_devices()):
+            torch.manual_seed(0)
+            for share, examples in self._chunks(None):
+                means["loss"] += share * float(self.loss(self.model, examples))
+                for name, score in (scores(self.model, examples) if scores else {}).items():
+                    means[name] = means.get(name, 0.0) + share * float(score)
+        self.model.train(was_training)
+        return means
+
+    def _load(self, w: Vector) -> None:
+        """Set the model's parameters."""
+        # A copy: the vector may be read-only, which PyTorch does not know.
+        flat = torch.from_numpy(np.array(w, dtype=np.float64))
+        with torch.no_grad():
+            for entry, p in zip(self.layout.optimized, self._parameters.values(), strict=True):
+                p.copy_(flat[entry.block].view(p.shape))
+
+    def _chunks(self, rows: NDArray[np.int64] | None) -> Iterator[tuple[float, Any]]:
+        """Yield parts of a batch on the model's device, with their shares of it: a minibatch is one part."""
+        if rows is not None:
+            yield 1.0, self._examples(rows)
+            return
+        for start in range(0, self.num_examples, self.chunk_size):
+            part = np.arange(start, min(start + self.chunk_size, self.num_examples))
+            yield part.size / self.num_examples, self._examples(part)
+
+    def _examples(self, rows: NDArray[np.int64]) -> Any:
+        if isinstance(self.dataset, TensorDataset):
+            # As one gather instead of one for each example; default_collate makes a list of columns too.
+            index = torch.from_numpy(rows)
+            found: Any = [tensor[index.to(tensor.device)] for tensor in self.dataset.tensors]
+        else:
+            found = self._collate([self.dataset[int(row)] for row in rows])
+        return _to_device(found, next(iter(self._parameters.values())).device)
+
+    def _cuda_devices(self) -> list[int]:
+        return sorted({p.device.index or 0 for p in self._parameters.values() if p.device.type == "cuda"})
+
+    def _sum_dtype(self, p: Tensor) -> torch.dtype:
+        return torch.float32 if p.device.type == "mps" else torch.float64
+
+
+def _to_device(batch: Any, device: torch.device) -> Any:
+    """Return a batch of tensors, or lists, tuples and mappings of them, on a device."""
+    if isinstance(batch, Tensor):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {key: _to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, list | tuple):
+        return [_to_device(value, device) for value in batch]
+    return batch

@@ -1,0 +1,858 @@
+"""Composite optimisers: real ``torch.optim.Optimizer`` classes whose steps take a regularizer into account exactly."""
+
+from __future__ import annotations
+
+import json
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from itertools import chain
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
+from flwr_fco.parameters import Layout
+from flwr_fco.regularizers import PerParameter, Regularizer, Zero
+from flwr_fco.regularizers.base import Scope
+from flwr_fco.spec import Spec
+from flwr_fco.torch.geometry import Geometry, geometry
+
+__all__ = ["CompositeOptimizer", "DualAveraging", "DualExtrapolation", "MirrorProx", "ProximalSGD"]
+
+Parameters = Iterable[Any]
+Group = dict[str, Any]
+Values = Mapping[str, Tensor | NDArray[Any]]
+
+_NO_NAMES = "pass the parameters with their names: model.named_parameters() instead of model.parameters()"
+
+
+class CompositeOptimizer(torch.optim.Optimizer):
+    """What the optimisers have in common: where psi acts, precision, start and increments, the sum of step sizes.
+
+    Subclasses say what a step is. The parameters' groups may differ in ``lr``, ``regularizer``, ``apply_to``,
+    ``mirror_map``, ``scope`` and ``maximize``. The learning rate is read at every step, so schedulers of
+    ``torch.optim.lr_scheduler`` work, and :attr:`elapsed` is the sum of the rates that were used.
+
+    Rules
+    -----
+    1. psi acts on the parameters of two or more dimensions if there are any, else on all but those called ``bias`` or
+       ``intercept``: that is what the server does. ``apply_to`` overrides it. A group with a regularizer of its own
+       has it on all of its parameters.
+    2. A parameter without a gradient (``grad is None``) has the gradient 0: psi and a shift act on it all the same. A
+       parameter that is not to change does not belong into an optimiser.
+    3. Duals are kept in float64 whatever the dtype of the parameters (``dual_dtype``): a parameter is the small
+       difference between its dual and a threshold that grows. On devices without float64 they are kept in float32.
+    4. Buffers (running means, counters) are none of an optimiser's business.
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters, ``(name, parameter)`` pairs as of ``model.named_parameters()``, or dictionaries of options with
+        one of those under ``"params"``. Names are needed for patterns.
+    lr : float, default 1e-2
+        The step size.
+    regularizer : Regularizer, default Zero()
+        psi; :class:`~flwr_fco.regularizers.PerParameter` gives each layer its own.
+    mirror_map : MirrorMap, default Euclidean()
+        h, on all parameters of a group as one vector.
+    apply_to : str or sequence of str, optional
+        Shell patterns (``"*.weight"``) of the names of the parameters that psi acts on.
+    scope : {"each", "joint"}, default "each"
+        Whether psi acts on each parameter or on all of a group together.
+    dual_dtype : torch.dtype, optional
+        torch.float64 or torch.float32. By default float64 where the device has it.
+    foreach : bool, default True
+        Whether a step is taken in one call for all parameters. False takes less memory. Large tensors on a CPU are
+        taken one by one all the same, which is faster there.
+    maximize : bool, default False
+        Whether to ascend: for the perturbation of an adversarial problem.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not as described, or a regularizer or map has no form on tensors.
+    """
+
+    def __init__(
+        self,
+        params: Parameters,
+        lr: float = 1e-2,
+        regularizer: Regularizer | None = None,
+        *,
+        mirror_map: MirrorMap | None = None,
+        apply_to: str | Sequence[str] | None = None,
+        scope: Scope = "each",
+        dual_dtype: torch.dtype | None = None,
+        foreach: bool = True,
+        maximize: bool = False,
+    ) -> None:
+        if dual_dtype not in (None, torch.float64, torch.float32):
+            raise ConfigurationError(f"dual_dtype={dual_dtype!r}; expected torch.float64, torch.float32 or None")
+        self.dual_dtype = dual_dtype
+        self.foreach = foreach
+        self._geometries: dict[int, tuple[list[torch.device], Geometry]] = {}
+        self._apply_to = apply_to
+        defaults = {
+            "lr": lr,
+            "regularizer": Zero() if regularizer is None else regularizer,
+            "mirror_map": Euclidean() if mirror_map is None else mirror_map,
+            "apply_to": apply_to,
+            "scope": scope,
+            "maximize": maximize,
+        }
+        super().__init__(_as_groups(params), defaults)
+
+    # --- groups ------------------------------------------------------------------------------------------------------
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters with options of their own.
+
+        Parameters
+        ----------
+        param_group : dict
+            ``"params"`` and any of the options ``lr``, ``regularizer``, ``mirror_map``, ``apply_to``, ``scope``,
+            ``maximize``.
+        """
+        group = dict(param_group)
+        given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
+        known = sum(len(other["params"]) for other in self.param_groups)
+        group["named"] = bool(given) and all(isinstance(item, tuple) for item in given)
+        group["names"] = [str(item[0]) if isinstance(item, tuple) else str(known + i) for i, item in enumerate(given)]
+        group["params"] = [item[1] if isinstance(item, tuple) else item for item in given]
+        # Its own regularizer acts on all of a group, unless the group says where.
+        group["everywhere"] = "regularizer" in group and "apply_to" not in group
+        group.update({"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pending_lr": None})
+        taken = {name for other in self.param_groups for name in other["names"]} & set(group["names"])
+        if taken:
+            raise ConfigurationError(f"two parameters are called {min(taken)!r}; give each a name of its own")
+        _check_group({**self.defaults, **group})
+        super().add_param_group(group)
+        self._geometries.clear()
+
+    @property
+    def regularizers(self) -> dict[str, Regularizer | None]:
+        """Psi of each parameter by its name; None where it does not act."""
+        shapes = {
+            name: tuple(p.shape)
+            for group in self.param_groups
+            for name, p in zip(group["names"], group["params"], strict=True)
+        }
+        by_default = set(_layout(shapes, None).regularized_names)
+        if self._apply_to is not None and any(group["named"] for group in self.param_groups):
+            _layout(shapes, self._apply_to)  # raises for a pattern that matches nothing
+        found: dict[str, Regularizer | None] = {}
+        for group in self.param_groups:
+            for name in group["names"]:
+                if group["everywhere"]:
+                    acts = True
+                elif group["apply_to"] is None:
+                    acts = name in by_default
+                else:
+                    acts = any(fnmatchcase(name, pattern) for pattern in _patterns(group["apply_to"]))
+                found[name] = group["regularizer"].for_array(name) if acts else None
+        return found
+
+    def _geometry(self, index: int) -> Geometry:
+        """Return what turns the duals of a group into parameters, made at the first call and when a device changes."""
+        group = self.param_groups[index]
+        devices = [p.device for p in group["params"]]
+        known = self._geometries.get(index)
+        if known is not None and known[0] == devices:
+            return known[1]
+        psi = self.regularizers
+        made = geometry(
+            group["mirror_map"],
+            [psi[name] for name in group["names"]],
+            group["names"],
+            [torch.empty(p.shape, dtype=self._dtype(p), device=p.device) for p in group["params"]],
+            scope=group["scope"],
+            foreach=self.foreach,
+        )
+        self._geometries[index] = (devices, made)
+        return made
+
+    def _dtype(self, p: Tensor) -> torch.dtype:
+        if self.dual_dtype is not None:
+            return self.dual_dtype
+        return torch.float32 if p.device.type == "mps" else torch.float64
+
+    # --- what a step is made of --------------------------------------------------------------------------------------
+
+    def _kept(self, group: Group, key: str) -> list[Tensor]:
+        """Return what is kept for each parameter, on the parameter's device (a model may have moved)."""
+        tensors = []
+        for p in group["params"]:
+            tensor = self.state[p][key]
+            if tensor.device != p.device:
+                tensor = self.state[p][key] = tensor.to(p.device)
+            tensors.append(tensor)
+        return tensors
+
+    def _keep(self, group: Group, key: str, tensors: Sequence[Tensor]) -> None:
+        for p, tensor in zip(group["params"], tensors, strict=True):
+            self.state[p][key] = tensor
+
+    def _points(self, group: Group) -> list[Tensor]:
+        """Return the parameters in the precision of the duals, as new tensors or themselves."""
+        return [p.detach().to(self._dtype(p)) for p in group["params"]]
+
+    def _descend(self, group: Group, duals: list[Tensor], lr: float) -> None:
+        """Take a step against the gradients and the shifts: z <- z - lr (g + shift)."""
+        chosen, gradients = [], []
+        for p, dual in zip(group["params"], duals, strict=True):
+            if p.grad is not None:
+                if p.grad.is_sparse:
+                    raise ConfigurationError(
+                        f"{type(self).__name__} takes no sparse gradients; make the embedding with sparse=False"
+                    )
+                chosen.append(dual)
+                gradients.append(p.grad)
+        scale = lr if group["maximize"] else -lr
+        self._add(chosen, gradients, scale)
+        shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
+        if shifted:
+            shifts = self._kept({"params": [group["params"][i] for i in shifted]}, "shift")
+            self._add([duals[i] for i in shifted], shifts, -lr)
+
+    def _add(self, duals: list[Tensor], others: list[Tensor], scale: float) -> None:
+        if self.foreach and duals:
+            torch._foreach_add_(duals, others, alpha=scale)
+        else:
+            for dual, other in zip(duals, others, strict=True):
+                dual.add_(other, alpha=scale)
+
+    def _move(self, index: int, duals: list[Tensor], t: float) -> None:
+        """Set the parameters of a group to the primal point of duals at a time."""
+        self._geometry(index).write(duals, t, self.param_groups[index]["params"])
+
+    def _write(self, group: Group, points: list[Tensor]) -> None:
+        """Set the parameters, in their own dtypes."""
+        if self.foreach:
+            torch._foreach_copy_(group["params"], points)
+        else:
+            for p, point in zip(group["params"], points, strict=True):
+                p.copy_(point)
+
+    def _advance(self, group: Group, lr: float) -> None:
+        group["used"] += lr
+        group["steps"] += 1
+
+    @abstractmethod
+    def _begin(self, index: int) -> None:
+        """Make a group's state from its parameters, if it has none yet."""
+
+    @abstractmethod
+    def _step(self, index: int) -> None:
+        """Take a step of a group."""
+
+    def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            return closure()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take a step along the gradients that the parameters have.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the gradients and returns the loss.
+
+        Returns
+        -------
+        Any
+            What the closure returned.
+        """
+        loss = self._evaluate(closure)
+        for index in range(len(self.param_groups)):
+            self._begin(index)
+            self._step(index)
+        return loss
+
+    # --- start, increments, time -------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
+        """Begin anew at given vectors; :meth:`increments` are counted from them.
+
+        Parameters
+        ----------
+        vectors : mapping of str to Tensor or ndarray
+            For each parameter by its name, of its shape.
+        elapsed : float, default 0.0
+            The sum of the step sizes behind them.
+        """
+
+    @abstractmethod
+    def increments(self) -> dict[str, Tensor]:
+        """Return what has been added since the start, by the parameters' names."""
+
+    def _start_values(self, group: Group, vectors: Values) -> list[Tensor]:
+        values = []
+        for name, p in zip(group["names"], group["params"], strict=True):
+            if name not in vectors:
+                raise ConfigurationError(f"there is no vector for the parameter {name!r}; got {sorted(vectors)}")
+            given = vectors[name]
+            # np.array copies: the server's vectors are read-only, which PyTorch does not know.
+            tensor = given.detach() if isinstance(given, Tensor) else torch.from_numpy(np.array(given))
+            if tensor.shape != p.shape:
+                raise ConfigurationError(
+                    f"the vector for the parameter {name!r} has shape {list(tensor.shape)}, expected {list(p.shape)}"
+                )
+            values.append(tensor.to(device=p.device, dtype=self._dtype(p), copy=True))
+        return values
+
+    def _reset_clock(self, group: Group, elapsed: float) -> None:
+        group.update({"start_elapsed": float(elapsed), "used": 0.0, "steps": 0, "pending_lr": None})
+
+    def set_shift(self, shifts: Values | None) -> None:
+        """Set what is added to every gradient from now on, such as a tracker; it does not change sign with maximize.
+
+        Parameters
+        ----------
+        shifts : mapping of str to Tensor or ndarray, or None
+            For each parameter by its name; None: nothing.
+        """
+        for group in self.param_groups:
+            if shifts is None:
+                for p in group["params"]:
+                    self.state[p].pop("shift", None)
+            else:
+                self._keep(group, "shift", self._start_values(group, shifts))
+
+    @property
+    def elapsed(self) -> float:
+        """Sum of all step sizes: what the optimiser was started with, and those that it used."""
+        return self._common("start_elapsed") + self._common("used")
+
+    @property
+    def elapsed_since_start(self) -> float:
+        """Sum of the step sizes used since the start; a scheduler may have changed them from step to step."""
+        return self._common("used")
+
+    @property
+    def num_steps(self) -> int:
+        """Number of steps since the start."""
+        return int(self._common("steps"))
+
+    def _common(self, key: str) -> float:
+        values = [float(group[key]) for group in self.param_groups]
+        if max(values) - min(values) > 1e-9 * max(map(abs, values)):
+            raise ConfigurationError(
+                f"the parameter groups differ in their sums of step sizes ({values}): one number cannot say what they "
+                "have done. Give all groups the same learning rate"
+            )
+        return values[0]
+
+    # --- saving ------------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as tensors, numbers and strings: ``torch.load(..., weights_only=True)`` reads it back."""
+        state = super().state_dict()
+        for group in state["param_groups"]:
+            for key in ("regularizer", "mirror_map"):
+                spec = group.pop(key).to_spec()
+                group[key] = {
+                    "header": spec.to_json(),
+                    "arrays": {name: torch.tensor(array) for name, array in spec.arrays.items()},
+                }
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load what :meth:`state_dict` returned, duals in the precision in which they were.
+
+        Parameters
+        ----------
+        state_dict : dict
+        """
+        groups = []
+        for saved, own in zip(state_dict["param_groups"], self.param_groups, strict=False):
+            group = dict(saved)
+            if group["names"] != own["names"]:
+                raise ConfigurationError(f"the state is of the parameters {group['names']}, these are {own['names']}")
+            group["regularizer"] = Regularizer.from_spec(_spec(group["regularizer"]))
+            group["mirror_map"] = MirrorMap.from_spec(_spec(group["mirror_map"]))
+            groups.append(group)
+        if len(groups) != len(state_dict["param_groups"]) or len(groups) != len(self.param_groups):
+            raise ConfigurationError(
+                f"the state has {len(state_dict['param_groups'])} parameter group(s), the optimiser "
+                f"{len(self.param_groups)}"
+            )
+        super().load_state_dict({**state_dict, "param_groups": groups})
+        # PyTorch casts what it loads to the parameters' dtypes; duals keep theirs.
+        ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
+        parameters = chain.from_iterable(group["params"] for group in self.param_groups)
+        for number, p in zip(ids, parameters, strict=True):
+            for key, value in state_dict["state"].get(number, {}).items():
+                self.state[p][key] = value.to(device=p.device, copy=True)
+        self._geometries.clear()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied optimiser."""
+        super().__setstate__(state)
+        self._geometries = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what is pickled: PyTorch's own state, and which way steps are taken."""
+        state = super().__getstate__()
+        return {**state, "dual_dtype": self.dual_dtype, "foreach": self.foreach, "_apply_to": self._apply_to}
+
+
+class _DualOptimizer(CompositeOptimizer):
+    """An optimiser whose state is a dual."""
+
+    def _begin(self, index: int) -> None:
+        group = self.param_groups[index]
+        if "dual" not in self.state[group["params"][0]]:
+            duals = self._geometry(index).gradient(self._points(group))
+            self._keep(group, "dual", duals)
+            self._keep(group, "start", [dual.clone() for dual in duals])
+
+    @torch.no_grad()
+    def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
+        """Begin anew at given duals: the parameters become their primal points at time `elapsed`.
+
+        Parameters
+        ----------
+        vectors : mapping of str to Tensor or ndarray
+            The dual of each parameter by its name, of its shape.
+        elapsed : float, default 0.0
+            The weight of psi: the sum of the step sizes behind the duals.
+        """
+        for index, group in enumerate(self.param_groups):
+            duals = self._start_values(group, vectors)
+            self._keep(group, "dual", duals)
+            self._keep(group, "start", [dual.clone() for dual in duals])
+            self._reset_clock(group, elapsed)
+            self._move(index, duals, float(elapsed))
+
+    @torch.no_grad()
+    def increments(self) -> dict[str, Tensor]:
+        """Return z_K - z_0 by the parameters' names."""
+        return self._differences("dual")
+
+    def _differences(self, key: str) -> dict[str, Tensor]:
+        found = {}
+        for index, group in enumerate(self.param_groups):
+            self._begin(index)
+            for name, end, start in zip(
+                group["names"], self._kept(group, key), self._kept(group, "start"), strict=True
+            ):
+                found[name] = end - start
+        return found
+
+    @property
+    def duals(self) -> dict[str, Tensor]:
+        """The duals by the parameters' names (not copies)."""
+        for index in range(len(self.param_groups)):
+            self._begin(index)
+        return {
+            name: dual
+            for group in self.param_groups
+            for name, dual in zip(group["names"], self._kept(group, "dual"), strict=True)
+        }
+
+
+class DualAveraging(_DualOptimizer):
+    """Dual averaging: z <- z - lr g(w), t <- t + lr, w = argmin_w { -<z, w> + t psi(w) + h(w) }.
+
+    With the Euclidean map w = prox_{t psi}(z); without psi this is SGD. Parameters are exactly sparse, low-rank or
+    feasible after every step. The dual begins at grad h of the parameters as they are at the first step; what is done
+    to the parameters afterwards is overwritten by the next one.
+
+    Parameters
+    ----------
+    params : iterable
+        Parameters, named parameters (``model.named_parameters()``) or groups of either.
+    lr : float, default 1e-2
+        The step size, also by how much the weight of psi grows in a step.
+    regularizer : Regularizer, default Zero()
+        psi.
+    mirror_map : MirrorMap, default Euclidean()
+        h.
+    apply_to : str or sequence of str, optional
+        Shell patterns of the names of the parameters that psi acts on; by default those of two or more dimensions.
+    scope : {"each", "joint"}, default "each"
+        Whether psi acts on each parameter or on all of a group together.
+    dual_dtype : torch.dtype, optional
+        Of the duals: torch.float64 or torch.float32; by default float64 where the device has it.
+    foreach : bool, default True
+        Whether a step is taken in one call for all parameters.
+    maximize : bool, default False
+        Whether to ascend.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 3: the local steps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from flwr_fco.regularizers import L1
+    >>> w = torch.nn.Parameter(torch.tensor([[1.0, 0.0]]))
+    >>> optimizer = DualAveraging([w], lr=0.5, regularizer=L1(1.0))
+    >>> loss = ((w - torch.tensor([[2.0, 0.25]])) ** 2).sum() / 2
+    >>> loss.backward()
+    >>> optimizer.step()
+    >>> w.data, optimizer.elapsed
+    (tensor([[1., 0.]]), 0.5)
+    """
+
+    def _step(self, index: int) -> None:
+        group = self.param_groups[index]
+        lr, duals = float(group["lr"]), self._kept(group, "dual")
+        self._descend(group, duals, lr)
+        self._advance(group, lr)
+        self._move(index, duals, group["start_elapsed"] + group["used"])
+
+
+class _PrimalOptimizer(CompositeOptimizer):
+    """An optimiser whose state is the parameters."""
+
+    def _begin(self, index: int) -> None:
+        group = self.param_groups[index]
+        if "start" not in self.state[group["params"][0]]:
+            self._keep(group, "start", [point.clone() for point in self._points(group)])
+
+    @torch.no_grad()
+    def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
+        """Begin anew at given points.
+
+        Parameters
+        ----------
+        vectors : mapping of str to Tensor or ndarray
+            The value of each parameter by its name, of its shape.
+        elapsed : float, default 0.0
+            The sum of the step sizes behind them; the steps do not depend on it.
+        """
+        for index, group in enumerate(self.param_groups):
+            self._write(group, self._start_values(group, vectors))
+            for p in group["params"]:
+                self.state[p].pop("start", None)
+            self._reset_clock(group, elapsed)
+            # In the parameters' own precision: what rounding takes away at the start is no increment.
+            self._begin(index)
+
+    @torch.no_grad()
+    def increments(self) -> dict[str, Tensor]:
+        """Return w_K - w_0 by the parameters' names."""
+        found = {}
+        for index, group in enumerate(self.param_groups):
+            self._begin(index)
+            for name, end, start in zip(group["names"], self._points(group), self._kept(group, "start"), strict=True):
+                found[name] = end - start
+        return found
+
+
+class ProximalSGD(_PrimalOptimizer):
+    """Proximal (mirror) descent: w <- argmin_u { -<grad h(w) - lr g(w), u> + lr psi(u) + h(u) }.
+
+    With the Euclidean map w <- prox_{lr psi}(w - lr g).
+
+    Parameters
+    ----------
+    params, lr, regularizer, mirror_map, apply_to, scope, dual_dtype, foreach, maximize
+        As for :class:`DualAveraging`; ``dual_dtype`` is the precision of the step's arithmetic.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 2: the local steps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from flwr_fco.regularizers import L1
+    >>> w = torch.nn.Parameter(torch.tensor([[1.0, 0.25]]))
+    >>> optimizer = ProximalSGD([w], lr=0.5, regularizer=L1(1.0))
+    >>> (w**2).sum().backward()
+    >>> optimizer.step()
+    >>> w.data
+    tensor([[0., 0.]])
+    """
+
+    def _step(self, index: int) -> None:
+        group = self.param_groups[index]
+        lr, own = float(group["lr"]), self._geometry(index)
+        duals = own.gradient(self._points(group))
+        self._descend(group, duals, lr)
+        self._advance(group, lr)
+        self._move(index, duals, lr)
+
+
+class _Extragradient(CompositeOptimizer):
+    """An optimiser that takes two gradients a step: at the point, and at the half-way point."""
+
+    @torch.no_grad()
+    def half_step(self) -> None:
+        """Go to the half-way point along the gradients at hand; :meth:`step` then takes those found there.
+
+        Raises
+        ------
+        ConfigurationError
+            If the last half step was not completed.
+        """
+        if self.is_half_way:
+            raise ConfigurationError("half_step() twice in a row; complete the step with step() first")
+        for index, group in enumerate(self.param_groups):
+            self._begin(index)
+            group["pending_lr"] = float(group["lr"])
+            self._half_step(index)
+
+    @property
+    def is_half_way(self) -> bool:
+        """Whether a half step has been taken and not been completed."""
+        return any(group["pending_lr"] is not None for group in self.param_groups)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
+        """Take a step, or half of one.
+
+        With a closure: a whole step; the closure is called at the point and at the half-way point, each time for
+        fresh gradients (``zero_grad``, a minibatch of its own, ``backward``). Without one: the first call is a half
+        step, the second completes it, so that an ordinary training loop takes a whole step with every second
+        minibatch. Both halves use the learning rate of the first.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the gradients and returns the loss.
+
+        Returns
+        -------
+        Any
+            What the closure returned first.
+        """
+        if closure is None:
+            if self.is_half_way:
+                self._complete()
+            else:
+                self.half_step()
+            return None
+        loss = self._evaluate(closure)
+        if not self.is_half_way:
+            self.half_step()
+            self._evaluate(closure)
+        self._complete()
+        return loss
+
+    @torch.no_grad()
+    def undo_half_step(self) -> None:
+        """Go back to the point before a half step that will not be completed, such as at the end of an odd epoch."""
+        if self.is_half_way:
+            for index, group in enumerate(self.param_groups):
+                group["pending_lr"] = None
+                self._back(index)
+
+    def _complete(self) -> None:
+        for index, group in enumerate(self.param_groups):
+            self._step(index)
+            group["pending_lr"] = None
+
+    @abstractmethod
+    def _half_step(self, index: int) -> None:
+        """Move a group to its half-way point."""
+
+    @abstractmethod
+    def _back(self, index: int) -> None:
+        """Move a group back to the point before the half step."""
+
+
+class DualExtrapolation(_Extragradient, _DualOptimizer):
+    """Dual extrapolation: half = P(z - lr g(P(z, t)), t + lr); z <- z - lr g(half); t <- t + lr.
+
+    P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }, and the parameters are P(z, t) before and after a step. Takes
+    two gradients a step (see :meth:`step`); for saddle problems, give the part that ascends ``maximize=True``.
+
+    Parameters
+    ----------
+    params, lr, regularizer, mirror_map, apply_to, scope, dual_dtype, foreach, maximize
+        As for :class:`DualAveraging`.
+
+    References
+    ----------
+    Bai, Bullins: Local composite saddle point optimization (ICLR 2024), algorithm 1: the local steps of FeDualEx. The
+    weight of psi at the half-way point is that of the next step, as in the paper's proofs.
+
+    Examples
+    --------
+    The game min_x max_y x y, started at (1, 1), comes to its saddle point 0, where gradient descent-ascent spirals
+    away:
+
+    >>> import torch
+    >>> x, y = torch.nn.Parameter(torch.ones(1, 1)), torch.nn.Parameter(torch.ones(1, 1))
+    >>> optimizer = DualExtrapolation([{"params": [x]}, {"params": [y], "maximize": True}], lr=0.5)
+    >>> def closure():
+    ...     optimizer.zero_grad()
+    ...     (x * y).sum().backward()
+    >>> for _ in range(100):
+    ...     optimizer.step(closure)
+    >>> bool(x.abs() < 1e-4) and bool(y.abs() < 1e-4)
+    True
+    """
+
+    def _half_step(self, index: int) -> None:
+        group = self.param_groups[index]
+        lr = group["pending_lr"]
+        duals = [dual.clone() for dual in self._kept(group, "dual")]
+        self._descend(group, duals, lr)
+        self._move(index, duals, group["start_elapsed"] + group["used"] + lr)
+
+    def _step(self, index: int) -> None:
+        group = self.param_groups[index]
+        duals = self._kept(group, "dual")
+        self._descend(group, duals, group["pending_lr"])
+        self._advance(group, group["pending_lr"])
+        self._back(index)
+
+    def _back(self, index: int) -> None:
+        group = self.param_groups[index]
+        duals = self._kept(group, "dual")
+        self._move(index, duals, group["start_elapsed"] + group["used"])
+
+
+class MirrorProx(_Extragradient, _PrimalOptimizer):
+    """Composite mirror prox: half = Q(w, g(w)), w <- Q(w, g(half)), Q(w, g) = P(grad h(w) - lr g, lr).
+
+    P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }. Takes two gradients a step (see :meth:`step`).
+
+    Parameters
+    ----------
+    params, lr, regularizer, mirror_map, apply_to, scope, dual_dtype, foreach, maximize
+        As for :class:`DualAveraging`; ``dual_dtype`` is the precision of the step's arithmetic.
+
+    References
+    ----------
+    Bai, Bullins: Local composite saddle point optimization (ICLR 2024), algorithm 2 (FedMiP): the local steps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> w = torch.nn.Parameter(torch.ones(1, 1))
+    >>> optimizer = MirrorProx([w], lr=0.5)
+    >>> for _ in range(2):  # two gradients make a step: half = 1 - 0.5 * 1, w = 1 - 0.5 * half
+    ...     optimizer.zero_grad()
+    ...     (w**2 / 2).sum().backward()
+    ...     optimizer.step()
+    >>> w.item(), optimizer.num_steps
+    (0.75, 1)
+    """
+
+    def _half_step(self, index: int) -> None:
+        group = self.param_groups[index]
+        lr, own = group["pending_lr"], self._geometry(index)
+        base = [point.clone() for point in self._points(group)]
+        self._keep(group, "base", base)
+        duals = own.gradient(base)
+        self._descend(group, duals, lr)
+        self._move(index, duals, lr)
+
+    def _step(self, index: int) -> None:
+        group = self.param_groups[index]
+        lr, own = group["pending_lr"], self._geometry(index)
+        duals = own.gradient(self._kept(group, "base"))
+        self._descend(group, duals, lr)
+        self._advance(group, lr)
+        self._move(index, duals, lr)
+
+    def _back(self, index: int) -> None:
+        group = self.param_groups[index]
+        self._write(group, self._kept(group, "base"))
+
+
+# --- arguments -------------------------------------------------------------------------------------------------------
+
+
+def _as_groups(params: Parameters) -> list[Group]:
+    """Return the parameters as groups: PyTorch reads names only from 2.6 on."""
+    if isinstance(params, Tensor):
+        raise ConfigurationError("params is a tensor; expected an iterable of parameters, such as [tensor]")
+    given = list(params)
+    if not given:
+        raise ConfigurationError("params is empty; expected parameters, such as model.named_parameters()")
+    return given if isinstance(given[0], dict) else [{"params": given}]
+
+
+def matching(names: Iterable[str], maximize: str | Sequence[str] | None) -> set[str]:
+    """Return the names that match shell patterns.
+
+    Parameters
+    ----------
+    names : iterable of str
+    maximize : str or sequence of str, or None
+        None: no patterns.
+
+    Raises
+    ------
+    ConfigurationError
+        If a pattern matches none.
+    """
+    known, found = list(names), set()
+    for pattern in () if maximize is None else _patterns(maximize):
+        hit = {name for name in known if fnmatchcase(name, pattern)}
+        if not hit:
+            raise ConfigurationError(f"maximize={pattern!r} matches none of the parameters {known}")
+        found |= hit
+    return found
+
+
+def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[str] | None) -> list[Group]:
+    """Return parameter groups: what descends, and what ascends if anything does.
+
+    Parameters
+    ----------
+    named : sequence of (str, Tensor)
+    maximize : str or sequence of str, or None
+        Shell patterns of what ascends.
+    """
+    up = matching([name for name, _ in named], maximize)
+    parts = ([pair for pair in named if pair[0] not in up], [pair for pair in named if pair[0] in up])
+    return [{"params": part, "maximize": ascends} for part, ascends in zip(parts, (False, True), strict=True) if part]
+
+
+def _patterns(apply_to: str | Sequence[str]) -> tuple[str, ...]:
+    return (apply_to,) if isinstance(apply_to, str) else tuple(apply_to)
+
+
+def _layout(shapes: Mapping[str, tuple[int, ...]], apply_to: str | Sequence[str] | None) -> Layout:
+    """Return the layout that a server makes of a model of these shapes, without the memory of one."""
+    return Layout.from_arrays(
+        {name: np.broadcast_to(np.float64(0.0), shape) for name, shape in shapes.items()},
+        apply_to=apply_to,
+        pass_through=(),
+    )
+
+
+def _check_group(group: Group) -> None:
+    lr = group["lr"]
+    if isinstance(lr, bool) or not isinstance(lr, int | float | Tensor) or not 0.0 <= float(lr) < math.inf:
+        raise ConfigurationError(f"lr={lr!r}; expected a finite number >= 0")
+    if not isinstance(group["regularizer"], Regularizer):
+        raise ConfigurationError(
+            f"regularizer={group['regularizer']!r}; expected one of flwr_fco.regularizers, such as L1(1e-3)"
+        )
+    if not isinstance(group["mirror_map"], MirrorMap):
+        raise ConfigurationError(
+            f"mirror_map={group['mirror_map']!r}; expected one of flwr_fco.mirror_maps, such as Euclidean()"
+        )
+    if group["scope"] not in ("each", "joint"):
+        raise ConfigurationError(f"scope={group['scope']!r}; expected 'each' or 'joint'")
+    if not group["named"]:
+        if group["apply_to"] is not None:
+            raise ConfigurationError(f"apply_to={group['apply_to']!r} needs names: {_NO_NAMES}")
+        if isinstance(group["regularizer"], PerParameter) or isinstance(group["mirror_map"], Product):
+            raise ConfigurationError(f"PerParameter and Product go by names: {_NO_NAMES}")
+    for name, p in zip(group["names"], group["params"], strict=True):
+        if isinstance(p, Tensor) and not p.is_floating_point():
+            raise ConfigurationError(f"the parameter {name!r} is {p.dtype}; expected a real floating-point dtype")
+
+
+def _spec(saved: Mapping[str, Any]) -> Spec:
+    return Spec(json.loads(saved["header"]), {name: tensor.numpy() for name, tensor in saved["arrays"].items()})

@@ -1,0 +1,459 @@
+"""The proximal maps of ``flwr_fco.regularizers`` on tensors, where the tensors are.
+
+The classes and their specifications are those that the server sends; only the arithmetic is PyTorch's. In float64 the
+results are those of the NumPy maps to 1e-12.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import (
+    L1,
+    L2,
+    AffineSubspace,
+    Box,
+    ElasticNet,
+    GroupLasso,
+    HardSparsity,
+    L1Ball,
+    L2Ball,
+    L2Squared,
+    LInfinity,
+    LInfinityBall,
+    NonNegative,
+    Nuclear,
+    NuclearBall,
+    Regularizer,
+    Simplex,
+    SparseGroupLasso,
+    SpectralBall,
+    Zero,
+)
+from flwr_fco.regularizers.spectral import MatrixRegularizer, noise_of
+from flwr_fco.regularizers.validation import amount, check_step
+
+__all__ = [
+    "TensorProx",
+    "register_tensor_prox",
+    "scalar_terms",
+    "supported_regularizers",
+    "tensor_prox",
+    "tensor_terms",
+]
+
+#: A proximal map on tensors of one shape, dtype and device: ``(v, step) -> argmin_w step * psi(w) + 1/2 ||w - v||^2``.
+TensorProx = Callable[[Tensor, float], Tensor]
+#: Makes the map for a regularizer and a tensor like those that it will be given.
+_Make = Callable[[Any, Tensor], TensorProx]
+_Maker = TypeVar("_Maker", bound=_Make)
+
+# By class, not by isinstance: a subclass may have another proximal map.
+_MAKERS: dict[type[Regularizer], _Make] = {}
+
+
+def register_tensor_prox(kind: type[Regularizer]) -> Callable[[_Maker], _Maker]:
+    """Register the proximal map of a class on tensors.
+
+    Parameters
+    ----------
+    kind : type
+        A subclass of :class:`~flwr_fco.regularizers.Regularizer`.
+
+    Returns
+    -------
+    callable
+        A decorator of a function ``(regularizer, like) -> map``: `like` is a tensor of the shape, dtype and device of
+        those that the map will be given, so that constants are made once.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> from flwr_fco.regularizers import L1, Regularizer
+    >>> @dataclass(frozen=True)
+    ... class TwiceL1(L1):
+    ...     kind = "twice-l1"
+    >>> @register_tensor_prox(TwiceL1)
+    ... def _(psi, like):
+    ...     return lambda v, step: v - v.clamp(-2 * step * psi.strength, 2 * step * psi.strength)
+    >>> tensor_prox(TwiceL1(1.0), torch.tensor([3.0, -0.5]))(torch.tensor([3.0, -0.5]), 1.0)
+    tensor([1., 0.])
+    """
+
+    def register(make: _Maker) -> _Maker:
+        _MAKERS[kind] = make
+        return make
+
+    return register
+
+
+def supported_regularizers() -> tuple[type[Regularizer], ...]:
+    """Return the classes that have a proximal map on tensors.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> L1 in supported_regularizers()
+    True
+    """
+    return (*_TERMWISE, *_MAKERS)
+
+
+def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
+    """Return a regularizer's proximal map on tensors.
+
+    Parameters
+    ----------
+    regularizer : Regularizer
+        psi.
+    like : Tensor
+        Of the shape, floating dtype and device of those that the map will be given.
+
+    Returns
+    -------
+    callable
+        ``(v, step) -> argmin_w step * psi(w) + 1/2 ||w - v||^2``, a new tensor or `v` itself.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none for this class, or psi cannot act on tensors of this shape.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from flwr_fco.regularizers import L1
+    >>> v = torch.tensor([3.0, -0.5, -2.0])
+    >>> tensor_prox(L1(1.0), v)(v, 1.0)
+    tensor([ 2.,  0., -1.])
+    """
+    kind = type(regularizer)
+    if kind in _MAKERS:
+        regularizer.check_shape("the tensor", tuple(like.shape))
+        make = _MAKERS[kind]
+        solve = make(regularizer, like)
+    else:
+        terms = tensor_terms(regularizer, like)
+        if terms is None:
+            names = ", ".join(sorted(known.__name__ for known in supported_regularizers()))
+            raise ConfigurationError(
+                f"{kind.__name__} has no proximal map on tensors; {names} have one. Use another regularizer, register "
+                "a map of your own with flwr_fco.torch.register_tensor_prox, or train with an Objective "
+                "(flwr_fco.torch.TorchObjective), whose proximal maps are NumPy's"
+            )
+        found = terms
+
+        def solve(v: Tensor, step: float) -> Tensor:
+            return _solve_terms(v, step, found)
+
+    return lambda v, step: solve(v, check_step(regularizer, step))
+
+
+# --- sums over coordinates -------------------------------------------------------------------------------------------
+
+_TERMWISE: tuple[type[Regularizer], ...] = (Zero, L1, L2Squared, ElasticNet, Box, NonNegative, LInfinityBall)
+
+
+def scalar_terms(regularizer: Regularizer) -> tuple[float, float, float, float] | None:
+    """Return threshold, shrinkage, lower and upper bound if they are the same for all coordinates; else None."""
+    if type(regularizer) not in _TERMWISE:
+        return None
+    terms = regularizer.separable_terms(())
+    if terms is None or not all(isinstance(term, float) for term in terms):
+        return None
+    threshold, shrinkage, lower, upper = (float(term) for term in terms)
+    return threshold, shrinkage, lower, upper
+
+
+def tensor_terms(regularizer: Regularizer | None, like: Tensor) -> tuple[Tensor | float, ...] | None:
+    """Return threshold, shrinkage, lower and upper bound as numbers or tensors that broadcast to `like`.
+
+    Parameters
+    ----------
+    regularizer : Regularizer or None
+        None: no psi.
+    like : Tensor
+        Of the shape, dtype and device wanted.
+
+    Returns
+    -------
+    tuple, or None
+        None: psi is no sum over coordinates.
+    """
+    if regularizer is None:
+        return (0.0, 0.0, -math.inf, math.inf)
+    if type(regularizer) not in _TERMWISE:
+        return None
+    regularizer.check_shape("the tensor", tuple(like.shape))
+    terms = regularizer.separable_terms(tuple(like.shape))
+    assert terms is not None
+    return tuple(term if isinstance(term, float) else _constant(term, like) for term in terms)
+
+
+def _constant(array: Any, like: Tensor) -> Tensor:
+    """Return an array of a regularizer (which is read-only) as a tensor of the dtype and device of `like`."""
+    return torch.tensor(array, dtype=like.dtype, device=like.device)
+
+
+def _solve_terms(v: Tensor, step: float, terms: Sequence[Tensor | float]) -> Tensor:
+    """Return clip(soft(v, step * threshold) / (1 + step * shrinkage), lower, upper)."""
+    threshold, shrinkage, lower, upper = terms
+    result = v
+    if isinstance(threshold, Tensor) or threshold > 0.0:
+        result = soft_threshold(v, _times(step, threshold))
+    if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
+        result = result / (1.0 + _times(step, shrinkage))
+    if isinstance(lower, Tensor) or lower > -math.inf:
+        # Adding 0.0: of -0.0 and 0.0 either may be the larger.
+        result = 0.0 + torch.clamp(result, min=lower)  # type: ignore[call-overload,arg-type,unused-ignore]
+    if isinstance(upper, Tensor) or upper < math.inf:
+        result = torch.clamp(result, max=upper)  # type: ignore[call-overload,arg-type,unused-ignore]
+    return result
+
+
+def _times(step: float, term: Tensor | float) -> Tensor | float:
+    return step * term if isinstance(term, Tensor) else amount(step, term)
+
+
+def soft_threshold(v: Tensor, threshold: Tensor | float) -> Tensor:
+    """Return sign(v) max(|v| - threshold, 0), as v - clip(v, -threshold, threshold): NaN stays NaN."""
+    return v - torch.clamp(v, -threshold, threshold)  # type: ignore[call-overload,arg-type,unused-ignore]
+
+
+# --- norms and balls of whole arrays ---------------------------------------------------------------------------------
+
+
+def _exact(v: Tensor) -> Tensor:
+    """Return the tensor in float64, where sums over many elements do not lose digits (float32 where there is none)."""
+    return v if v.device.type == "mps" else v.double()
+
+
+@register_tensor_prox(L2)
+def _l2(psi: L2, like: Tensor) -> TensorProx:
+    def solve(v: Tensor, step: float) -> Tensor:
+        norm = torch.linalg.vector_norm(_exact(v))
+        shrunk = v * (1.0 - amount(step, psi.strength) / norm)
+        # At norm = 0 the quotient is inf or NaN; `where` does not look at it.
+        return torch.where(norm > amount(step, psi.strength), shrunk, torch.where(norm.isnan(), v, 0.0)).to(v.dtype)
+
+    return solve
+
+
+@register_tensor_prox(L2Ball)
+def _l2_ball(psi: L2Ball, like: Tensor) -> TensorProx:
+    def solve(v: Tensor, step: float) -> Tensor:
+        norm = torch.linalg.vector_norm(_exact(v))
+        return torch.where(norm <= psi.radius, v, v * (psi.radius / norm)).to(v.dtype)
+
+    return solve
+
+
+def _level(size: Tensor, radius: float) -> Tensor:
+    """Return (top, tau): max(size - top - tau, 0) sums to the radius. Counted from the largest, nothing cancels."""
+    top = size.max()
+    below = torch.sort(size - top, descending=True).values
+    count = torch.arange(1, size.numel() + 1, dtype=size.dtype, device=size.device)
+    taus = (torch.cumsum(below, 0) - radius) / count
+    active = (below > taus).sum().clamp_min(1)
+    return torch.stack((top, taus[active - 1]))
+
+
+@register_tensor_prox(L1Ball)
+def _l1_ball(psi: L1Ball, like: Tensor) -> TensorProx:
+    if psi.weights is not None:
+        return _weighted_l1_ball(psi, like)
+
+    def solve(v: Tensor, step: float) -> Tensor:
+        if not v.numel():
+            return v
+        exact = _exact(v).reshape(-1)
+        size = exact.abs()
+        top, tau = _level(size, psi.radius)
+        # Adding 0.0 turns the zeros of negative numbers into plain ones.
+        projected = torch.sign(exact) * torch.clamp(size - top - tau, min=0.0) + 0.0
+        return torch.where(size.sum() <= psi.radius, exact, projected).reshape(v.shape).to(v.dtype)
+
+    return solve
+
+
+def _weighted_l1_ball(psi: L1Ball, like: Tensor) -> TensorProx:
+    """Return the projection onto {sum weights |w| <= radius}: soft(v, theta * weights) for one theta."""
+    weights = _constant(psi.weights, _exact(like)).expand(like.shape).reshape(-1)
+    heavy = weights > 0.0
+
+    def solve(v: Tensor, step: float) -> Tensor:
+        exact = _exact(v).reshape(-1)
+        size, own = exact.abs()[heavy], weights[heavy]
+        if not size.numel():
+            return v
+        total = (own * size).sum()
+        ratios, order = torch.sort(size / own, descending=True)
+        own_sorted = own[order]
+        # theta = (sum over the active w_i |v_i| - radius) / sum of their w_i^2, counted from the largest ratio.
+        squares = own_sorted * own_sorted
+        thetas = (torch.cumsum(squares * (ratios - ratios[0]), 0) - psi.radius) / torch.cumsum(squares, 0)
+        active = (ratios - ratios[0] > thetas).sum().clamp_min(1)
+        theta = ratios[0] + thetas[active - 1]
+        projected = exact.clone()
+        projected[heavy] = torch.sign(exact[heavy]) * torch.clamp(size - theta * own, min=0.0) + 0.0
+        return torch.where(total <= psi.radius, exact, projected).reshape(v.shape).to(v.dtype)
+
+    return solve
+
+
+@register_tensor_prox(Simplex)
+def _simplex(psi: Simplex, like: Tensor) -> TensorProx:
+    def solve(v: Tensor, step: float) -> Tensor:
+        exact = _exact(v).reshape(-1)
+        top, tau = _level(exact, psi.radius)
+        return torch.clamp(exact - top - tau, min=0.0).reshape(v.shape).to(v.dtype)
+
+    return solve
+
+
+@register_tensor_prox(LInfinity)
+def _l_infinity(psi: LInfinity, like: Tensor) -> TensorProx:
+    def solve(v: Tensor, step: float) -> Tensor:
+        threshold = amount(step, psi.strength)
+        if threshold == 0.0 or not v.numel():
+            return v
+        size = _exact(v).reshape(-1).abs()
+        top, tau = _level(size, threshold)
+        # Nothing is left where the l1 norm is below the threshold: the level is negative there.
+        level = torch.clamp(top + tau, min=0.0).to(v.dtype)
+        return torch.clamp(v, -level, level) + 0.0
+
+    return solve
+
+
+@register_tensor_prox(HardSparsity)
+def _hard_sparsity(psi: HardSparsity, like: Tensor) -> TensorProx:
+    def solve(v: Tensor, step: float) -> Tensor:
+        if psi.count >= v.numel():
+            return v
+        flat = v.reshape(-1)
+        # Stable: of equal ones the first stay, as in the NumPy map.
+        kept = torch.sort(flat.abs(), descending=True, stable=True).indices[: psi.count]
+        result = torch.zeros_like(flat)
+        result[kept] = flat[kept]
+        return result.reshape(v.shape)
+
+    return solve
+
+
+@register_tensor_prox(AffineSubspace)
+def _affine_subspace(psi: AffineSubspace, like: Tensor) -> TensorProx:
+    basis = _constant(psi._basis, _exact(like))  # type: ignore[attr-defined]
+    offsets = _constant(psi._offsets, _exact(like))  # type: ignore[attr-defined]
+
+    def solve(v: Tensor, step: float) -> Tensor:
+        w = _exact(v).reshape(-1)
+        # The second time removes the rounding of a v that is far away.
+        for _ in range(2):
+            w = w - basis.T @ (basis @ w - offsets)
+        return w.reshape(v.shape).to(v.dtype)
+
+    return solve
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+def _group_shrink(psi: GroupLasso | SparseGroupLasso, like: Tensor) -> Callable[[Tensor, float], Tensor]:
+    """Return the map w_g = v_g max(1 - threshold * weights_g / ||v_g||, 0)."""
+    groups_array, weights_array = psi._resolve(tuple(like.shape))
+    groups = torch.tensor(groups_array, dtype=torch.int64, device=like.device)
+    weights = _constant(weights_array, _exact(like))
+
+    def shrink(v: Tensor, threshold: float) -> Tensor:
+        flat = _exact(v).reshape(-1)
+        norms = torch.zeros_like(weights).index_add_(0, groups, flat * flat).sqrt()
+        cut = threshold * weights
+        # A quotient of 0/0 is not used: a group that is 0 stays 0.
+        factors = torch.where(norms > cut, 1.0 - cut / norms, torch.where(norms.isnan(), norms, 0.0))
+        return (flat * factors[groups] + 0.0).reshape(v.shape).to(v.dtype)
+
+    return shrink
+
+
+@register_tensor_prox(GroupLasso)
+def _group_lasso(psi: GroupLasso, like: Tensor) -> TensorProx:
+    shrink = _group_shrink(psi, like)
+    return lambda v, step: shrink(v, amount(step, psi.strength))
+
+
+@register_tensor_prox(SparseGroupLasso)
+def _sparse_group_lasso(psi: SparseGroupLasso, like: Tensor) -> TensorProx:
+    shrink = _group_shrink(psi, like)
+
+    def solve(v: Tensor, step: float) -> Tensor:
+        soft = soft_threshold(v, amount(step, psi.strength * psi.l1_ratio))
+        return shrink(soft, amount(step, psi.strength * (1.0 - psi.l1_ratio)))
+
+    return solve
+
+
+# --- singular values -------------------------------------------------------------------------------------------------
+
+
+def _on_singular_values(
+    psi: MatrixRegularizer, change: Callable[[Tensor, float], Tensor | None]
+) -> Callable[[Tensor, float], Tensor]:
+    """Return the map that changes the singular values alone; None from `change`: the matrix stays as it is."""
+
+    def solve(v: Tensor, step: float) -> Tensor:
+        if not v.numel():
+            return v
+        if psi.reshape == "first":
+            matrix = _exact(v).reshape(v.shape[0], -1)
+        elif psi.reshape == "last":
+            matrix = _exact(v).reshape(-1, v.shape[-1])
+        else:
+            matrix = _exact(v)
+        if not bool(torch.isfinite(matrix).all()):
+            return torch.full_like(v, math.nan)
+        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+        changed = change(values, step)
+        if changed is None:
+            return v
+        # What is below the rounding of a product is none of the rank, as in the NumPy map.
+        rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
+        # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
+        product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
+        return product.reshape(v.shape).to(v.dtype)
+
+    return solve
+
+
+@register_tensor_prox(Nuclear)
+def _nuclear(psi: Nuclear, like: Tensor) -> TensorProx:
+    bound = sys.float_info.max if psi.bound is None else psi.bound
+    return _on_singular_values(
+        psi, lambda values, step: torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
+    )
+
+
+@register_tensor_prox(NuclearBall)
+def _nuclear_ball(psi: NuclearBall, like: Tensor) -> TensorProx:
+    def change(values: Tensor, step: float) -> Tensor | None:
+        if float(values.sum()) <= psi.radius:
+            return None
+        top, tau = _level(values, psi.radius)
+        return torch.clamp(values - top - tau, min=0.0)
+
+    return _on_singular_values(psi, change)
+
+
+@register_tensor_prox(SpectralBall)
+def _spectral_ball(psi: SpectralBall, like: Tensor) -> TensorProx:
+    def change(values: Tensor, step: float) -> Tensor | None:
+        return None if float(values[0]) <= psi.radius else torch.clamp(values, max=psi.radius)
+
+    return _on_singular_values(psi, change)

@@ -1,0 +1,132 @@
+"""A model's arrays by the names of its ``state_dict``: what is optimised, and what passes through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.parameters import Entry, Layout
+
+__all__ = ["buffers_of", "layout_of", "load_buffers", "trainable"]
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that require a gradient, by their names, in the order of ``state_dict()``.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+
+    Raises
+    ------
+    ConfigurationError
+        If there are none, or two names are of one tensor.
+
+    Examples
+    --------
+    >>> list(trainable(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))))
+    ['0.weight', '0.bias', '1.weight', '1.bias']
+    """
+    names: dict[int, str] = {}
+    found = {}
+    for name, p in model.named_parameters(remove_duplicate=False):
+        if id(p) in names:
+            raise ConfigurationError(
+                f"the parameters {names[id(p)]!r} and {name!r} are one tensor; as two arrays they would come to "
+                "differ. Register the tensor under one name, and use it from there"
+            )
+        names[id(p)] = name
+        if p.requires_grad:
+            found[name] = p
+    if not found:
+        raise ConfigurationError(f"{type(model).__name__} has no parameter that requires a gradient")
+    return {name: found[name] for name in model.state_dict() if name in found}
+
+
+def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> Layout:
+    """Return the layout of a model's ``state_dict()``: trainable parameters are optimised, all else passes through.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    apply_to : str or sequence of str, optional
+        Shell patterns of the arrays that a regularizer acts on; by default those of two or more dimensions.
+
+    Examples
+    --------
+    >>> layout_of(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3, affine=False, momentum=None))).names
+    ('0.weight', '0.bias', '1.running_mean', '1.running_var', '1.num_batches_tracked')
+    """
+    own = trainable(model)
+    # Layout's rule of what is regularized, without the memory of a model.
+    optimised = {name: np.broadcast_to(np.float32(0.0), tuple(p.shape)) for name, p in own.items()}
+    regularized = Layout.from_arrays(optimised, apply_to=apply_to, pass_through=()).regularized_names
+    entries, offset = [], 0
+    for name, tensor in model.state_dict().items():
+        place = offset if name in own else -1
+        entries.append(Entry(name, tuple(tensor.shape), _numpy_name(tensor.dtype), place, name in regularized))
+        offset += tensor.numel() if name in own else 0
+    return Layout(entries)
+
+
+def _numpy_name(dtype: torch.dtype) -> str:
+    """Return NumPy's name of a dtype; that of the next larger one for those that NumPy does not have."""
+    name = str(dtype).removeprefix("torch.")
+    return name if hasattr(np, name) or name == "bool" else "float32"
+
+
+def _passing(model: nn.Module) -> dict[str, Tensor]:
+    """Return what is in the model's state and is not optimised: buffers and frozen parameters."""
+    optimised = {name for name, p in model.named_parameters() if p.requires_grad}
+    return {name: tensor for name, tensor in model.state_dict().items() if name not in optimised}
+
+
+def buffers_of(model: nn.Module) -> dict[str, NDArray[Any]]:
+    """Return copies of the arrays that are not optimised: buffers and frozen parameters.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+
+    Examples
+    --------
+    >>> sorted(buffers_of(nn.BatchNorm1d(3)))
+    ['num_batches_tracked', 'running_mean', 'running_var']
+    """
+    return {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in _passing(model).items()}
+
+
+@torch.no_grad()
+def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
+    """Set the arrays that are not optimised, in place.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+    buffers : mapping of str to ndarray
+        All of them, under the names of :func:`buffers_of`.
+
+    Raises
+    ------
+    ConfigurationError
+        If names are missing or unknown, or a shape is another.
+    """
+    own = _passing(model)
+    if own.keys() != buffers.keys():
+        raise ConfigurationError(
+            f"the model's arrays that are not optimised are {sorted(own)}, the server's are {sorted(buffers)}. Give "
+            "the strategy ArrayRecord(model.state_dict()) of the same model as initial arrays, and name in "
+            "pass_through= what is neither optimised nor a running statistic"
+        )
+    for name, tensor in own.items():
+        if tuple(tensor.shape) != buffers[name].shape:
+            raise ConfigurationError(
+                f"the array {name!r} has shape {list(tensor.shape)}, the server's has {list(buffers[name].shape)}"
+            )
+        tensor.copy_(torch.from_numpy(np.array(buffers[name])))

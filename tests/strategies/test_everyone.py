@@ -1,0 +1,66 @@
+"""Strategies that need every client in every round: the silent are asked again in the same round."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from flwr.app import Error, Message
+from problems import app_of, clients, flat, run, start_arrays
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDualAvg
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class Everyone(FedDualAvg):
+    """Dual averaging that refuses to go on without everybody."""
+
+    participation = "everyone"
+
+
+class Flaky(InProcessGrid):
+    """Node 3 does not answer, or answers with an error, for some number of times in round 2."""
+
+    def __init__(self, app, failures, kind):
+        super().__init__(app, 4)
+        self.failures, self.kind, self.asked = failures, kind, []
+
+    def _deliver(self, message):
+        number, node = message.metadata.group_id, message.metadata.dst_node_id
+        self.asked.append((number, node))
+        if (number, node) == ("2", 3) and self.failures > 0:
+            self.failures -= 1
+            if self.kind == "silence":
+                return None
+            reply = super()._deliver(message)
+            return Message(Error(2, "the disk is full"), reply_to=message) if reply is not None else None
+        return super()._deliver(message)
+
+
+def options():
+    return {"client_lr": 0.02, "batch_size": None, "fraction_evaluate": 0.0}
+
+
+def test_a_share_of_the_clients_is_refused_at_construction():
+    with pytest.raises(ConfigurationError, match=r"fraction_train=0.5: Everyone needs every client"):
+        Everyone(0.5)
+
+
+@pytest.mark.parametrize("kind", ["silence", "error"])
+def test_only_the_silent_node_is_asked_again_and_nothing_is_lost(kind):
+    grid = Flaky(app_of(clients()), 2, kind)
+    result = Everyone(**options()).start(grid, start_arrays(), 4)
+    undisturbed = run(Everyone(**options()), clients(), 4)
+    np.testing.assert_allclose(flat(result.arrays), flat(undisturbed.arrays), rtol=1e-12)
+    second = [node for number, node in grid.asked if number == "2"]
+    assert sorted(second) == [2, 3, 3, 3, 4, 5]
+    assert result.train_metrics_clientapp[2]["num-left-out"] == 0
+
+
+def test_a_round_without_everybody_is_skipped_and_the_state_stays():
+    grid = Flaky(app_of(clients()), 3, "silence")
+    result = Everyone(**options()).start(grid, start_arrays(), 4)
+    metrics = result.train_metrics_clientapp[2]
+    assert (metrics["skipped"], metrics["num-replies"], metrics["num-left-out"]) == (1, 3, 1)
+    np.testing.assert_allclose(flat(result.arrays), flat(run(Everyone(**options()), clients(), 3).arrays), rtol=1e-12)

@@ -1,0 +1,159 @@
+"""Options: visible, documented, typed, positional as in Flower's FedAvg, and only those that mean something."""
+
+import inspect
+import logging
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg
+from problems import app_of, clients, flat, run, start_arrays
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import STRATEGIES, FastFedDA, FedDAGT, FedDualAvg, FedDualAvgOSP, FedMid, Plateau
+from flwr_fco.strategies.options import parameter_entries
+
+ALL = pytest.mark.parametrize("cls", STRATEGIES.values(), ids=STRATEGIES)
+
+
+@ALL
+def test_the_docstring_documents_the_arguments_of_the_signature_and_no_others(cls):
+    documented = [name for names in parameter_entries(cls.__doc__) for name in names]
+    assert sorted(documented) == sorted(inspect.signature(cls).parameters)
+
+
+@ALL
+def test_every_argument_has_a_type_and_a_default(cls):
+    for parameter in inspect.signature(cls).parameters.values():
+        assert parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY), "no hidden **options"
+        assert parameter.annotation is not parameter.empty
+        assert parameter.default is not parameter.empty
+
+
+@ALL
+def test_positional_arguments_are_those_of_flowers_fed_avg(cls):
+    ours = [p.name for p in inspect.signature(cls).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert ours == list(inspect.signature(FedAvg).parameters)
+
+
+def test_positional_arguments_do_what_they_do_in_fed_avg():
+    ours, theirs = FedDualAvg(0.5, 0.25, 3, 1, 4, "weight", "a", "c"), FedAvg(0.5, 0.25, 3, 1, 4, "weight", "a", "c")
+    for name in list(inspect.signature(FedAvg).parameters)[:8]:
+        assert getattr(ours, name) == getattr(theirs, name)
+
+
+def test_a_strategy_takes_no_argument_that_means_nothing_to_it():
+    assert not {"client_lr", "server_lr"} & inspect.signature(FastFedDA).parameters.keys()
+    assert "client_prox" not in inspect.signature(FedDualAvgOSP).parameters
+    with pytest.raises(TypeError, match="client_lr"):
+        FastFedDA(client_lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ({"client_prox": "no"}, "client_prox='no' is a str; expected True or False"),
+        ({"client_prox": 1}, "client_prox=1 is a int; expected True or False"),
+        ({"node_timeout": "x"}, "node_timeout='x' is a str; expected a number"),
+        ({"fraction_train": 1.5}, "fraction_train=1.5; expected a number from 0 to 1"),
+        ({"min_train_nodes": 2.5}, "min_train_nodes=2.5 is a float; expected a whole number"),
+        ({"seed": True}, "seed=True is a bool; expected a whole number"),
+        ({"batch_size": "32"}, "batch_size='32' is a str"),
+        ({"local_steps": 0}, "local_steps=0; expected a whole number >= 1"),
+        ({"client_lr": float("nan")}, "client_lr=nan; expected a finite number > 0"),
+        ({"server_lr": "fast"}, "server_lr='fast' is a str; expected a number or a function"),
+        ({"regularizer": 0.1}, "regularizer=0.1 is a float; expected a Regularizer"),
+        ({"weighting": "size"}, "weighting='size' is a str; expected 'examples' or 'uniform'"),
+        ({"output": "best"}, "output='best'; expected one of 'last'"),
+        ({"sparsity": 0}, "sparsity=0; expected a whole number >= 1"),
+        ({"apply_to": 3}, "apply_to=3 is a int; expected a string or a sequence of a string or None"),
+        ({"choose_nodes": [1, 2]}, r"choose_nodes=\[1, 2\] is a list; expected a function"),
+    ],
+    ids=str,
+)
+def test_a_wrong_type_or_value_is_an_error_that_names_it(option, expected):
+    with pytest.raises(ConfigurationError, match=expected):
+        FedDualAvg(**option)
+
+
+def test_whole_numbers_and_numpy_scalars_are_numbers():
+    strategy = FedDualAvg(client_lr=1, server_lr=np.float32(0.5), seed=np.int64(3), batch_size=np.int32(7))
+    assert (strategy.client_lr, strategy.server_lr, strategy.seed, strategy.batch_size) == (1.0, 0.5, 3, 7)
+    assert type(strategy.client_lr) is float
+    assert type(strategy.seed) is int
+
+
+def test_the_representation_shows_what_is_not_the_default():
+    assert repr(FedMid(0.5, client_lr=0.2, server_prox=False)) == (
+        "FedMid(fraction_train=0.5, client_lr=0.2, server_prox=False)"
+    )
+    assert "regularizer=L1(" in repr(FedDualAvg(regularizer=L1(0.1)))
+    assert repr(FedDAGT()) == "FedDAGT()"
+
+
+def test_nothing_evaluated_on_the_clients_is_no_reason_for_a_warning(caplog):
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        strategy = FedDualAvg(fraction_evaluate=0.0)
+    assert caplog.text == ""
+    assert strategy.fraction_evaluate == 0.0
+
+
+def test_a_grid_of_this_process_needs_no_simulate():
+    """`start` with an InProcessGrid, outside `simulate`: the same bits."""
+    objectives = clients()
+    options = {"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, "batch_size": None}
+    result = FedDualAvg(**options).start(InProcessGrid(app_of(objectives), 4), start_arrays(), 3)
+    np.testing.assert_allclose(flat(result.arrays), flat(run(FedDualAvg(**options), objectives, 3).arrays), rtol=1e-12)
+
+
+def test_the_user_can_prescribe_who_takes_part():
+    asked = []
+
+    def choose(server_round, nodes):
+        assert [node.partition_id for node in nodes] == [0, 1, 2, 3]
+        return [nodes[3], nodes[server_round % 2]]
+
+    strategy = FedDualAvg(client_lr=0.02, choose_nodes=choose)
+    run(strategy, clients(), 3, callbacks=[lambda *_: asked.append(strategy.asked_partitions())])
+    assert asked == [[1, 3], [0, 3], [1, 3]]
+
+
+@pytest.mark.parametrize(
+    ("choose", "what"),
+    [
+        (lambda n, nodes: [nodes[0], nodes[0]], "a node twice"),
+        (lambda n, nodes: [nodes[0]._replace(node_id=77)], "not one of the connected nodes"),
+    ],
+)
+def test_a_wrong_choice_of_nodes_is_an_error(choose, what):
+    with pytest.raises(ConfigurationError, match=what):
+        run(FedDualAvg(client_lr=0.02, choose_nodes=choose), clients(), 1)
+
+
+def test_trackers_with_prescribed_nodes_sum_to_zero_and_reach_the_optimum():
+    """A sample by choice is a sample: `control` must travel, clients cannot derive it."""
+    objectives = clients()
+    strategy = FedDAGT(
+        client_lr=0.02, local_steps=3, batch_size=None, choose_nodes=lambda n, nodes: [nodes[n % 4], nodes[(n + 1) % 4]]
+    )
+    result = run(strategy, objectives, 600)
+    weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
+    trackers = np.array(list(strategy.trackers().values()))
+    assert np.abs(weights @ trackers).max() <= 1e-12
+    gradient = sum(w * f.gradient(flat(result.arrays)) for w, f in zip(weights, objectives, strict=True))
+    assert np.abs(gradient).max() <= 1e-6
+
+
+def test_the_plateau_rule_can_forget_its_best_at_a_restart():
+    class Arrays:
+        pass
+
+    def halved(forget):
+        scores = iter([1.0, 5.0, 5.0, 5.0, 5.0])
+        plateau = Plateau(lambda arrays: next(scores), every=1, patience=3, forget_at_restart=forget)
+        for number, stage in enumerate([0, 0, 1, 1, 1], start=1):
+            plateau(number, Arrays(), {"stage": stage})
+        return plateau.scale
+
+    assert (halved(False), halved(True)) == (0.5, 1.0)

@@ -1,0 +1,241 @@
+"""Strategies on saddle points: through messages, against the sequential method, the theory's points and the limits."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.datasets import matrix_games, sparse_bilinear
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import PNorm, Product, SimplexEntropy
+from flwr_fco.objectives import BilinearSaddle, QuadraticSaddle
+from flwr_fco.pooled import duality_gap, saddle_metrics, saddle_point
+from flwr_fco.regularizers import L1, PerParameter, Simplex, Zero
+from flwr_fco.sequential import dual_extrapolation
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import (
+    DistributedPGDA,
+    ExtraStepLocalSGD,
+    FedAvgS,
+    FedDualAvg,
+    FedMid,
+    FedMiP,
+    FeDualEx,
+    ScaffoldS,
+)
+
+SIDE, STRENGTH = 0.4, 0.2
+PSI = PerParameter({"x": L1(STRENGTH, bound=SIDE), "y": L1(STRENGTH, bound=SIDE)})
+
+
+def run(strategy, objectives, rounds, start=None):
+    layout = objectives[0].layout
+    strategy.fraction_evaluate = 0.0
+    result = simulate(
+        strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=layout.unflatten(np.zeros(layout.size)) if start is None else start,
+        progress=False,
+    )
+    return layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
+
+
+def one_client(**options):
+    return {"min_train_nodes": 1, "min_available_nodes": 1, "server_lr": 1.0, **options}
+
+
+def bilinear(seed=0, noise=0.0):
+    rng = np.random.default_rng(seed)
+    return BilinearSaddle(rng.uniform(-1, 1, (6, 10)), rng.uniform(-1, 1, 6), noise=noise)
+
+
+@pytest.mark.parametrize("output", ["last", "ergodic"])
+def test_one_client_is_composite_dual_extrapolation(output):
+    """Algorithm 4, both its points, whatever the rounds are cut into; theorem 4 holds for the ergodic one."""
+    objective = bilinear()
+    start = {name: np.full(size, 0.1) for name, size in (("x", 10), ("y", 6))}
+    sequential = dual_extrapolation(objective, np.full(16, 0.1), steps=24, step_size=0.3, regularizer=PSI)
+    for rounds, steps in ((24, 1), (6, 4)):
+        strategy = FeDualEx(
+            **one_client(regularizer=PSI, client_lr=0.3, local_steps=steps, batch_size=None, output=output)
+        )
+        found = run(strategy, [objective], rounds, start)
+        np.testing.assert_allclose(found, getattr(sequential, output), atol=1e-13)
+    diameter = 0.5 * 16 * (0.1 + SIDE) ** 2
+    assert duality_gap([objective], None, PSI, sequential.ergodic) <= diameter / (0.3 * 24)
+
+
+def test_the_ergodic_points_are_those_of_the_mean_duals():
+    """Formula (4) of the paper: retrieve(mean_m omega_{r,k+1/2}, t_r + client_lr (k + 1)), averaged over r and k."""
+    clients = [bilinear(seed) for seed in range(3)]
+    strategy = FeDualEx(regularizer=PSI, client_lr=0.2, server_lr=0.7, local_steps=2, batch_size=None, output="ergodic")
+    found = run(strategy, clients, 3)
+    psi = PSI.bind(clients[0].layout)
+    omega, elapsed, points = np.zeros(16), 0.0, []
+    for _ in range(3):
+        duals, halves = [], []
+        for client in clients:
+            own, own_halves = omega.copy(), []
+            for k in range(2):
+                t = elapsed + 0.2 * k
+                half = own - 0.2 * client.gradient(psi.prox(own, t))
+                own_halves.append(half)
+                own = own - 0.2 * client.gradient(psi.prox(half, t + 0.2))
+            duals.append(own)
+            halves.append(own_halves)
+        for k, mean in enumerate(np.mean(halves, axis=0)):
+            points.append(psi.prox(mean, elapsed + 0.2 * (k + 1)))
+        omega = omega + 0.7 * (np.mean(duals, axis=0) - omega)
+        elapsed += 0.7 * 0.4
+    np.testing.assert_allclose(found, np.mean(points, axis=0), atol=1e-13)
+    np.testing.assert_allclose(strategy.state.dual, omega, atol=1e-13)
+
+
+@pytest.mark.parametrize("strategy", [FeDualEx, FedMiP])
+def test_ergodic_points_need_a_number_of_steps(strategy):
+    with pytest.raises(ConfigurationError, match="local_steps"):
+        strategy(output="ergodic", local_epochs=1)
+
+
+def test_the_ergodic_average_of_mirror_prox_is_over_half_steps():
+    objective = bilinear(1)
+    found = run(
+        FedMiP(
+            **one_client(
+                regularizer=PSI, client_lr=0.2, local_steps=3, batch_size=None, output="ergodic", server_prox=False
+            )
+        ),
+        [objective],
+        2,
+    )
+    psi = PSI.bind(objective.layout)
+    z, halves = np.zeros(16), []
+    for _ in range(6):
+        halves.append(psi.prox(z - 0.2 * objective.gradient(z), 0.2))
+        z = psi.prox(z - 0.2 * objective.gradient(halves[-1]), 0.2)
+    np.testing.assert_allclose(found, np.mean(halves, axis=0), atol=1e-13)
+
+
+def test_mirror_prox_counts_psi_twice_as_printed_and_once_without_the_server():
+    """Equal clients, strongly monotone: without the server's map the residual vanishes, as printed it stays."""
+    objective = QuadraticSaddle(
+        np.eye(3), np.ones((2, 3)) / 3.0, np.eye(2), linear=[2.0, -1.0, 0.3], offset=[1.0, -1.0]
+    )
+    psi = PerParameter({"*": L1(0.3)})
+    options = {"regularizer": psi, "client_lr": 0.2, "local_steps": 1, "batch_size": None}
+    once = run(FedMiP(server_prox=False, **options), [objective] * 2, 300)
+    printed = run(FedMiP(**options), [objective] * 2, 300)
+    residual = [saddle_metrics([objective], None, psi, w)["residual"] for w in (once, printed)]
+    assert residual[0] <= 1e-10 < 1e-2 < residual[1]
+
+
+def test_equal_clients_reach_the_saddle_and_unequal_ones_come_near():
+    rng = np.random.default_rng(3)
+    clients = [
+        QuadraticSaddle(np.diag(rng.random(3) + 0.5), rng.normal(size=(2, 3)), np.eye(2), linear=rng.normal(size=3))
+        for _ in range(3)
+    ]
+    saddle = saddle_point(clients)
+    equal = [QuadraticSaddle.pooled(clients, np.full(3, 1 / 3))] * 3
+    options = {"local_steps": 1, "batch_size": None}
+    assert np.abs(run(FeDualEx(client_lr=0.2, **options), equal, 300) - saddle).max() <= 1e-9
+    errors = [
+        np.abs(run(FeDualEx(client_lr=rate, **options), clients, int(60 / rate)) - saddle).max() for rate in (0.2, 0.02)
+    ]
+    assert errors[0] >= 5 * errors[1] >= 1e-4
+    # One local step without an extra step has no bias, control variates have none for any number of them.
+    assert np.abs(run(FedAvgS(client_lr=0.2, **options), clients, 300) - saddle).max() <= 1e-9
+    many = {"client_lr": 0.05, "local_steps": 5, "batch_size": None}
+    assert np.abs(run(ScaffoldS(**many), clients, 400) - saddle).max() <= 1e-9
+    assert np.abs(run(FedAvgS(**many), clients, 400) - saddle).max() >= 1e-3
+
+
+def test_on_a_bilinear_problem_the_extra_step_converges_and_descent_ascent_diverges():
+    rng = np.random.default_rng(1)
+    matrix = rng.normal(size=(4, 4)) / 3.0 + np.eye(4)
+    clients = [BilinearSaddle(matrix, rng.normal(size=4))] * 2
+    saddle = np.r_[np.linalg.solve(matrix, clients[0].offset), np.zeros(4)]
+    options = {"client_lr": 0.9 / clients[0].lipschitz(), "local_steps": 5, "batch_size": None}
+    for strategy in (FeDualEx, FedMiP, ExtraStepLocalSGD):
+        assert np.abs(run(strategy(**options), clients, 200) - saddle).max() <= 1e-6
+    for strategy in (FedDualAvg, FedMid, FedAvgS, DistributedPGDA):
+        if strategy is DistributedPGDA:
+            options["alternating"] = False
+        assert np.abs(run(strategy(**options), clients, 200) - saddle).max() >= 1e3
+
+
+def test_the_papers_problem_in_small():
+    """Noisy, l1 in boxes: FeDualEx's last point is sparse and its gap below that of FedDualAvg; all are feasible."""
+    data = sparse_bilinear(5, rows=20, columns=30, noise=0.1)
+    clients = data.objectives()
+    psi = PerParameter({"*": L1(0.1, bound=0.05)})
+    gaps, densities = {}, {}
+    options = {"regularizer": psi, "client_lr": 0.03, "server_lr": 1.0, "local_steps": 10, "batch_size": 1}
+    for strategy in (FeDualEx, FedDualAvg, FedMiP, ExtraStepLocalSGD):
+        w = run(strategy(**options), clients, 40, data.start())
+        metrics = saddle_metrics([data.objective(0)], None, psi, w)
+        gaps[strategy], densities[strategy] = metrics["gap"], metrics["density"]
+    assert np.isfinite(list(gaps.values())).all()
+    assert gaps[FeDualEx] < 0.5 * gaps[FedDualAvg]
+    assert densities[FeDualEx] < 0.9 < 0.97 < densities[ExtraStepLocalSGD]
+
+
+def test_a_matrix_game_in_the_entropys_geometry():
+    data = matrix_games(3, rows=6, columns=5, noise=0.0, spread=0.3)
+    clients = data.objectives()
+    h = Product({"x": SimplexEntropy(), "y": SimplexEntropy()})
+    found = run(
+        FeDualEx(mirror_map=h, client_lr=0.1, local_steps=3, batch_size=None, output="ergodic"),
+        clients,
+        150,
+        data.start(),
+    )
+    assert duality_gap(clients, None, Zero(), found) <= 0.06
+    projected = run(
+        FeDualEx(
+            regularizer=PerParameter({"*": Simplex()}), client_lr=0.1, local_steps=3, batch_size=None, output="ergodic"
+        ),
+        clients,
+        150,
+        data.start(),
+    )
+    assert duality_gap(clients, None, Zero(), projected) <= 0.06
+
+
+def test_the_ascent_has_its_own_rate():
+    """One step from 0 on <A x - b, y>: y moves by ascent_lr along minus b, or along its sign; x does not move."""
+    objective = bilinear(2)
+    for options, expected in (
+        ({"ascent_lr": 0.02}, -0.02 * objective.offset),
+        ({"ascent_lr": lambda server_round: 0.03}, -0.03 * objective.offset),
+        ({}, -0.5 * objective.offset),
+        ({"ascent_lr": 0.02, "sign_ascent": True}, -0.02 * np.sign(objective.offset)),
+    ):
+        strategy = DistributedPGDA(**one_client(client_lr=0.5, local_steps=1, batch_size=None, **options))
+        found = run(strategy, [objective], 1)
+        np.testing.assert_allclose(found[10:], expected, atol=1e-15)
+        assert not found[:10].any()
+    with pytest.raises(ConfigurationError, match="ascent_lr"):
+        DistributedPGDA(ascent_lr=-1.0)
+
+
+@pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
+def test_the_baselines_are_euclidean(strategy):
+    with pytest.raises(ConfigurationError, match=f"{strategy.__name__} averages primal points"):
+        strategy(mirror_map=PNorm(3.0))
+
+
+@pytest.mark.parametrize("strategy", [ExtraStepLocalSGD, FedAvgS, DistributedPGDA])
+def test_the_baselines_stay_feasible(strategy):
+    clients = [bilinear(seed, noise=0.5) for seed in range(3)]
+    found = run(strategy(regularizer=PSI, client_lr=0.3, local_steps=3, batch_size=1, server_lr=0.5), clients, 10)
+    assert np.abs(found).max() <= SIDE + 1e-12
+
+
+def test_a_misspelt_player_is_an_error_before_the_first_round():
+    strategy = FeDualEx(regularizer=PerParameter({"x": L1(0.1), "z": L1(0.1)}))
+    arrays = ArrayRecord({"x": Array(np.zeros(3)), "y": Array(np.zeros(2))})
+    with pytest.raises(ConfigurationError, match=r"\['z'\] match no array"):
+        strategy.prepare(arrays)

@@ -1,0 +1,253 @@
+"""Dual extrapolation on one machine: the theorems of Bai, Bullins, section 5, as inequalities at every step."""
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+
+from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
+from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
+from flwr_fco.pooled.saddle import duality_gap
+from flwr_fco.regularizers import L1, Box, L2Ball, Nuclear, PerParameter, Simplex, SpectralBall, Zero
+from flwr_fco.sequential import dual_extrapolation
+
+SIDE = 0.4
+
+
+def sparse(seed, *, rows=6, columns=10, side=SIDE, strength=0.2):
+    """Bilinear, l1 in a box; the start is feasible. Returns problem, psi, h, start, beta, B."""
+    rng = np.random.default_rng(seed)
+    objective = BilinearSaddle(rng.uniform(-1, 1, (rows, columns)), rng.uniform(-1, 1, rows))
+    start = rng.uniform(-side, side, rows + columns)
+    diameter = 0.5 * float(((np.abs(start) + side) ** 2).sum())
+    return objective, L1(strength, bound=side), Euclidean(), start, objective.lipschitz(), diameter
+
+
+def low_rank(seed):
+    """Bilinear in matrices, nuclear norm in a spectral ball and a spectral ball."""
+    rng = np.random.default_rng(seed)
+    objective = BilinearSaddle(rng.uniform(-1, 1, (5, 6)), rng.uniform(-1, 1, (5, 3)))
+    psi = PerParameter({"x": Nuclear(0.3, bound=SIDE), "y": SpectralBall(SIDE)})
+    # From 0 the farthest feasible points have all singular values at the bound.
+    return objective, psi, Euclidean(), np.zeros(33), objective.lipschitz(), 0.5 * SIDE**2 * (3 + 3)
+
+
+def balls(seed):
+    rng = np.random.default_rng(seed)
+    objective = BilinearSaddle(rng.uniform(-1, 1, (7, 4)), rng.uniform(-1, 1, 7))
+    psi = PerParameter({"x": L2Ball(1.5), "y": Box(-0.2, 0.7)})
+    diameter = 0.5 * 1.5**2 + 0.5 * 7 * 0.7**2
+    return objective, psi, Euclidean(), np.zeros(11), objective.lipschitz(), diameter
+
+
+def entropy_game(seed):
+    """Two simplices in the entropy's geometry: beta is the largest payoff, B the sum of the logarithms."""
+    objective = MatrixGame(np.random.default_rng(seed).uniform(-1, 1, (9, 7)))
+    h = Product({"*": SimplexEntropy()})
+    return objective, Zero(), h, None, objective.lipschitz("l1"), float(np.log(9) + np.log(7))
+
+
+def euclidean_game(seed):
+    objective = MatrixGame(np.random.default_rng(seed).uniform(-1, 1, (9, 7)))
+    start = np.r_[np.full(9, 1 / 9), np.full(7, 1 / 7)]
+    diameter = 0.5 * (1 - 1 / 9) + 0.5 * (1 - 1 / 7)
+    return objective, PerParameter({"*": Simplex()}), Euclidean(), start, objective.lipschitz(), diameter
+
+
+def mixed_game(seed):
+    """The entropy for one player, projections for the other; beta for the larger of the two constants."""
+    payoff = np.random.default_rng(seed).uniform(-1, 1, (9, 7))
+    h, psi = Product({"x": SimplexEntropy(), "y": Euclidean()}), PerParameter({"y": Box(0.0, 0.5)})
+    # ||(x, y)||^2 = ||x||_1^2 + ||y||_2^2: the operator's constant is that of P from l2 to l-infinity.
+    beta = float(np.linalg.norm(payoff, axis=1).max())
+    return BilinearSaddle(payoff.T), psi, h, None, beta, float(np.log(9) + 0.5 * 7 * 0.5**2)
+
+
+INSTANCES = {make.__name__: make for make in (sparse, low_rank, balls, entropy_game, euclidean_game, mixed_game)}
+
+
+def trace(objective, psi, h, start, *, steps, step_size, **options):
+    """Return the gaps of the ergodic and of the last points after each step."""
+    gaps = []
+    feasible = PerParameter({"x": Simplex(), "y": psi.for_array("y")}) if isinstance(h, Product) else psi
+
+    def record(point):
+        if isinstance(objective, MatrixGame):
+            gaps.append([duality_gap([objective], None, psi, w) for w in (point.ergodic, point.last)])
+        else:
+            gaps.append([duality_gap([objective], None, feasible, w) for w in (point.ergodic, point.last)])
+
+    dual_extrapolation(
+        objective, start, steps=steps, step_size=step_size, regularizer=psi, mirror_map=h, callback=record, **options
+    )
+    return np.array(gaps)
+
+
+@pytest.mark.parametrize("name", INSTANCES)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_theorem_4_holds_after_every_number_of_steps(name, seed):
+    """Gap(ergodic point) <= beta B / T at every T."""
+    objective, psi, h, start, beta, diameter = INSTANCES[name](seed)
+    gaps = trace(objective, psi, h, start, steps=300, step_size=1.0 / beta)
+    bound = beta * diameter / np.arange(1, 301)
+    assert (gaps >= -1e-12).all()
+    assert (gaps[:, 0] <= bound * (1.0 + 1e-9)).all()
+    # It is no empty statement: it is met within two orders of magnitude.
+    assert (gaps[:, 0] >= 1e-3 * bound).any()
+
+
+def test_theorem_4_is_not_about_the_last_point():
+    """The paper's problem at a third of its size: the last point's gap exceeds the bound, the ergodic point's not."""
+    objective, psi, h, start, beta, diameter = sparse(0, rows=100, columns=200, side=0.05, strength=0.1)
+    bound = beta * diameter / np.arange(1, 401)
+    gaps = trace(objective, psi, h, start, steps=400, step_size=1.0 / beta)
+    assert (gaps[:, 0] <= bound).all()
+    assert (gaps[:, 1] > 1.5 * bound).any()
+
+
+def test_without_psi_it_is_nesterovs_dual_extrapolation():
+    """Nesterov 2007 in the Euclidean geometry: x_t = x_0 - mu_t, half = x_t - eta g(x_t), mu += eta g(half)."""
+    rng = np.random.default_rng(0)
+    objective = QuadraticSaddle(np.eye(3), rng.normal(size=(2, 3)), 2 * np.eye(2), linear=rng.normal(size=3))
+    first, eta = rng.normal(size=5), 0.1
+    mu, halves = np.zeros(5), []
+    for _ in range(40):
+        point = first - mu
+        half = point - eta * objective.gradient(point)
+        halves.append(half)
+        mu = mu + eta * objective.gradient(half)
+    found = dual_extrapolation(objective, first, steps=40, step_size=eta)
+    np.testing.assert_allclose(found.last, first - mu, atol=1e-14)
+    np.testing.assert_allclose(found.ergodic, np.mean(halves, axis=0), atol=1e-14)
+    by_function = dual_extrapolation(objective.gradient, first, steps=40, step_size=eta)
+    assert np.array_equal(by_function.last, found.last)
+
+
+@pytest.mark.parametrize("name", ["sparse", "entropy_game"])
+def test_theorem_3_holds_in_the_mean_over_seeds(name):
+    """E Gap(ergodic) <= B / (eta T) + 3 sigma^2 eta, sigma^2 the variance in the dual norm."""
+    objective, psi, h, start, beta, diameter = INSTANCES[name](0)
+    if name == "sparse":
+        noisy = BilinearSaddle(objective.matrix, objective.offset, noise=0.5)
+        variance = 0.5**2 * 16
+    else:
+        noisy = MatrixGame(objective.payoff, noise=0.5)
+        # The dual norm is that of the two players' maxima.
+        draws = 0.5 * np.random.default_rng(0).standard_normal((20000, 16))
+        variance = float((np.abs(draws[:, :9]).max(axis=1) ** 2 + np.abs(draws[:, 9:]).max(axis=1) ** 2).mean())
+    for steps in (30, 300):
+        eta = min(1.0 / (np.sqrt(3.0) * beta), np.sqrt(diameter / (3.0 * variance * steps)))
+        gaps = []
+        for seed in range(20):
+            found = dual_extrapolation(
+                noisy,
+                start,
+                steps=steps,
+                step_size=eta,
+                regularizer=psi,
+                mirror_map=h,
+                batch_size=1,
+                rng=np.random.default_rng(seed),
+            )
+            gaps.append(duality_gap([objective], None, psi, found.ergodic))
+        assert np.mean(gaps) <= diameter / (eta * steps) + 3.0 * variance * eta
+        rate = np.sqrt(3.0) * (beta * diameter / steps + np.sqrt(variance * diameter / steps))
+        assert np.mean(gaps) <= rate * (1.0 + 1e-12) or eta < 1.0 / (np.sqrt(3.0) * beta)
+
+
+def test_the_noise_term_falls_with_the_square_root_of_the_number_of_steps():
+    """At theorem 3's step size 16 times the steps bring the mean gap down about 4 times."""
+    objective, psi, _, start, beta, diameter = sparse(3)
+    noisy = BilinearSaddle(objective.matrix, objective.offset, noise=1.0)
+    means = []
+    for steps in (50, 800):
+        eta = min(1.0 / (np.sqrt(3.0) * beta), np.sqrt(diameter / (3.0 * 16 * steps)))
+        gaps = [
+            duality_gap(
+                [objective],
+                None,
+                psi,
+                dual_extrapolation(
+                    noisy,
+                    start,
+                    steps=steps,
+                    step_size=eta,
+                    regularizer=psi,
+                    batch_size=1,
+                    rng=np.random.default_rng(seed),
+                ).ergodic,
+            )
+            for seed in range(30)
+        ]
+        means.append(np.mean(gaps))
+    assert 3.2 <= means[0] / means[1] <= 4.8
+
+
+@pytest.mark.parametrize("geometry", ["entropy", "euclidean"])
+def test_a_matrix_game_has_the_value_that_linear_programming_finds(geometry):
+    objective, psi, h, start, beta, _ = (entropy_game if geometry == "entropy" else euclidean_game)(4)
+    payoff = objective.payoff
+    # The column player's program: max v over (y, v) with P y >= v, y >= 0, sum y = 1.
+    program = linprog(
+        np.r_[np.zeros(7), -1.0],
+        A_ub=np.hstack([-payoff, np.ones((9, 1))]),
+        b_ub=np.zeros(9),
+        A_eq=np.r_[np.ones(7), 0.0][None],
+        b_eq=[1.0],
+        bounds=[(0, None)] * 7 + [(None, None)],
+    )
+    found = dual_extrapolation(
+        objective, start, steps=4000, step_size=1.0 / beta, regularizer=psi, mirror_map=h
+    ).ergodic
+    gap = duality_gap([objective], None, psi, found)
+    assert gap <= 2e-3
+    # The value lies between what each player can guarantee.
+    assert (payoff.T @ found[:9]).max() >= -program.fun - 1e-12
+    assert (payoff @ found[9:]).min() <= -program.fun + 1e-12
+    assert objective.value(found) == pytest.approx(-program.fun, abs=gap)
+
+
+def test_the_start_may_be_infeasible_and_is_then_a_dual():
+    objective, psi, _, _, beta, _ = sparse(0)
+    start = np.full(16, 3.0)
+    found = dual_extrapolation(objective, start, steps=1, step_size=1.0 / beta, regularizer=psi)
+    bound = psi.bind(objective.layout)
+    half = bound.prox(start - objective.gradient(bound.prox(start, 0.0)) / beta, 1.0 / beta)
+    np.testing.assert_allclose(found.ergodic, half, atol=1e-14)
+
+
+def test_same_seed_same_bits():
+    objective = BilinearSaddle(np.eye(3), noise=1.0)
+    runs = [
+        dual_extrapolation(objective, steps=5, step_size=0.1, batch_size=1, rng=np.random.default_rng(seed)).last
+        for seed in (0, 0, 1)
+    ]
+    assert np.array_equal(runs[0], runs[1])
+    assert not np.array_equal(runs[0], runs[2])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 0}, "steps=0"),
+        ({"step_size": 0.0}, "step_size=0.0"),
+        ({"step_size": np.nan}, "step_size=nan"),
+        ({"batch_size": 1}, "rng="),
+    ],
+)
+def test_errors(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        dual_extrapolation(BilinearSaddle(np.eye(2)), **{"steps": 1, "step_size": 0.1, **options})
+
+
+def test_a_function_needs_a_start_and_a_pair_must_fit():
+    with pytest.raises(ConfigurationError, match="start="):
+        dual_extrapolation(lambda z: z, steps=1, step_size=0.1)
+    with pytest.raises(UnsupportedPairError):
+        dual_extrapolation(
+            BilinearSaddle(np.eye(2), np.ones((2, 2))),
+            steps=1,
+            step_size=0.1,
+            regularizer=Nuclear(1.0),
+            mirror_map=Product({"*": SimplexEntropy()}),
+        )

@@ -1,0 +1,325 @@
+"""A training loop of one's own with our strategies: the same models as our ClientApp, and what it refuses."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[torch]'")
+
+import flwr.clientapp
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from problems import FEATURES, clients, start_arrays
+from torch import nn
+
+from flwr_fco import _flower
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.randomness import random_generator
+from flwr_fco.regularizers import L1, L1Ball, Zero
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import (
+    CFedDA,
+    DFedDAGT,
+    DFedMid,
+    FedDA,
+    FedDAGT,
+    FedDualAvg,
+    FedDualAvgOSP,
+    FedMid,
+    FedMidOSP,
+    ReFedDAGT,
+    Scaffold,
+)
+from flwr_fco.topology import ring
+from flwr_fco.torch import ClientApp, TorchObjective, local_training
+from flwr_fco.torch.client import GradientProbe
+from flwr_fco.work import FirstOrder
+
+NODES = 4
+
+
+class Linear(nn.Module):
+    def __init__(self, dtype=torch.float64):
+        super().__init__()
+        self.coefficients = nn.Parameter(torch.zeros(FEATURES, dtype=dtype))
+        self.intercept = nn.Parameter(torch.zeros(1, dtype=dtype))
+
+    def forward(self, features):
+        return features @ self.coefficients + self.intercept
+
+
+def torch_app(objectives, *, scheduler=None, model=Linear, app=ClientApp, steps_of=None):
+    """Return a ClientApp with a training loop over the batches that our own client takes."""
+    app = app()
+
+    @app.train()
+    def train(message, context):
+        partition = int(context.node_config["partition-id"])
+        own = objectives[partition]
+        net = model()
+        with local_training(message, context, net) as training:
+            work = training.work
+            if isinstance(training.optimizer, GradientProbe):
+                work = FirstOrder(steps=1, batch_size=work.batch_size)
+            schedule = scheduler(training.optimizer) if scheduler else None
+            for batch in own.batches(random_generator(0, training.server_round, partition), work):
+                x, y = torch.tensor(own.features[batch]), torch.tensor(own.targets[batch])
+                training.optimizer.zero_grad()
+                ((net(x) - y) ** 2).mean().backward()
+                training.optimizer.step()
+                if schedule:
+                    schedule.step()
+        return training.reply({"num-examples": own.num_examples, "train_loss": 0.25})
+
+    return app
+
+
+def our_app(objectives):
+    return client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+
+
+OPTIONS = {"regularizer": L1(0.05), "client_lr": 0.02, "batch_size": 5, "fraction_evaluate": 0.0}
+STRATEGIES = {
+    "FedDualAvg": lambda: FedDualAvg(**OPTIONS),
+    "FedDualAvg, some": lambda: FedDualAvg(**OPTIONS, fraction_train=0.5),
+    "FedDualAvgOSP": lambda: FedDualAvgOSP(**OPTIONS),
+    "FedMid": lambda: FedMid(**OPTIONS),
+    "FedMidOSP": lambda: FedMidOSP(**OPTIONS),
+    "FedDA": lambda: FedDA(**OPTIONS, mirror_map=PNorm(4.0)),
+    "FedDAGT": lambda: FedDAGT(**OPTIONS, local_steps=4),
+    "FedDAGT, some": lambda: FedDAGT(**OPTIONS, local_steps=4, fraction_train=0.5),
+    "ReFedDAGT": lambda: ReFedDAGT(
+        **{**OPTIONS, "regularizer": Zero()}, local_steps=4, radius_squared=4.0, mirror_map=PNorm(4.0)
+    ),
+    "Scaffold": lambda: Scaffold(**OPTIONS, local_steps=4),
+    "DFedDAGT": lambda: DFedDAGT(**OPTIONS, local_steps=4, mixing=ring(NODES)),
+    "DFedMid": lambda: DFedMid(**OPTIONS, local_steps=4, mixing=ring(NODES)),
+}
+
+
+def go(strategy, app, rounds=6, start=None, **options):
+    start = start_arrays() if start is None else start
+    return simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=start, progress=False, **options)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
+    objectives = clients()
+    ours, theirs = go(STRATEGIES[name](), our_app(objectives)), go(STRATEGIES[name](), torch_app(objectives))
+    for key in ours.arrays:
+        expected = ours.arrays[key].numpy()
+        np.testing.assert_allclose(theirs.arrays[key].numpy(), expected, rtol=0, atol=1e-12, err_msg=key)
+    assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
+
+
+def test_elapsed_is_what_the_schedule_made_of_the_rate():
+    """A rate that halves after the first step, against our client with the same steps by hand."""
+    objectives = [LeastSquares(np.eye(FEATURES), np.arange(1.0, FEATURES + 1.0)) for _ in range(NODES)]
+    strategy = FedDualAvg(**{**OPTIONS, "batch_size": None, "local_steps": 3, "client_lr": 0.4})
+    halving = torch_app(objectives, scheduler=lambda o: torch.optim.lr_scheduler.ExponentialLR(o, 0.5))
+    result = go(strategy, halving, rounds=1)
+    z, t, f = np.zeros(FEATURES + 1), 0.0, objectives[0]
+    mask = np.arange(FEATURES + 1) < FEATURES
+    for rate in (0.4, 0.2, 0.1):
+        w = np.where(mask, np.sign(z) * np.maximum(np.abs(z) - 0.05 * t, 0), z)
+        z, t = z - rate * f.gradient(w), t + rate
+    expected = np.sign(z) * np.maximum(np.abs(z) - 0.05 * t, 0)
+    np.testing.assert_allclose(result.arrays["coefficients"].numpy(), expected[:FEATURES], rtol=0, atol=1e-13)
+
+
+class Forgetful(InProcessGrid):
+    """Restarts all nodes before one round: no plan, no state."""
+
+    def _deliver(self, message):
+        if message.metadata.group_id == "3" and "restarted" not in self.contexts[message.metadata.dst_node_id].state:
+            self.contexts[message.metadata.dst_node_id].state = RecordDict({"restarted": ConfigRecord()})
+        return super()._deliver(message)
+
+
+@pytest.mark.parametrize("name", ["FedDualAvg", "Scaffold"])
+def test_a_restarted_node_is_sent_what_it_lacks(name):
+    objectives = clients()
+
+    def train(make):
+        strategy = STRATEGIES[name]()
+        grid = Forgetful(make(objectives), NODES)
+        with _flower.identity(grid.run_id):
+            return strategy.start(grid=grid, initial_arrays=start_arrays(), num_rounds=5)
+
+    ours, theirs = train(our_app), train(torch_app)
+    for key in ours.arrays:
+        np.testing.assert_allclose(theirs.arrays[key].numpy(), ours.arrays[key].numpy(), rtol=0, atol=1e-12)
+
+
+# --- random numbers -------------------------------------------------------------------------------------------------
+
+
+def test_the_same_seed_gives_the_same_bits_also_with_a_shuffling_loader():
+    objectives = clients()
+
+    def app():
+        made = ClientApp()
+
+        @made.train()
+        def train(message, context):
+            own = objectives[int(context.node_config["partition-id"])]
+            data = torch.utils.data.TensorDataset(torch.tensor(own.features), torch.tensor(own.targets))
+            net = Linear()
+            before = torch.random.get_rng_state()
+            with local_training(message, context, net) as training:
+                for x, y in torch.utils.data.DataLoader(data, batch_size=5, shuffle=True):
+                    training.optimizer.zero_grad()
+                    ((net(x) - y) ** 2).mean().backward()
+                    training.optimizer.step()
+            assert torch.equal(torch.random.get_rng_state(), before)
+            return training.reply({"num-examples": len(data)})
+
+        return made
+
+    first = go(FedDualAvg(**OPTIONS), app())
+    torch.manual_seed(123)
+    second = go(FedDualAvg(**OPTIONS), app())
+    other = go(FedDualAvg(**OPTIONS, seed=1), app())
+    assert first.arrays["coefficients"] == second.arrays["coefficients"]
+    assert first.arrays["coefficients"] != other.arrays["coefficients"]
+
+
+# --- refused ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("strategy", "message"),
+    [
+        (
+            lambda: CFedDA(regularizer=L1(0.1), smoothness=1.0, convexity=1.0),
+            "local solver 'fast_dual_averaging' has no",
+        ),
+        (lambda: FedDualAvg(**{**OPTIONS, "output": "shadow", "local_steps": 2}), "asks for all local points"),
+        (
+            lambda: FedDualAvg(**{**OPTIONS, "regularizer": L1Ball(1.0)}, mirror_map=PNorm(4.0)),
+            "PNorm has no closed form",
+        ),
+    ],
+)
+def test_what_an_optimiser_cannot_do_is_said(strategy, message):
+    with pytest.raises(ClientError) as caught:
+        go(strategy(), torch_app(clients()), rounds=1)
+    assert message in str(caught.value.__cause__)
+
+
+def test_flowers_own_client_app_is_told_to_be_replaced():
+    with pytest.raises(ClientError) as caught:
+        go(FedDualAvg(**OPTIONS), torch_app(clients(), app=flwr.clientapp.ClientApp), rounds=1)
+    assert "from flwr_fco.torch import ClientApp" in str(caught.value.__cause__)
+
+
+def test_a_loop_with_another_optimiser_is_noticed():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        net = Linear()
+        with local_training(message, context, net) as training:
+            torch.optim.SGD(net.parameters(), lr=0.1).step()
+        return training.reply({"num-examples": 1})
+
+    with pytest.raises(ClientError) as caught:
+        go(FedDualAvg(**OPTIONS), app, rounds=1)
+    assert "has taken no whole step" in str(caught.value.__cause__)
+
+
+class Frozen(Linear):
+    def __init__(self):
+        super().__init__()
+        self.intercept.requires_grad_(False)
+
+
+def test_a_frozen_parameter_that_the_server_optimises_is_named():
+    with pytest.raises(ClientError) as caught:
+        go(FedDualAvg(**OPTIONS), torch_app(clients(), model=Frozen), rounds=1)
+    assert "the server optimises ['intercept']" in str(caught.value.__cause__)
+    assert "pass_through=" in str(caught.value.__cause__)
+
+
+def test_privacy_mods_are_refused():
+    def fixedclipping_mod(message, context, call_next):
+        return call_next(message, context)
+
+    with pytest.raises(ConfigurationError, match="clips"):
+        ClientApp(mods=[fixedclipping_mod])
+
+
+def test_other_mods_act():
+    seen = []
+
+    def watching_mod(message, context, call_next):
+        seen.append(message.metadata.message_type)
+        return call_next(message, context)
+
+    go(FedDualAvg(**OPTIONS), torch_app(clients(), app=lambda: ClientApp(mods=[watching_mod])), rounds=1)
+    assert "train" in seen
+
+
+# --- networks with buffers --------------------------------------------------------------------------------------------
+
+
+def _network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def _images(partition):
+    generator = torch.Generator().manual_seed(partition)
+    return torch.randn(20, 4, generator=generator), torch.randint(0, 3, (20,), generator=generator)
+
+
+def _loss(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def _loop_app():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        images, labels = _images(int(context.node_config["partition-id"]))
+        net = _network()
+        net.train()
+        with local_training(message, context, net) as training:
+            for _ in range(training.work.steps):
+                training.optimizer.zero_grad()
+                _loss(net, (images, labels)).backward()
+                training.optimizer.step()
+        return training.reply({"num-examples": 20})
+
+    return app
+
+
+def _objective_app():
+    def load(context):
+        return TorchObjective(_network(), _loss, _images(int(context.node_config["partition-id"])))
+
+    return client_app(load)
+
+
+def _buffered(app, **options):
+    strategy = FedDualAvg(regularizer=L1(0.01), client_lr=0.1, local_steps=2, batch_size=None, **options)
+    return go(strategy, app, rounds=3, start=ArrayRecord(_network().state_dict()))
+
+
+def test_running_statistics_and_counters_come_back_averaged():
+    loop = _buffered(_loop_app(), fraction_evaluate=0.0).arrays
+    assert int(loop["1.num_batches_tracked"].numpy()) == 6  # 3 rounds of 2 steps
+    assert loop["1.num_batches_tracked"].numpy().dtype == np.int64
+    # The mean of the statistics that the nodes computed in their last round, on top of the round's common start.
+    assert np.abs(loop["1.running_mean"].numpy()).max() > 0.05
+    net = _network()
+    net.load_state_dict(loop.to_torch_state_dict())
+    assert all(torch.isfinite(tensor).all() for tensor in net.state_dict().values())
+    # Our own client with an Objective of the same model comes to the same, evaluation included.
+    result = _buffered(_objective_app(), fraction_evaluate=1.0)
+    for name, array in result.arrays.items():
+        np.testing.assert_allclose(array.numpy(), loop[name].numpy(), rtol=0, atol=1e-6, err_msg=name)
+    assert result.evaluate_metrics_clientapp[3]["loss"] < result.evaluate_metrics_clientapp[1]["loss"]

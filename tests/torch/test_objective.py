@@ -1,0 +1,247 @@
+"""A PyTorch model as an Objective: our own objectives, the contract, buffers, saddle points."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[torch]'")
+
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import Dataset, IterableDataset
+
+from flwr_fco.client_apps import find_solver
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.objectives import LeastSquares, MultinomialLogistic
+from flwr_fco.protocol import Downlink, Plan
+from flwr_fco.regularizers import L1
+from flwr_fco.testing import check_objective
+from flwr_fco.torch import TorchObjective
+from flwr_fco.work import FirstOrder
+
+
+class Linear(nn.Module):
+    def __init__(self, *shape):
+        super().__init__()
+        self.coefficients = nn.Parameter(torch.zeros(shape, dtype=torch.float64))
+        self.intercept = nn.Parameter(torch.zeros(shape[1:] or 1, dtype=torch.float64))
+
+    def forward(self, features):
+        return features @ self.coefficients + self.intercept
+
+
+def _squares(model, batch):
+    return ((model(batch[0]) - batch[1]) ** 2).mean()
+
+
+def _cross_entropy(model, batch):
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def _pairs():
+    rng = np.random.default_rng(0)
+    features, targets, labels = rng.normal(size=(50, 6)), rng.normal(size=50), rng.integers(0, 3, 50)
+    labels[:3] = range(3)
+    x = torch.tensor(features)
+    squares = TorchObjective(Linear(6), _squares, (x, torch.tensor(targets)), apply_to="coef*", chunk_size=16)
+    logistic = TorchObjective(Linear(6, 3), _cross_entropy, (x, torch.tensor(labels)), apply_to="coef*", chunk_size=16)
+    return {
+        "least squares": (squares, LeastSquares(features, targets)),
+        "logistic": (logistic, MultinomialLogistic(features, labels)),
+    }
+
+
+@pytest.fixture(params=["least squares", "logistic"])
+def pair(request):
+    return _pairs()[request.param]
+
+
+def test_values_and_gradients_are_those_of_our_objectives(pair):
+    torch_one, ours = pair
+    assert torch_one.layout.signature == ours.layout.signature
+    assert torch_one.num_examples == ours.num_examples
+    rng = np.random.default_rng(1)
+    rows = rng.permutation(50)[:7]
+    for _ in range(3):
+        w = rng.normal(size=ours.layout.size)
+        w.setflags(write=False)
+        assert torch_one.value(w) == pytest.approx(ours.value(w), rel=1e-13)
+        np.testing.assert_allclose(torch_one.gradient(w), ours.gradient(w), rtol=0, atol=1e-13)
+        batch = next(torch_one.batches(np.random.default_rng(5), FirstOrder(steps=1, batch_size=7)))
+        same = next(ours.batches(np.random.default_rng(5), FirstOrder(steps=1, batch_size=7)))
+        _, gradient = torch_one.value_and_gradient(w, batch)
+        np.testing.assert_allclose(gradient, ours.gradient(w, same), rtol=0, atol=1e-13)
+        out = np.full_like(w, np.nan)
+        assert torch_one.gradient(w, batch, out) is out
+        np.testing.assert_array_equal(out, gradient)
+    assert rows.size == 7
+
+
+@pytest.mark.parametrize("solver", ["dual_averaging", "mirror_descent", "tracked_dual_averaging"])
+def test_local_solvers_take_the_same_steps_on_it(pair, solver):
+    torch_one, ours = pair
+    options = {"client-prox": True, "trajectory": False}
+    plan = Plan(solver, ours.layout, L1(0.1), Euclidean(), work=FirstOrder(epochs=2, batch_size=8), options=options)
+    start = np.random.default_rng(2).normal(size=ours.layout.size)
+    downlink = Downlink(plan, {"dual": start, "primal": start, "tracker": 0.1 * start}, client_lr=0.05, elapsed=0.5)
+    found, _ = find_solver(solver)(downlink, torch_one, None, np.random.default_rng(7))
+    expected, _ = find_solver(solver)(downlink, ours, None, np.random.default_rng(7))
+    np.testing.assert_allclose(found.vectors["increment"], expected.vectors["increment"], rtol=0, atol=1e-12)
+
+
+def test_it_keeps_the_contract_of_an_objective(pair):
+    check_objective(pair[0])
+
+
+def test_two_draws_a_step():
+    objective = _pairs()["logistic"][0]
+    work = FirstOrder(epochs=1, batch_size=20)
+    sizes = [batch.rows.size for batch in objective.batches(np.random.default_rng(0), work, per_step=2)]
+    assert sizes == [20, 20, 10, 20]
+
+
+# --- networks --------------------------------------------------------------------------------------------------------
+
+
+class Images(Dataset):
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        generator = torch.Generator().manual_seed(i)
+        return {"image": torch.randn(1, 6, 6, generator=generator), "label": i % 3}
+
+
+def _loss(model, batch):
+    return functional.cross_entropy(model(batch["image"]), batch["label"])
+
+
+def _network():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 3)
+    )
+
+
+def _start(objective):
+    return np.random.default_rng(3).normal(scale=0.1, size=objective.layout.size)
+
+
+def test_a_network_of_dictionaries_with_dropout_and_batch_normalisation():
+    model = _network()
+    objective = TorchObjective(model, _loss, Images())
+    assert objective.layout.regularized_names == ("0.weight", "5.weight")
+    assert objective.layout.names == tuple(model.state_dict())
+    w = _start(objective)
+    batches = list(objective.batches(np.random.default_rng(0), FirstOrder(epochs=2, batch_size=5)))
+    before = torch.random.get_rng_state()
+    first = [objective.gradient(w, batch) for batch in batches]
+    assert torch.equal(torch.random.get_rng_state(), before), "PyTorch's own generator has been moved"
+    torch.manual_seed(77)
+    np.testing.assert_array_equal(first, [objective.gradient(w, batch) for batch in batches])
+    # Dropout differs from batch to batch, also where the rows are the same.
+    again = [batch._replace(rows=batches[0].rows) for batch in batches]
+    assert not np.array_equal(objective.gradient(w, again[0]), objective.gradient(w, again[1]))
+    # A full batch has no randomness.
+    assert list(objective.batches(np.random.default_rng(0), FirstOrder(steps=2, batch_size=None))) == [None, None]
+    np.testing.assert_array_equal(objective.gradient(w), objective.gradient(w))
+
+
+def test_buffers_travel_and_only_training_changes_them():
+    objective = TorchObjective(_network(), _loss, Images())
+    names = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
+    before = objective.buffers()
+    assert before.keys() == names
+    w = _start(objective)
+    objective.value(w)
+    objective.metrics(w)
+    assert all(np.array_equal(value, before[name]) for name, value in objective.buffers().items())
+    objective.gradient(w, next(objective.batches(np.random.default_rng(0), FirstOrder(steps=1, batch_size=4))))
+    after = objective.buffers()
+    assert after["1.num_batches_tracked"] == 1
+    assert after["1.num_batches_tracked"].dtype == np.int64
+    assert not np.array_equal(after["1.running_mean"], before["1.running_mean"])
+    other = TorchObjective(_network(), _loss, Images())
+    other.load_buffers(after)
+    assert other.value(w) == objective.value(w)
+    with pytest.raises(ConfigurationError, match="not optimised are"):
+        other.load_buffers({name: value for name, value in after.items() if name != "1.running_var"})
+    with pytest.raises(ConfigurationError, match=r"has shape \[4\], the server's has \[2\]"):
+        other.load_buffers({**after, "1.running_var": np.zeros(2, np.float32)})
+
+
+def test_frozen_parameters_pass_through():
+    model = _network()
+    model[0].weight.requires_grad_(False)
+    objective = TorchObjective(model, _loss, Images())
+    assert "0.weight" not in objective.layout.shapes
+    assert "0.weight" in objective.buffers()
+
+
+def test_scores_are_means_over_all_examples():
+    def scores(model, batch):
+        return {"accuracy": (model(batch["image"]).argmax(1) == batch["label"]).float().mean()}
+
+    whole = TorchObjective(_network(), _loss, Images(), scores=scores)
+    parts = TorchObjective(_network(), _loss, Images(), scores=scores, chunk_size=5)
+    w = _start(whole)
+    assert parts.metrics(w) == pytest.approx(whole.metrics(w), rel=1e-6)
+    assert 12 * whole.metrics(w)["accuracy"] == pytest.approx(round(12 * whole.metrics(w)["accuracy"]))
+
+
+# --- saddle points ---------------------------------------------------------------------------------------------------
+
+
+class Attacked(nn.Module):
+    """A linear model against a perturbation that all images share."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = nn.Linear(6, 3).double()
+        self.perturbation = nn.Parameter(torch.zeros(1, 6, dtype=torch.float64))
+
+    def forward(self, x):
+        return self.model(x + self.perturbation)
+
+
+def test_a_model_against_a_shared_perturbation_is_an_operator():
+    rng = np.random.default_rng(0)
+    x, y = torch.tensor(rng.normal(size=(30, 6))), torch.tensor(rng.integers(0, 3, 30))
+    saddle = TorchObjective(Attacked(), _cross_entropy, (x, y), maximize="perturbation")
+    plain = TorchObjective(Attacked(), _cross_entropy, (x, y))
+    w = rng.normal(size=saddle.layout.size)
+    own, gradient = saddle.layout.views(saddle.gradient(w)), plain.layout.views(plain.gradient(w))
+    np.testing.assert_array_equal(own["perturbation"], -gradient["perturbation"])
+    np.testing.assert_array_equal(own["model.weight"], gradient["model.weight"])
+    # Convex in the model at a fixed perturbation, and the loss rises along the operator's ascent direction.
+    up = w.copy()
+    up[saddle.layout["perturbation"].block] -= 1e-4 * own["perturbation"].reshape(-1)
+    assert saddle.value(up) > saddle.value(w)
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(())
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: TorchObjective(_network(), _loss, []), "the data set is empty"),
+        (lambda: TorchObjective(_network(), _loss, [torch.zeros(0, 3)]), "at least one example"),
+        (lambda: TorchObjective(_network(), _loss, Stream()), "Stream has no length"),
+        (lambda: TorchObjective(_network(), _loss, Images(), maximize="delta"), "maximize='delta' matches none"),
+        (lambda: TorchObjective(nn.ReLU(), _loss, Images()), "no parameter that requires a gradient"),
+    ],
+)
+def test_arguments_that_cannot_work(build, message):
+    with pytest.raises(ConfigurationError, match=message):
+        build()
+
+
+def test_tied_parameters_are_refused():
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
+    model[1].weight = model[0].weight
+    with pytest.raises(ConfigurationError, match=r"'0.weight' and '1.weight' are one tensor"):
+        TorchObjective(model, _loss, Images())
