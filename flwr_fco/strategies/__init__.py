@@ -5,11 +5,8 @@ from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.decentralized import DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold
 from flwr_fco.strategies.dual_fl import DualFL
 from flwr_fco.strategies.fast_fed_da import CFedDA, FastFedDA, MCFedDA, ModelStage
-<<<<<<< HEAD
-from flwr_fco.strategies.fed_avg import LocalSGD
-=======
 from flwr_fco.strategies.fe_dual_ex import FeDualEx
->>>>>>> main
+from flwr_fco.strategies.fed_avg import LocalSGD
 from flwr_fco.strategies.fed_avg_subgradient import FedAvgSubgradient
 from flwr_fco.strategies.fed_cm import FedCM
 from flwr_fco.strategies.fed_da_gt import FedDA, FedDAGT
@@ -17,7 +14,7 @@ from flwr_fco.strategies.fed_dr import FedDR
 from flwr_fco.strategies.fed_dual_avg import FedDualAvg, FedDualAvgOSP
 from flwr_fco.strategies.fed_dyn import FedDyn
 from flwr_fco.strategies.fed_mid import FedMid, FedMidOSP
-<<<<<<< HEAD
+from flwr_fco.strategies.fed_mip import FedMiP
 from flwr_fco.strategies.fed_pd import FedPD
 from flwr_fco.strategies.fed_prox import FedProx
 from flwr_fco.strategies.fed_sam import FedSAM
@@ -25,14 +22,8 @@ from flwr_fco.strategies.five_gcs import FiveGCS
 from flwr_fco.strategies.limits import Limit
 from flwr_fco.strategies.plateau import Plateau
 from flwr_fco.strategies.re_fed_da_gt import MultistepReFedDAGT, ReFedDAGT, Stage, theorem_stages
-from flwr_fco.strategies.scaffnew import Scaffnew
-=======
-from flwr_fco.strategies.fed_mip import FedMiP
-from flwr_fco.strategies.limits import Limit
-from flwr_fco.strategies.plateau import Plateau
-from flwr_fco.strategies.re_fed_da_gt import MultistepReFedDAGT, ReFedDAGT, Stage, theorem_stages
 from flwr_fco.strategies.saddle_baselines import DistributedPGDA, ExtraStepLocalSGD, FedAvgS
->>>>>>> main
+from flwr_fco.strategies.scaffnew import Scaffnew
 from flwr_fco.strategies.scaffold import Scaffold
 from flwr_fco.strategies.scaffold_s import ScaffoldS
 
@@ -45,12 +36,9 @@ __all__ = [
     "DFedMid",
     "DReFedDAGT",
     "DScaffold",
-<<<<<<< HEAD
-    "DualFL",
-=======
     "DistributedPGDA",
+    "DualFL",
     "ExtraStepLocalSGD",
->>>>>>> main
     "FastFedDA",
     "FeDualEx",
     "FedAvgS",
@@ -61,11 +49,8 @@ __all__ = [
     "FedDR",
     "FedDualAvg",
     "FedDualAvgOSP",
-<<<<<<< HEAD
     "FedDyn",
-=======
     "FedMiP",
->>>>>>> main
     "FedMid",
     "FedMidOSP",
     "FedPD",

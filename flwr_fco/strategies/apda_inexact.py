@@ -118,6 +118,7 @@ class APDAInexact(MinimiseOptions, EveryoneStrategy):
     deterministic: ClassVar[bool] = True
     source: ClassVar[str] = "Sadiev and others 2022"
     sends: ClassVar[str] = "the changes of V_m and x_m"
+    traffic: ClassVar[str] = "1 / 2"
     remembers: ClassVar[str] = "V_m, x_m"
     memory_names: ClassVar[tuple[str, ...]] = ("sent", "local")
     no_psi: ClassVar[str | None] = "its only constraint is that all clients agree"

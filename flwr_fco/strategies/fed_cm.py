@@ -90,6 +90,7 @@ class FedCM(RateOptions, WorkOptions, PrimalStrategy):
     limit: ClassVar[Limit] = Biased(problem="smooth")
     source: ClassVar[str] = "Xu and others 2021"
     sends: ClassVar[str] = "x_K - x_0"
+    traffic: ClassVar[str] = "2 / 1"
     no_psi: ClassVar[str | None] = "its local steps are plain gradient steps"
 
     mix: float = field(default=0.1, metadata={"range": (lambda alpha: 0.0 < alpha <= 1.0, "0 < mix <= 1")})

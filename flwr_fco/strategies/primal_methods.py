@@ -350,6 +350,9 @@ class EveryoneStrategy(EveryoneOptions, RememberingStrategy):
         if metrics is None and self._absent:
             metrics = MetricRecord({"num-replies": 0, "num-left-out": len(self.memories.present), "skipped": 1})
             metrics["bytes-down"] = metrics["bytes-up"] = 0
+        if current.nodes:
+            # A loss that nobody can make good voids all memories now, though the round has not counted.
+            self.after_change(self.memories.notice(list(current.nodes.values())))
         silent = {node.key for node_id, node in current.nodes.items() if node_id not in current.answered}
         missing = silent | self._absent
         self._failures = {key: self._failures.get(key, 0) + 1 for key in missing}
