@@ -531,8 +531,8 @@ def read_downlink(message: Message, context: Context) -> Downlink:
         passed = {e.name: _read_pass_through(e, arrays[key]) for key, e in entries.items() if key in arrays}
     numbers: dict[str, Any] = {}
     stamp = work = None
-    # A message with three entries has none of the rest.
-    if len(fco) > 3:
+    # A message with a plan, elapsed and perhaps a rate has none of the rest.
+    if len(fco) > 2 + ("client-lr" in fco):
         numbers = {key.removeprefix(_NUMBER): value for key, value in fco.items() if key.startswith(_NUMBER)}
         if "accepted" in fco:
             restored = None

@@ -29,6 +29,7 @@ from flwr_fco.experiments.tasks import (
     Classification,
     ConstrainedClassification,
     PatternRecovery,
+    PooledMinimum,
     RankRecovery,
     SparseRecovery,
     StreamingRecovery,
@@ -327,6 +328,29 @@ def _adversarial(
     return AdversarialTraining(datasets.AdversarialImages(images, intercept), regularizer, bound, seed)
 
 
+def _pooled_logistic(
+    seed: int,
+    *,
+    variant: Literal["digits", "mnist", "cifar10"],
+    path: str = "",
+    num_clients: int = 8,
+    num_examples: int = 0,
+    l2: float = 1e-2,
+) -> Task:
+    data: datasets.FederatedDataset
+    if variant == "digits":
+        data = datasets.digits(num_clients, 0.3, 0.75, seed)
+    elif variant == "mnist":
+        directory = data_directory("mnist", path)
+        data = datasets.mnist(directory, num_clients, None, num_examples=num_examples or None, seed=seed)
+    else:
+        directory = data_directory("cifar10", path)
+        archives = sorted(directory.glob("*.npz"))
+        place = archives[0] if archives else directory
+        data = datasets.cifar10(place, num_clients, None, num_examples=num_examples or None, seed=seed)
+    return PooledMinimum(data, l2)
+
+
 def _defaults(
     client_lr: float,
     server_lr: float,
@@ -433,6 +457,16 @@ def _registry() -> dict[str, Problem]:
             "mirror-map": "p-norm(12)",
         }
     )
+    exact = _defaults(0.1, 1.0, 50, 0, 0, objective_every=1)
+    images: tuple[tuple[Literal["digits", "mnist", "cifar10"], str], ...] = (
+        ("digits", "scikit-learn's digits, Dirichlet labels"),
+        ("mnist", "MNIST (IDX files), an even split"),
+        ("cifar10", "CIFAR-10 (binary files or an .npz), an even split"),
+    )
+    for image, about in images:
+        load = partial(_pooled_logistic, variant=image)
+        about = f"multinomial logistic regression to the last digits: {about}; 8 clients, l2 term, no psi"
+        found.append(Problem(f"logistic-{image}", about, load, exact))
     kinds: tuple[Literal["linear", "logistic"], ...] = ("linear", "logistic")
     for kind in kinds:
         about = f"sparse {kind} regression over a graph, fresh examples in every step; 16 clients, no psi by default"

@@ -79,6 +79,7 @@ class Recorder:
         self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
         self._began = time.monotonic()
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
+        self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0}
         self._unwritten: dict[str, float] | None = None
 
     @property
@@ -114,7 +115,7 @@ class Recorder:
         self.history.append(line)
         self._unwritten = line
         # The traffic of a round is known after its evaluation, in `record`, which is not called for the start point.
-        if not self.traffic or server_round == 0:
+        if not (self.traffic or self.task.costs) or server_round == 0:
             self._write()
         if watched and self._plateau is not None:
             self._plateau(server_round, arrays, None)
@@ -146,6 +147,8 @@ class Recorder:
         """Hand the line of the round on."""
         if self._unwritten is None:
             return
+        if self.task.costs:
+            self._unwritten.update(self._costs, seconds=round(time.monotonic() - self._began, 3))
         if self.traffic:
             self._unwritten.update(self._bytes, seconds=round(time.monotonic() - self._began, 3))
         if self.sink is not None:
@@ -156,6 +159,11 @@ class Recorder:
         """Return whether the run has diverged; a callback of ``start``."""
         for key in self._bytes:
             self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[call-overload, arg-type]
+        if self.task.costs and metrics is not None:
+            # Means over the clients; a method that takes gradient steps has one gradient a step.
+            gradients = metrics.get("gradient-evaluations", metrics.get("local-steps", 0.0))
+            self._costs["gradient-evaluations"] += float(gradients)  # type: ignore[arg-type]
+            self._costs["hessian-products"] += float(metrics.get("hessian-products", 0.0))  # type: ignore[arg-type]
         self._write()
         if metrics is not None and metrics.get("skipped", 0) and not self.diverged:
             self.diverged = server_round * self.settings.stretch

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco import datasets
+from flwr_fco.client_apps.engines import minimise
 from flwr_fco.datasets import (
     AdversarialImages,
     FederatedDataset,
@@ -19,6 +20,7 @@ from flwr_fco.datasets import (
     SyntheticRegression,
     SyntheticSaddle,
 )
+from flwr_fco.errors import CompositeError
 from flwr_fco.objectives import (
     BilinearSaddle,
     LeastSquares,
@@ -42,7 +44,8 @@ from flwr_fco.pooled import (
     stationarity,
     support_scores,
 )
-from flwr_fco.regularizers import L1, Regularizer
+from flwr_fco.regularizers import L1, Regularizer, Zero
+from flwr_fco.work import Minimise
 
 __all__ = [
     "AdversarialTraining",
@@ -50,6 +53,7 @@ __all__ = [
     "Classification",
     "ConstrainedClassification",
     "PatternRecovery",
+    "PooledMinimum",
     "RankRecovery",
     "SparseRecovery",
     "StreamingRecovery",
@@ -69,6 +73,8 @@ class Task(ABC):
 
     #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
     over_nodes: ClassVar[bool] = False
+    #: Whether a line also says what the clients' work has cost: gradients and Hessian products, in all so far, seconds.
+    costs: ClassVar[bool] = False
 
     def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
         self.dataset, self.regularizer = dataset, regularizer
@@ -355,6 +361,62 @@ class PatternRecovery(Task):
             "accuracy": metrics["accuracy"],
             "validation-objective": metrics["loss"] + float(self._psi.value(w)),
         }
+
+
+class PooledMinimum(Task):
+    """A smooth strongly convex problem whose pooled minimiser a method should reach to the last digits.
+
+    Multinomial logistic regression without intercepts, so that the l2 term acts on all parameters.
+
+    Parameters
+    ----------
+    dataset : FederatedDataset
+    l2 : float
+        mu: the modulus of strong convexity of every client's loss.
+    """
+
+    costs: ClassVar[bool] = True
+
+    def __init__(self, dataset: FederatedDataset, l2: float) -> None:
+        super().__init__(dataset, Zero())
+        self.l2 = l2
+
+    @cached_property
+    def clients(self) -> list[Objective]:
+        """The losses of all clients."""
+        return [self._objective(self.dataset.client(index)) for index in range(self.dataset.num_clients)]
+
+    def _objective(self, examples: datasets.Samples) -> Objective:
+        return self.dataset.build_objective(examples, l2=self.l2, intercept=False)
+
+    @cached_property
+    def reference(self) -> tuple[Vector, float]:
+        """The pooled minimiser and its value, certified by a gradient norm of at most 1e-12.
+
+        Raises
+        ------
+        CompositeError
+            If the gradient is larger.
+        """
+        parts = [self.dataset.client(index) for index in range(self.dataset.num_clients)]
+        examples = datasets.Samples(
+            np.concatenate([part.features for part in parts]), np.concatenate([part.targets for part in parts])
+        )
+        found = minimise(self._objective(examples), Minimise("newton-cg", tolerance=1e-12))
+        if not found.gradient_norm <= 1e-12:
+            raise CompositeError(
+                f"the reference solution has a gradient of norm {found.gradient_norm:.2e}; expected at most 1e-12. "
+                "Give a larger l2"
+            )
+        return found.point, self.objective(found.point)
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the relative energy error (E - E*) / E*, and the distance to the minimiser."""
+        solution, least = self.reference
+        w = coefficients.reshape(-1)
+        # A difference of two values is uncertain by their rounding; a logarithmic axis needs more than 0.
+        error = max((self.objective(w) - least) / abs(least), 1e-17)
+        return {"energy-error": float(error), "distance": float(np.linalg.norm(w - solution))}
 
 
 class StreamingRecovery(Task):

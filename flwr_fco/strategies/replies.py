@@ -97,6 +97,8 @@ class Round:
     kind : {"train", "evaluate"}
     wire_dtype : {"float64", "float32"}
         The precision of the round's vectors both ways, where the strategy chooses it.
+    answered : set of int
+        Ids of nodes whose reply was good.
     """
 
     number: int
@@ -107,6 +109,7 @@ class Round:
     bytes_down: int = 0
     shared: tuple[Any, Downlink] | None = None
     restoring: set[int] = field(default_factory=set)
+    answered: set[int] = field(default_factory=set)
     wire_dtype: str = "float64"
     left_out: list[LeftOut] = field(default_factory=list)
     kind: str = "train"
@@ -143,6 +146,7 @@ class Round:
         """
         for i, reason in sorted(objections.items()):
             self.leave_out(caller, good[i].node, good[i].node.node_id, reason)
+            self.answered.discard(good[i].node.node_id)
         return [reply for i, reply in enumerate(good) if i not in objections]
 
     def node_of(self, reply: Message) -> Node | None:
@@ -196,6 +200,7 @@ class Round:
         for node in self.nodes.values():
             if node.node_id not in heard:
                 self.left_out.append(LeftOut(self.number, *node, "no reply", self.kind))
+        self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
         return sorted(good.values(), key=lambda reply: reply.node.order)
 
