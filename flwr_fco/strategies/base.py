@@ -13,7 +13,7 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from flwr_fco import records
@@ -21,15 +21,17 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, all_finite
 from flwr_fco.protocol import Node, Plan, Uplink
+from flwr_fco.results import Result
 from flwr_fco.spec import Spec
 from flwr_fco.strategies import replies as reading
 from flwr_fco.strategies import saving
 from flwr_fco.strategies.averaging import PointAverage
 from flwr_fco.strategies.contract import ServerHalf
+from flwr_fco.strategies.hooks import Callback, RoundHooks
 from flwr_fco.strategies.nodes import Nodes
 from flwr_fco.strategies.privacy import refuse_privacy_wrappers
 from flwr_fco.strategies.replies import Round
-from flwr_fco.strategies.running import Callback, EvaluateFunction, run_rounds, settings_tree
+from flwr_fco.strategies.running import EvaluateFunction, run_rounds, settings_tree
 from flwr_fco.work import FirstOrder
 
 __all__ = ["CompositeStrategy"]
@@ -86,6 +88,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         self._pass_through: dict[str, NDArray[Any]] = {}
         self._grid: Grid | None = None
         self._timeout: float = 3600.0
+        self.overflowed = False
 
     # --- life cycle -----------------------------------------------------------------------------------------------
 
@@ -142,7 +145,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
         *,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback | RoundHooks] = (),
     ) -> Result:
         """Run the algorithm; as ``FedAvg.start``, with callbacks.
 
@@ -160,13 +163,19 @@ class CompositeStrategy(ServerHalf, FedAvg):
             Sent to the clients beside the round; not changed.
         evaluate_fn : callable, optional
             ``(round, arrays) -> MetricRecord or None``: evaluation on the server, before round 1 and after each round.
-        callbacks : sequence of callable, optional
-            ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run.
+        callbacks : sequence of callable or callback, optional
+            Functions ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run. Or
+            objects with methods of :class:`flwr_fco.callbacks.Callback`.
 
         Returns
         -------
-        flwr.serverapp.strategy.Result
-            ``arrays`` holds the primal model, also if no round succeeded.
+        Result
+            Flower's, with a table of all rounds. ``arrays`` holds the primal model, also if no round succeeded.
+
+        Raises
+        ------
+        DivergedError
+            If the model grows beyond all bounds, unless ``on_divergence="warn"``.
         """
         self._timeout = timeout
         return run_rounds(
@@ -309,6 +318,8 @@ class CompositeStrategy(ServerHalf, FedAvg):
         if skipped:
             text = "aggregate_train: round %s is skipped: %s good replies, at least %s needed"
             log(WARNING, text, server_round, len(good), least)
+        # Nothing else was wrong: the numbers were too large.
+        self.overflowed = skipped and len(good) >= least and bool(weights)
         contents = [reply.content for reply in good]
         metrics = reading.average_metrics(self.train_metrics_aggr_fn, contents if weights else [], self.weighted_by_key)
         metrics["num-replies"] = len(good)
