@@ -28,8 +28,9 @@ def save_npz(
 ) -> dict[str, str]:
     """Write a model to an ``.npz`` file: each array dense or in CSR, whichever is smaller.
 
-    Plain NumPy reads it: ``dense/<name>``, or ``csr/<name>/data``, ``/indices``, ``/indptr`` and ``/shape``; an array
-    of more than two dimensions is in CSR as the matrix of its first axis and all others, one of one dimension as a row.
+    CSR is for float32 and float64. Plain NumPy reads the file: ``dense/<name>``, or ``csr/<name>/data``, ``/indices``,
+    ``/indptr`` and ``/shape``; an array of more than two dimensions is in CSR as the matrix of its first axis and all
+    others, one of one dimension as a row.
 
     Parameters
     ----------
@@ -56,14 +57,8 @@ def save_npz(
     written: dict[str, Any] = {}
     forms = {}
     for name, array in _arrays_of(source).items():
-        sparse = csr_array(array.reshape(1, -1) if array.ndim < 2 else array.reshape(array.shape[0], -1))
-        parts = {
-            "data": sparse.data,
-            "indices": sparse.indices,
-            "indptr": sparse.indptr,
-            "shape": np.array(array.shape),
-        }
-        forms[name] = "csr" if sum(part.nbytes for part in parts.values()) < array.nbytes else "dense"
+        parts = _csr_parts(array)
+        forms[name] = "csr" if parts and sum(part.nbytes for part in parts.values()) < array.nbytes else "dense"
         if forms[name] == "dense":
             written[_DENSE + name] = array
         else:
@@ -159,6 +154,14 @@ def arrays_from(source: Any) -> ArrayRecord:
     elif not isinstance(source, FlowerResult | ArrayRecord | Mapping) and hasattr(source, "state_dict"):
         source = source.state_dict()
     return ArrayRecord({name: Array(array) for name, array in _arrays_of(source).items()})
+
+
+def _csr_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return the parts of an array in CSR; nothing for dtypes that SciPy has no matrices of."""
+    if not array.size or array.dtype not in (np.float32, np.float64):
+        return {}
+    matrix = csr_array(array.reshape(1, -1) if array.ndim < 2 else array.reshape(array.shape[0], -1))
+    return dict(zip(_PARTS, (matrix.data, matrix.indices, matrix.indptr, np.array(array.shape)), strict=True))
 
 
 def _arrays_of(source: Any) -> dict[str, NDArray[Any]]:

@@ -1,17 +1,17 @@
 """A run that diverges ends with an error that says what to do; a run that converges is never stopped."""
 
 import logging
-import re
 
 import numpy as np
 import pytest
-from problems import clients, flat, run, start_arrays
+from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.errors import DivergedError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
+from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, FedMid, Scaffold
 
 
@@ -33,15 +33,15 @@ def test_every_rate_above_the_stability_limit_ends_in_the_error(cls, factor):
     """Oracle: full gradient steps on a quadratic diverge exactly above 2 / L."""
     objectives = clients()
     rate = factor * largest_stable_rate(objectives)
-    strategy = cls(regularizer=L1(0.01), client_lr=rate, local_steps=1, batch_size=None)
+    strategy = cls(client_lr=rate, local_steps=1, batch_size=None)
     with pytest.raises(DivergedError) as caught:
         run(strategy, objectives, 2000, start=np.ones(7))
     error = caught.value
     assert f"in round {error.server_round}" in str(error)
     assert f"client_lr={rate:g}" in str(error)
-    assert re.search(r"try client_lr=|; try [\d.e+]+,", str(error))
+    assert f"{rate / 10:g}" in str(error)
     assert 0 <= error.good_round < error.server_round
-    assert np.abs(flat(error.arrays)).max() <= 10.0 * np.sqrt(7) * max(1.0, np.abs(flat(error.arrays)).max() / 10)
+    # Ten times the first model's norm, which a large rate has moved by its multiple of the gradient at the start.
     assert np.linalg.norm(flat(error.arrays)) < 1e3 * max(1.0, rate)
     assert error.arrays is error.result.arrays
 
@@ -100,20 +100,10 @@ def test_warn_says_so_once_and_goes_on(caplog):
 
 def test_a_model_beyond_its_dtype_has_diverged():
     strategy = FedDualAvg(client_lr=1e4, local_steps=8, batch_size=None, on_divergence="stop")
+    strategy.fraction_evaluate = 0.0
+    app, start = app_of(clients()), start_arrays(np.float32)
     with pytest.raises(DivergedError) as caught:
-        from problems import app_of
-
-        from flwr_fco.simulation import simulate
-
-        strategy.fraction_evaluate = 0.0
-        simulate(
-            strategy,
-            app_of(clients()),
-            num_nodes=4,
-            num_rounds=5,
-            initial_arrays=start_arrays(np.float32),
-            progress=False,
-        )
+        simulate(strategy, app, num_nodes=4, num_rounds=5, initial_arrays=start, progress=False)
     assert caught.value.good_round == 0
 
 
@@ -124,5 +114,5 @@ def test_methods_with_memories_too(cls):
 
 
 def test_other_geometries_converge_undisturbed():
-    strategy = FedDualAvg(mirror_map=PNorm(1.5), regularizer=L1(0.3), client_lr=0.02, local_steps=2)
+    strategy = FedDualAvg(mirror_map=PNorm(4.0), regularizer=L1(0.3), client_lr=0.02, local_steps=2)
     assert np.isfinite(flat(run(strategy, clients(), 300).arrays)).all()

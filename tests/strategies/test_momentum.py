@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from problems import clients, flat, run
+from problems import clients, flat, run, start_arrays
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import lasso_duality_gap
@@ -56,8 +56,6 @@ def test_no_momentum_is_the_plain_method_to_the_bit():
 
 
 def test_momentum_is_in_the_saved_state(tmp_path):
-    from problems import start_arrays
-
     strategy = FedDualAvg(server_momentum=0.9, **OPTIONS)
     run(strategy, clients(), 4)
     strategy.save_state(tmp_path / "state.npz")
