@@ -221,6 +221,8 @@ def build_strategy(
         "min_train_nodes": clients,
         "min_available_nodes": num_clients,
         "fraction_evaluate": 0.0,
+        # The recorder has a rule of its own, and keeps the line of the round in which a run diverged.
+        "on_divergence": "warn",
         "seed": settings.seed,
     }
     if settings.local_steps:

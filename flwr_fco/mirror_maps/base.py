@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fco.errors import ConfigurationError, DivergenceError, UnsupportedPairError
+from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
@@ -340,7 +340,7 @@ class TermwiseMap(MirrorMap):
             largest = float(np.abs(z).max(initial=0.0))
             psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
             if not largest < math.inf:
-                raise DivergenceError(
+                raise MagnitudeError(
                     f"the dual has grown to {largest} at t = {t:.3g}, so it has no primal point: the method diverges. "
                     "Lower the rates."
                 )
@@ -350,7 +350,7 @@ class TermwiseMap(MirrorMap):
             )
             if largest < _OVERFLOWING and t < _OVERFLOWING:
                 raise ConfigurationError(text)
-            raise DivergenceError(
+            raise MagnitudeError(
                 f"the dual has grown to {largest:.3g} at t = {t:.3g}, where its primal point cannot be told: the "
                 f"method diverges (lower the rates), or {text}"
             )

@@ -17,20 +17,22 @@ from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from flwr_fco import records
-from flwr_fco.errors import ConfigurationError, DivergenceError, ProtocolError
+from flwr_fco.errors import ConfigurationError, MagnitudeError, ProtocolError
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, all_finite
 from flwr_fco.protocol import Node, Plan, Uplink
+from flwr_fco.results import Result
 from flwr_fco.spec import Spec
 from flwr_fco.strategies import replies as reading
 from flwr_fco.strategies import saving
 from flwr_fco.strategies.averaging import PointAverage
 from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.contract import ServerHalf
+from flwr_fco.strategies.hooks import Callback, RoundHooks
 from flwr_fco.strategies.nodes import Nodes
 from flwr_fco.strategies.privacy import refuse_privacy_wrappers
 from flwr_fco.strategies.replies import GoodReply, LeftOut, Round
-from flwr_fco.strategies.running import Callback, EvaluateFunction, Result, run_rounds, settings_tree
+from flwr_fco.strategies.running import EvaluateFunction, run_rounds, settings_tree
 from flwr_fco.work import FirstOrder
 
 __all__ = ["CompositeStrategy"]
@@ -99,6 +101,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         self._grid: Grid | None = None
         self._timeout: float = 3600.0
         self._wire_dtype = "float64"
+        self.overflowed = False
 
     # --- life cycle -----------------------------------------------------------------------------------------------
 
@@ -155,7 +158,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
         *,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback | RoundHooks] = (),
     ) -> Result:
         """Run the algorithm; as ``FedAvg.start``, with callbacks.
 
@@ -173,14 +176,20 @@ class CompositeStrategy(ServerHalf, FedAvg):
             Sent to the clients beside the round; not changed.
         evaluate_fn : callable, optional
             ``(round, arrays) -> MetricRecord or None``: evaluation on the server, before round 1 and after each round.
-        callbacks : sequence of callable, optional
-            ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run.
+        callbacks : sequence of callable or callback, optional
+            Functions ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run. Or
+            objects with methods of :class:`flwr_fco.callbacks.Callback`.
 
         Returns
         -------
         Result
-            Flower's, with ``left_out``: what did not count. ``arrays`` holds the primal model, also if no round
-            succeeded.
+            Flower's, with a table of all rounds and ``left_out``, what did not count. ``arrays`` holds the primal
+            model, also if no round succeeded.
+
+        Raises
+        ------
+        DivergedError
+            If the model grows beyond all bounds, unless ``on_divergence="warn"``.
         """
         self._timeout = timeout
         return run_rounds(
@@ -374,6 +383,8 @@ class CompositeStrategy(ServerHalf, FedAvg):
         if skipped:
             text = "aggregate_train: round %s is skipped: %s good replies, at least %s needed"
             log(WARNING, text, server_round, len(good), least)
+        # Nothing else was wrong: the numbers were too large.
+        self.overflowed = skipped and len(good) >= least and bool(weights)
         contents = [reply.content for reply in good]
         metrics = reading.average_metrics(self.train_metrics_aggr_fn, contents if weights else [], self.weighted_by_key)
         metrics["num-replies"] = len(good)
@@ -401,7 +412,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
                     return False
                 # The primal as well: a map's exponential, or the user's dtype, may have no room for it.
                 output = records.primal_record(self.plan.layout, self.output_point(state), passed)
-        except DivergenceError as error:
+        except MagnitudeError as error:
             log(WARNING, "%s %s", overflows, error)
             return False
         if not records.is_finite(output):

@@ -80,6 +80,9 @@ class CommonOptions:
         Seed of the samples of nodes and of all minibatches; 0 <= seed < 2**32.
     min_replies : int, default 1
         A round with fewer good replies is skipped: the state stays as it is.
+    on_divergence : {"stop", "warn"}, default "stop"
+        What ``start`` does when the model grows beyond all bounds: end with :class:`DivergedError`, which has the last
+        good model and says what to do, or say so once and go on.
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
     pass_through : str or sequence of str
@@ -138,6 +141,7 @@ class CommonOptions:
     weighting: Literal["examples", "uniform"] = "examples"
     seed: int = field(default=0, metadata=_SEED)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
+    on_divergence: Literal["stop", "warn"] = "stop"
     apply_to: str | Sequence[str] | None = None
     pass_through: str | Sequence[str] = PASS_THROUGH
     scope: Scope = "each"
