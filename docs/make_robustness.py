@@ -5,8 +5,9 @@ on FedAvg clients that take subgradient steps, on LASSO I and on scikit-learn's 
 """
 
 import logging
-import sys
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +31,7 @@ CLIENTS, LIARS, STEPS, BATCH = 64, 10, 5, 16
 RULES = ("mean", "trimmed", "median", "geometric-median")
 FLOWERS = {"FedAvg": FedAvg, "FedTrimmedAvg": FedTrimmedAvg, "FedMedian": FedMedian, "Krum": Krum}
 LIES = ("none", "sign flip", "scale", "label flip", "collusion")
-PROBLEMS = {"LASSO I": (0.2, 0.002, 60), "digits": (2e-3, 0.5, 60)}  # strength, client_lr, rounds
+PROBLEMS = {"LASSO I": (0.2, 0.002, 40), "digits": (2e-3, 0.5, 40)}  # strength, client_lr, rounds
 
 
 def lied(lie: str, moved: np.ndarray) -> np.ndarray:
@@ -50,6 +51,7 @@ def is_liar(context: Context) -> bool:
     return int(context.node_config["partition-id"]) % 6 == 5 and int(context.node_config["partition-id"]) < 6 * LIARS
 
 
+@cache
 def load_data(name: str) -> tuple[list[Objective], list[Objective], np.ndarray | None]:
     """Return the clients' objectives, those with flipped labels, and the true coefficients where there are any."""
     if name == "LASSO I":
@@ -149,32 +151,41 @@ def run(name: str, method: str, lie: str) -> tuple[float, np.ndarray]:
     return objective(point) / objective(np.zeros(layout.size)), result.arrays["coefficients"].numpy()
 
 
-def main() -> None:
-    """Run everything, print the table, draw the picture."""
+def table(name: str) -> tuple[list[str], dict[str, list[float]]]:
+    """Return the lines of a problem's table, and each method's objectives."""
     logging.disable(logging.WARNING)
-    folder = Path(__file__).parent / "images"
+    truth = load_data(name)[2]
+    if truth is None:
+        truth = run(name, "mean", "none")[1]
+    lines = [f"| {name} | " + " | ".join(LIES) + " |", "|" + "---|" * (len(LIES) + 1)]
+    heights: dict[str, list[float]] = {}
+    for method in (*RULES, *FLOWERS):
+        label = f"FedDualAvg, {method}" if method in RULES else method
+        cells, heights[label] = [], []
+        for lie in LIES:
+            value, coefficients = run(name, method, lie)
+            f1 = support_scores(coefficients.reshape(truth.shape), truth).f1 if np.isfinite(value) else 0.0
+            cells.append(f"{value:.3g}, {f1:.2f}" if value < 1e3 else "lost")
+            heights[label].append(min(value, 10.0) if np.isfinite(value) else 10.0)
+        lines.append(f"| {label} | " + " | ".join(cells) + " |")
+        print(lines[-1], flush=True)
+    return lines, heights
+
+
+def main() -> None:
+    """Run everything, print the tables, draw the picture."""
     figure = Figure(figsize=(10.0, 4.0), layout="constrained")
     axes = figure.subplots(1, len(PROBLEMS))
-    for axis, name in zip(axes, PROBLEMS, strict=True):
-        truth = load_data(name)[2]
-        if truth is None:
-            truth = run(name, "mean", "none")[1]
-        print(f"\n| {name} | " + " | ".join(LIES) + " |\n|" + "---|" * (len(LIES) + 1))
-        for method in (*RULES, *FLOWERS):
-            cells, heights = [], []
-            for lie in LIES:
-                value, coefficients = run(name, method, lie)
-                f1 = support_scores(coefficients.reshape(truth.shape), truth).f1 if np.isfinite(value) else 0.0
-                cells.append(f"{value:.3g}, {f1:.2f}" if value < 1e3 else "lost")
-                heights.append(min(value, 10.0) if np.isfinite(value) else 10.0)
-            label = f"FedDualAvg, {method}" if method in RULES else method
-            print(f"| {label} | " + " | ".join(cells) + " |")
-            sys.stdout.flush()
-            axis.plot(range(len(LIES)), heights, marker="o", ls="-" if method in RULES else ":", label=label)
+    with ProcessPoolExecutor(len(PROBLEMS)) as pool:
+        results = list(pool.map(table, PROBLEMS))
+    for axis, name, (lines, heights) in zip(axes, PROBLEMS, results, strict=True):
+        print("\n" + "\n".join(lines))
+        for label, values in heights.items():
+            axis.plot(range(len(LIES)), values, marker="o", ls="-" if "FedDualAvg" in label else ":", label=label)
         axis.set(title=name, yscale="log", ylabel="objective / objective at 0 (10: or more)")
         axis.set_xticks(range(len(LIES)), LIES, rotation=20)
     axes[-1].legend(fontsize=7)
-    figure.savefig(folder / "robustness.png", dpi=120)
+    figure.savefig(Path(__file__).parent / "images" / "robustness.png", dpi=120)
 
 
 if __name__ == "__main__":
