@@ -121,6 +121,8 @@ class Plan:
                 checked(name, value, kind)
             if not self.solver:
                 raise ConfigurationError("solver=''; expected the name of a local solver")
+            if any(size < 0 for entry in self.layout.entries for size in entry.shape):
+                raise ConfigurationError(f"layout={self.layout!r}; expected sizes >= 0")
             if not 0 <= self.seed < 2**32:
                 raise ConfigurationError(f"seed={self.seed!r}; expected an integer from 0 to 2**32 - 1")
             for name, value in self._options().items():

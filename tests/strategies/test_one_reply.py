@@ -224,7 +224,7 @@ def invariant(chosen):
 def test_what_alters_the_uplink_acts_on_a_tracker_without_breaking_it(cls, altered):
     objectives = problem()
     chosen = cls(client_lr=0.05, local_steps=4, batch_size=None, client_state="ledger")
-    result = tracked_run(chosen, objectives, 400, [altering(*altered)], invariant)
+    result = tracked_run(chosen, objectives, 200, [altering(*altered)], invariant)
     weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
     assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
 
@@ -232,7 +232,7 @@ def test_what_alters_the_uplink_acts_on_a_tracker_without_breaking_it(cls, alter
 def test_with_reset_an_accident_is_mended_and_the_rule_is_an_error_that_names_the_ledger():
     objectives = problem()
     options = {"client_lr": 0.05, "local_steps": 4, "batch_size": None, "client_state": "reset"}
-    result = tracked_run(FedDAGT(**options), objectives, 400, [altering(3, 3)])
+    result = tracked_run(FedDAGT(**options), objectives, 200, [altering(3, 3)])
     weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
     assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
     with pytest.raises(ConfigurationError, match='client_state="ledger"'):
@@ -248,7 +248,7 @@ def test_a_first_report_does_not_fix_a_weight_for_ever():
         fault = with_metrics(lambda m, lie=lie: {**m, "num-examples": lie})
         chosen = FedDAGT(client_lr=0.05, local_steps=4, batch_size=None, client_state="ledger", fraction_evaluate=0.0)
         grid = Faulty(app_of(objectives), len(objectives), fault, rounds=(0, 1))
-        result = start_on(grid, chosen, rounds=300, callbacks=[lambda n, a, m, chosen=chosen: invariant(chosen)])
+        result = start_on(grid, chosen, rounds=150, callbacks=[lambda n, a, m, chosen=chosen: invariant(chosen)])
         assert chosen.memories.members[(0, 1)].examples == 40
         weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
         assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
