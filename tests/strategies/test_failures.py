@@ -13,30 +13,20 @@ from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.testing import FaultyGrid
 
 D = FEATURES + 1
 BAD_NODE = 3  # partition 1
 
 
-class Faulty(InProcessGrid):
-    """Replaces the training replies of one node in round 2."""
+def faulty(app, num_nodes, fault, rounds=(2,), nodes=(BAD_NODE,), kind="train"):
+    """Return a grid that replaces the replies of one node in round 2 by what `fault(message, reply)` returns."""
 
-    def __init__(self, app, num_nodes, fault, rounds=(2,), nodes=(BAD_NODE,), kind="train"):
-        super().__init__(app, num_nodes)
-        self.fault, self.rounds, self.nodes, self.kind = fault, rounds, nodes, kind
+    def injected(delivery):
+        return fault(delivery.message, delivery.deliver())
 
-    def send_and_receive(self, messages, *, timeout=None):
-        messages = list(messages)
-        replies = super().send_and_receive(messages, timeout=timeout)
-        result = []
-        for message, reply in zip(messages, replies, strict=True):
-            number = message.metadata.group_id
-            hit = message.metadata.message_type == self.kind and message.metadata.dst_node_id in self.nodes
-            if hit and int(number) in self.rounds:
-                result.extend(self.fault(message, reply))
-            else:
-                result.append(reply)
-        return result
+    partitions = [node - 2 for node in nodes]
+    return FaultyGrid(app, num_nodes, {injected: 1.0}, rounds=rounds, partitions=partitions, message_types=(kind,))
 
 
 def with_increment(change):
@@ -146,7 +136,7 @@ def start_on(grid, chosen, rounds=3, **options):
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_bad_reply_is_left_out_logged_and_counted(name, caplog):
     fault, reason = FAULTS[name]
-    result = start_on(Faulty(app_of(clients()), 4, fault), strategy())
+    result = start_on(faulty(app_of(clients()), 4, fault), strategy())
     metrics = result.train_metrics_clientapp
     assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
     assert [metrics[r]["num-replies"] for r in (1, 2, 3)] == [4, 3, 4]
@@ -157,13 +147,13 @@ def test_a_bad_reply_is_left_out_logged_and_counted(name, caplog):
         assert "partition 1" in warnings[0]
         assert re.search(reason, warnings[0])
     # What is left is the round of the other three clients.
-    expected = start_on(Faulty(app_of(clients()), 4, lambda m, r: []), strategy())
+    expected = start_on(faulty(app_of(clients()), 4, lambda m, r: []), strategy())
     np.testing.assert_array_equal(flat(result.arrays), flat(expected.arrays))
 
 
 def test_a_second_answer_of_the_same_node_is_left_out():
-    twice = start_on(Faulty(app_of(clients()), 4, lambda m, r: [r, r]), strategy())
-    once = start_on(Faulty(app_of(clients()), 4, lambda m, r: [r]), strategy())
+    twice = start_on(faulty(app_of(clients()), 4, lambda m, r: [r, r]), strategy())
+    once = start_on(faulty(app_of(clients()), 4, lambda m, r: [r]), strategy())
     np.testing.assert_array_equal(flat(twice.arrays), flat(once.arrays))
 
 
@@ -173,7 +163,7 @@ def test_an_answer_from_a_node_that_was_not_asked_is_left_out():
         reply.metadata.__dict__["_reply_to_message_id"] = "no such message"
         return [reply]
 
-    result = start_on(Faulty(app_of(clients()), 4, stranger), strategy())
+    result = start_on(faulty(app_of(clients()), 4, stranger), strategy())
     assert result.train_metrics_clientapp[2]["num-left-out"] == 1
 
 
@@ -181,7 +171,7 @@ def test_too_few_good_replies_leave_the_state_as_it_is():
     seen = []
     chosen = strategy(min_replies=4)
     result = start_on(
-        Faulty(app_of(clients()), 4, poison(np.nan)),
+        faulty(app_of(clients()), 4, poison(np.nan)),
         chosen,
         callbacks=[lambda n, a, m: seen.append((chosen.state, flat(a)))],
     )
@@ -192,7 +182,7 @@ def test_too_few_good_replies_leave_the_state_as_it_is():
 
 
 def test_no_good_reply_at_all_still_gives_the_initial_arrays():
-    everywhere = Faulty(app_of(clients()), 4, poison(np.nan), rounds=(1, 2, 3), nodes=range(10))
+    everywhere = faulty(app_of(clients()), 4, poison(np.nan), rounds=(1, 2, 3), nodes=range(10))
     result = start_on(everywhere, strategy())
     np.testing.assert_array_equal(flat(result.arrays), np.zeros(D))
     assert all(result.train_metrics_clientapp[r]["skipped"] == 1 for r in (1, 2, 3))
@@ -200,29 +190,22 @@ def test_no_good_reply_at_all_still_gives_the_initial_arrays():
 
 def test_weights_that_sum_to_zero_skip_the_round():
     nobody = with_metrics(lambda m: {**m, "num-examples": 0})
-    result = start_on(Faulty(app_of(clients()), 4, nobody, nodes=range(10)), strategy())
+    result = start_on(faulty(app_of(clients()), 4, nobody, nodes=range(10)), strategy())
     assert [result.train_metrics_clientapp[r]["skipped"] for r in (1, 2, 3)] == [0, 1, 0]
 
 
 def test_an_update_that_overflows_is_skipped():
     huge = with_increment(lambda a: {"increment": np.full(D, 1.5e308)})
     chosen = strategy(server_lr=10.0)
-    result = start_on(Faulty(app_of(clients()), 4, huge, nodes=range(10)), chosen)
+    result = start_on(faulty(app_of(clients()), 4, huge, nodes=range(10)), chosen)
     assert result.train_metrics_clientapp[2]["skipped"] == 1
     assert np.isfinite(chosen.state.dual).all()
 
 
 def test_a_plan_that_a_node_has_lost_is_sent_again_in_the_same_round():
     """A restarted SuperNode comes back with an empty state."""
-
-    class Restarting(InProcessGrid):
-        def send_and_receive(self, messages, *, timeout=None):
-            messages = list(messages)
-            if messages and messages[0].metadata.group_id == "2":
-                self.contexts[BAD_NODE].state.clear()
-            return super().send_and_receive(messages, timeout=timeout)
-
-    restarted = start_on(Restarting(app_of(clients()), 4), strategy())
+    grid = FaultyGrid(app_of(clients()), 4, {"restart": 1.0}, rounds=[2], partitions=[BAD_NODE - 2])
+    restarted = start_on(grid, strategy())
     whole = start_on(InProcessGrid(app_of(clients()), 4), strategy())
     np.testing.assert_array_equal(flat(restarted.arrays), flat(whole.arrays))
     assert restarted.train_metrics_clientapp[2]["num-left-out"] == 0
@@ -259,7 +242,7 @@ def test_the_plan_travels_once():
     ids=["NaN", "no weight", "error", "absent", "two records"],
 )
 def test_bad_evaluations_are_left_out(fault):
-    grid = Faulty(app_of(clients()), 4, fault, kind="evaluate")
+    grid = faulty(app_of(clients()), 4, fault, kind="evaluate")
     result = start_on(grid, strategy(fraction_evaluate=1.0))
     metrics = result.evaluate_metrics_clientapp
     assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
@@ -268,8 +251,8 @@ def test_bad_evaluations_are_left_out(fault):
 
 def test_odd_metrics_do_not_end_the_run():
     odd = with_metrics(lambda m: {**m, "loss": [1.0, 2.0]})
-    result = start_on(Faulty(app_of(clients()), 4, odd, kind="evaluate"), strategy(fraction_evaluate=1.0))
-    others = start_on(Faulty(app_of(clients()), 4, lambda m, r: [], kind="evaluate"), strategy(fraction_evaluate=1.0))
+    result = start_on(faulty(app_of(clients()), 4, odd, kind="evaluate"), strategy(fraction_evaluate=1.0))
+    others = start_on(faulty(app_of(clients()), 4, lambda m, r: [], kind="evaluate"), strategy(fraction_evaluate=1.0))
     mean = others.evaluate_metrics_clientapp[2]["loss"]
     assert result.evaluate_metrics_clientapp[2]["loss"] == pytest.approx(mean, rel=1e-14)
 
