@@ -51,6 +51,12 @@ class CompositeStrategy(ServerHalf, FedAvg):
 
     def __post_init__(self) -> None:
         self.check_options()
+        if self.aggregation != "mean" and self.needs_mean:
+            raise ConfigurationError(
+                f"aggregation={self.aggregation!r}: {type(self).__name__} needs the mean: {self.needs_mean}. Take "
+                "FedDualAvg, FedMid or FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, "
+                "max_increment_norm)"
+            )
         if self.mirror_map.never_supports(self.regularizer):
             self.mirror_map.require(self.regularizer)
         # Flower warns of a fraction of 0.0, which is a choice here and no accident: it is set afterwards.

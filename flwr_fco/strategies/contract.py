@@ -24,7 +24,7 @@ from flwr_fco.strategies.client_memory import ClientMemories
 from flwr_fco.strategies.limits import Limit
 from flwr_fco.strategies.nodes import Nodes
 from flwr_fco.strategies.options import CommonOptions, RateOptions, WorkOptions, rate_at
-from flwr_fco.strategies.replies import LeftOut, Round
+from flwr_fco.strategies.replies import LeftOut, Round, mean_increment
 from flwr_fco.work import FirstOrder, Work
 
 # Flower's names among them are for the algorithms, whose hooks mention them: none of those imports Flower itself.
@@ -67,6 +67,8 @@ class ServerHalf(CommonOptions, ABC):
     remembers: ClassVar[str] = "nothing"
     traffic: ClassVar[str] = "1 / 1"
 
+    #: Why the server must take the mean of the increments; empty: another centre makes sense.
+    needs_mean: ClassVar[str] = "it does not say what another centre than the mean would make of it"
     #: Whether the clients run our own solvers, whose `elapsed` is client_lr times steps; others' may have schedules.
     exact_elapsed: ClassVar[bool] = False
 
@@ -158,6 +160,16 @@ class ServerHalf(CommonOptions, ABC):
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines that a subclass adds to :meth:`summary`, as pairs of a title and a text."""
         return []
+
+    def centre(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
+        """Return the centre of the increments by the option `aggregation`, and the mean of the elapsed times.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+        """
+        normalize = bool(getattr(self, "normalize_local_work", True))
+        return mean_increment(uplinks, normalize=normalize, aggregation=self.aggregation, trim=self.trim)
 
     def step_size(self) -> float:
         """Return what a client adds to its `elapsed` in a step: client_lr, or 1 in a method without rates."""

@@ -149,6 +149,7 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
     source: ClassVar[str] = "[2], algorithm 1"
     remembers: ClassVar[str] = "a tracker"
     exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = "the weighted sum of all trackers is 0 only if every answer counts with its weight"
     traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
 
     tracker_start: Literal["gradient", "zero"] = "gradient"

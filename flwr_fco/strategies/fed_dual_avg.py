@@ -106,6 +106,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "shadow")
     source: ClassVar[str] = "[1], algorithm 3"
     exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = ""
 
     client_prox: bool = True
     client: Literal["composite", "unmodified"] = "composite"
@@ -121,6 +122,10 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
             if self.client == "unmodified":
                 raise ConfigurationError(
                     'output="shadow" needs the clients\' local steps; client="unmodified" has none'
+                )
+            if self.aggregation != "mean":
+                raise ConfigurationError(
+                    f'output="shadow" averages local steps; aggregation={self.aggregation!r} has no form for them'
                 )
             if self.local_steps is None:
                 raise ConfigurationError(
@@ -160,7 +165,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     def aggregate(self, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
         client_lr, server_lr = self.rates()
-        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+        mean, elapsed = self.centre(uplinks)
         following = state._replace(
             dual=state.dual + server_lr * mean, elapsed=state.elapsed + server_lr * elapsed, round=state.round + 1
         )

@@ -49,6 +49,7 @@ ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
 POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
 _FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
+_TRIM = {"range": (lambda value: 0.0 <= value < 0.5, "a number from 0 to 0.5, exclusive")}
 _RATIO = {"range": (lambda value: 1.0 <= value < math.inf, "a finite number >= 1, or None")}
 _NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
 _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
@@ -98,6 +99,11 @@ class CommonOptions:
         its small difference from a threshold (an error of 1e-4 at t * strength = 5e4).
     node_timeout : float, default 600.0
         Seconds to wait until enough nodes have connected.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        The centre of the clients' increments that the server goes along. The others bound what a minority can do; see
+        :mod:`flwr_fco.strategies.aggregation`. A method that needs the mean refuses them.
+    trim : float, default 0.2
+        The share of the weight that ``aggregation="trimmed"`` leaves out at either end, in each coordinate.
     max_examples : float, default 1e12
         A reply that reports more examples is left out.
     max_ratio : float or None, default 1000.0
@@ -138,6 +144,8 @@ class CommonOptions:
     sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
     wire_dtype: Literal["float64", "float32"] = "float64"
     node_timeout: float = field(default=600.0, metadata=_NATURAL)
+    aggregation: Literal["mean", "trimmed", "median", "geometric-median"] = "mean"
+    trim: float = field(default=0.2, metadata=_TRIM)
     max_examples: float = field(default=1e12, metadata=POSITIVE)
     max_ratio: float | None = field(default=1_000.0, metadata=_RATIO)
     max_increment_norm: float | None = field(default=None, metadata=POSITIVE)

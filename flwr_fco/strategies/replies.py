@@ -17,6 +17,7 @@ from flwr_fco import records
 from flwr_fco.errors import ProtocolError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Uplink
+from flwr_fco.strategies.aggregation import centre
 from flwr_fco.strategies.options import MetricsFunction
 
 __all__ = [
@@ -302,7 +303,14 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
     return metrics
 
 
-def mean_increment(uplinks: Sequence[Uplink], *, normalize: bool, name: str = "increment") -> tuple[Vector, float]:
+def mean_increment(
+    uplinks: Sequence[Uplink],
+    *,
+    normalize: bool,
+    name: str = "increment",
+    aggregation: str = "mean",
+    trim: float = 0.0,
+) -> tuple[Vector, float]:
     """Return the weighted mean of the clients' increments and of their elapsed times.
 
     Parameters
@@ -314,6 +322,10 @@ def mean_increment(uplinks: Sequence[Uplink], *, normalize: bool, name: str = "i
         done the same work (FedNova's idea). With equal work: not a bit changes.
     name : str, default "increment"
         Which vector.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        Another centre in the place of the mean of the increments; see :mod:`flwr_fco.strategies.aggregation`.
+    trim : float, default 0.0
+        For ``"trimmed"``.
 
     Returns
     -------
@@ -331,6 +343,10 @@ def mean_increment(uplinks: Sequence[Uplink], *, normalize: bool, name: str = "i
     first = uplinks[0].step_sizes
     equal = all(uplink.elapsed == first for uplink in uplinks)
     elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
+    if aggregation != "mean":
+        factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
+        rows = [uplink.vectors[name] * factor for uplink, factor in zip(uplinks, factors, strict=True)]
+        return centre(aggregation, rows, [uplink.weight for uplink in uplinks], trim=trim), elapsed
     mean = np.zeros_like(uplinks[0].vectors[name], dtype=np.float64)
     scaled = np.empty_like(mean)
     for uplink in uplinks:

@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+from faulty import BAD_NODE, Faulty, start_on, strategy, with_increment, with_metrics
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
 
@@ -16,38 +17,6 @@ from flwr_fco.strategies import FedDualAvg
 from flwr_fco.testing import FaultyGrid
 
 D = FEATURES + 1
-BAD_NODE = 3  # partition 1
-
-
-def faulty(app, num_nodes, fault, rounds=(2,), nodes=(BAD_NODE,), kind="train"):
-    """Return a grid that replaces the replies of one node in round 2 by what `fault(message, reply)` returns."""
-
-    def injected(delivery):
-        return fault(delivery.message, delivery.deliver())
-
-    partitions = [node - 2 for node in nodes]
-    return FaultyGrid(app, num_nodes, {injected: 1.0}, rounds=rounds, partitions=partitions, message_types=(kind,))
-
-
-def with_increment(change):
-    def fault(message, reply):
-        arrays = {name: array.numpy().copy() for name, array in reply.content["arrays"].items()}
-        arrays = change(arrays)
-        content = reply.content.copy()
-        content["arrays"] = ArrayRecord({name: Array(array) for name, array in arrays.items()})
-        return [Message(content=content, reply_to=message)]
-
-    return fault
-
-
-def with_metrics(change):
-    def fault(message, reply):
-        metrics = change(dict(reply.content["metrics"]))
-        content = reply.content.copy()
-        content["metrics"] = MetricRecord(metrics)
-        return [Message(content=content, reply_to=message)]
-
-    return fault
 
 
 def poison(value):
@@ -122,21 +91,10 @@ FAULTS = {
 }
 
 
-def strategy(**options):
-    return FedDualAvg(
-        **{"regularizer": L1(0.3), "client_lr": 0.02, "batch_size": 5, "seed": 1, "fraction_evaluate": 0.0, **options}
-    )
-
-
-def start_on(grid, chosen, rounds=3, **options):
-    with _flower.identity(grid.run_id):
-        return chosen.start(grid, start_arrays(), rounds, **options)
-
-
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_bad_reply_is_left_out_logged_and_counted(name, caplog):
     fault, reason = FAULTS[name]
-    result = start_on(faulty(app_of(clients()), 4, fault), strategy())
+    result = start_on(Faulty(app_of(clients()), 4, fault), strategy())
     metrics = result.train_metrics_clientapp
     assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
     assert [metrics[r]["num-replies"] for r in (1, 2, 3)] == [4, 3, 4]
@@ -147,13 +105,13 @@ def test_a_bad_reply_is_left_out_logged_and_counted(name, caplog):
         assert "partition 1" in warnings[0]
         assert re.search(reason, warnings[0])
     # What is left is the round of the other three clients.
-    expected = start_on(faulty(app_of(clients()), 4, lambda m, r: []), strategy())
+    expected = start_on(Faulty(app_of(clients()), 4, lambda m, r: []), strategy())
     np.testing.assert_array_equal(flat(result.arrays), flat(expected.arrays))
 
 
 def test_a_second_answer_of_the_same_node_is_left_out():
-    twice = start_on(faulty(app_of(clients()), 4, lambda m, r: [r, r]), strategy())
-    once = start_on(faulty(app_of(clients()), 4, lambda m, r: [r]), strategy())
+    twice = start_on(Faulty(app_of(clients()), 4, lambda m, r: [r, r]), strategy())
+    once = start_on(Faulty(app_of(clients()), 4, lambda m, r: [r]), strategy())
     np.testing.assert_array_equal(flat(twice.arrays), flat(once.arrays))
 
 
@@ -163,7 +121,7 @@ def test_an_answer_from_a_node_that_was_not_asked_is_left_out():
         reply.metadata.__dict__["_reply_to_message_id"] = "no such message"
         return [reply]
 
-    result = start_on(faulty(app_of(clients()), 4, stranger), strategy())
+    result = start_on(Faulty(app_of(clients()), 4, stranger), strategy())
     assert result.train_metrics_clientapp[2]["num-left-out"] == 1
 
 
@@ -171,7 +129,7 @@ def test_too_few_good_replies_leave_the_state_as_it_is():
     seen = []
     chosen = strategy(min_replies=4)
     result = start_on(
-        faulty(app_of(clients()), 4, poison(np.nan)),
+        Faulty(app_of(clients()), 4, poison(np.nan)),
         chosen,
         callbacks=[lambda n, a, m: seen.append((chosen.state, flat(a)))],
     )
@@ -182,7 +140,7 @@ def test_too_few_good_replies_leave_the_state_as_it_is():
 
 
 def test_no_good_reply_at_all_still_gives_the_initial_arrays():
-    everywhere = faulty(app_of(clients()), 4, poison(np.nan), rounds=(1, 2, 3), nodes=range(10))
+    everywhere = Faulty(app_of(clients()), 4, poison(np.nan), rounds=(1, 2, 3), nodes=range(10))
     result = start_on(everywhere, strategy())
     np.testing.assert_array_equal(flat(result.arrays), np.zeros(D))
     assert all(result.train_metrics_clientapp[r]["skipped"] == 1 for r in (1, 2, 3))
@@ -190,14 +148,14 @@ def test_no_good_reply_at_all_still_gives_the_initial_arrays():
 
 def test_weights_that_sum_to_zero_skip_the_round():
     nobody = with_metrics(lambda m: {**m, "num-examples": 0})
-    result = start_on(faulty(app_of(clients()), 4, nobody, nodes=range(10)), strategy())
+    result = start_on(Faulty(app_of(clients()), 4, nobody, nodes=range(10)), strategy())
     assert [result.train_metrics_clientapp[r]["skipped"] for r in (1, 2, 3)] == [0, 1, 0]
 
 
 def test_an_update_that_overflows_is_skipped():
     huge = with_increment(lambda a: {"increment": np.full(D, 1.5e308)})
     chosen = strategy(server_lr=10.0)
-    result = start_on(faulty(app_of(clients()), 4, huge, nodes=range(10)), chosen)
+    result = start_on(Faulty(app_of(clients()), 4, huge, nodes=range(10)), chosen)
     assert result.train_metrics_clientapp[2]["skipped"] == 1
     assert np.isfinite(chosen.state.dual).all()
 
@@ -242,7 +200,7 @@ def test_the_plan_travels_once():
     ids=["NaN", "no weight", "error", "absent", "two records"],
 )
 def test_bad_evaluations_are_left_out(fault):
-    grid = faulty(app_of(clients()), 4, fault, kind="evaluate")
+    grid = Faulty(app_of(clients()), 4, fault, kind="evaluate")
     result = start_on(grid, strategy(fraction_evaluate=1.0))
     metrics = result.evaluate_metrics_clientapp
     assert [metrics[r]["num-left-out"] for r in (1, 2, 3)] == [0, 1, 0]
@@ -251,8 +209,8 @@ def test_bad_evaluations_are_left_out(fault):
 
 def test_odd_metrics_do_not_end_the_run():
     odd = with_metrics(lambda m: {**m, "loss": [1.0, 2.0]})
-    result = start_on(faulty(app_of(clients()), 4, odd, kind="evaluate"), strategy(fraction_evaluate=1.0))
-    others = start_on(faulty(app_of(clients()), 4, lambda m, r: [], kind="evaluate"), strategy(fraction_evaluate=1.0))
+    result = start_on(Faulty(app_of(clients()), 4, odd, kind="evaluate"), strategy(fraction_evaluate=1.0))
+    others = start_on(Faulty(app_of(clients()), 4, lambda m, r: [], kind="evaluate"), strategy(fraction_evaluate=1.0))
     mean = others.evaluate_metrics_clientapp[2]["loss"]
     assert result.evaluate_metrics_clientapp[2]["loss"] == pytest.approx(mean, rel=1e-14)
 
