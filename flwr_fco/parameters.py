@@ -273,11 +273,14 @@ class Layout:
 
     @classmethod
     def from_header(cls, header: Iterable[Sequence[Any]]) -> Layout:
-        """Rebuild a layout from :meth:`to_header`."""
-        return cls(
-            Entry(str(name), tuple(int(n) for n in shape), np.dtype(dtype).name, int(offset), bool(regularized))
-            for name, shape, dtype, offset, regularized in header
-        )
+        """Rebuild a layout from :meth:`to_header`.
+
+        Raises
+        ------
+        ValueError
+            If an entry is not one of those that :meth:`to_header` writes.
+        """
+        return cls(_entry(*fields) for fields in header)
 
     def __getitem__(self, name: str) -> Entry:
         for entry in self.entries:
@@ -297,6 +300,17 @@ class Layout:
             for e in self.entries
         )
         return f"Layout({parts}; size {self.size}, * regularized)"
+
+
+def _entry(name: Any, shape: Any, dtype: Any, offset: Any, regularized: Any) -> Entry:
+    """Return an entry of a header after checking it: a negative size would make room for what is not there."""
+    sizes = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
+    if not (isinstance(name, str) and sizes and type(offset) is int and isinstance(regularized, bool)):
+        raise ValueError(
+            f"the entry {[name, shape, dtype, offset, regularized]!r} describes no array; expected a name, whole "
+            "sizes >= 0, a dtype, a place and whether it is regularized"
+        )
+    return Entry(name, tuple(shape), np.dtype(dtype).name, offset, regularized)
 
 
 def _describe(name: str, array: ArrayLike, pass_through: Sequence[str]) -> tuple[str, tuple[int, ...], str, bool]:

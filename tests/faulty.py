@@ -5,31 +5,21 @@ from problems import start_arrays
 
 from flwr_fco import _flower
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.testing import FaultyGrid
 
 BAD_NODE = 3  # partition 1
 
 
-class Faulty(InProcessGrid):
-    """Replaces the training replies of one node in round 2."""
+class Faulty(FaultyGrid):
+    """Replaces the training replies of one node in round 2 by what `fault(message, reply)` returns."""
 
     def __init__(self, app, num_nodes, fault, rounds=(2,), nodes=(BAD_NODE,), kind="train"):
-        super().__init__(app, num_nodes)
-        self.fault, self.rounds, self.nodes, self.kind = fault, rounds, nodes, kind
+        def injected(delivery):
+            return fault(delivery.message, delivery.deliver())
 
-    def send_and_receive(self, messages, *, timeout=None):
-        messages = list(messages)
-        replies = super().send_and_receive(messages, timeout=timeout)
-        result = []
-        for message, reply in zip(messages, replies, strict=True):
-            number = message.metadata.group_id
-            hit = message.metadata.message_type == self.kind and message.metadata.dst_node_id in self.nodes
-            if hit and int(number) in self.rounds:
-                result.extend(self.fault(message, reply))
-            else:
-                result.append(reply)
-        return result
+        where = {"rounds": rounds, "partitions": [node - 2 for node in nodes], "message_types": (kind,)}
+        super().__init__(app, num_nodes, {injected: 1.0}, raise_errors=True, **where)
 
 
 def with_increment(change):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fco import _flower
@@ -20,6 +20,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.grid import CLIENT_APP_RAISED, InProcessGrid
 
 __all__ = ["FAULTS", "Delivery", "Fault", "FaultyGrid", "Injected", "InjectedError", "fault_mod", "lying"]
+
+#: Where a client's state says in which round it was restarted.
+_RESTARTED = "restarted"
 
 Arrays = dict[str, Array]
 Metrics = dict[str, Any]
@@ -96,8 +99,11 @@ def _raise(delivery: Delivery) -> list[Message]:
 
 
 def _restart(delivery: Delivery) -> list[Message]:
-    """Answer as a new process: the client's state is gone."""
-    delivery.context.state = RecordDict()
+    """Answer as a new process: the client's state is gone. Who is asked again in the round is not restarted again."""
+    number = _round_of(delivery.message)
+    mark = delivery.context.state.get(_RESTARTED)
+    if not isinstance(mark, ConfigRecord) or mark["round"] != number:
+        delivery.context.state = RecordDict({_RESTARTED: ConfigRecord({"round": number})})
     return _answers(delivery)
 
 

@@ -54,7 +54,7 @@ def test_settings(case):
     assert isinstance(settings.seed, int)
     assert settings.num_rounds >= 1
     config = settings.to_config()
-    assert RunSettings.from_config(json.loads(json.dumps(config))).to_config() == config or "nan" in json.dumps(config)
+    assert RunSettings.from_config(json.loads(json.dumps(config))).to_config() == config or "NaN" in json.dumps(config)
 
 
 @fuzzed(0.02)

@@ -2,100 +2,37 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import FEATURES, app_of, clients, flat, optimum, problem, start_arrays
 
 from flwr_fco import _flower, records
-from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.protocol import ClientStamp
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage
+from flwr_fco.testing import FaultyGrid
 
 D = FEATURES + 1
 SIZES = (30, 40, 20, 30, 25)
 VICTIM = 2  # a partition; on the chain it has two neighbours
 
 
-class Faulty(InProcessGrid):
-    """Injects one fault at the victim in some rounds."""
-
-    def __init__(self, app, num_nodes, fault, rounds):
-        super().__init__(app, num_nodes, raise_errors=False)
-        self.fault, self.rounds, self.hits = fault, rounds, 0
-        self.raising = False
-
-    def victim(self):
-        return next((i for i, partition in self.partition_ids.items() if partition == VICTIM), None)
-
-    def _deliver(self, message):
-        number = int(message.metadata.group_id)
-        hit = message.metadata.dst_node_id == self.victim() and number in self.rounds
-        if not hit or message.metadata.message_type != "train":
-            return super()._deliver(message)
-        self.hits += 1
-        return self.fault(self, message)
-
-    def deliver(self, message):
-        return super()._deliver(message)
-
-
-def lose_the_reply(grid, message):
-    grid.deliver(message)
-
-
-def lose_the_message(grid, message):
-    return None
-
-
-def raise_in_the_client(grid, message):
-    grid.raising = True
-    try:
-        return grid.deliver(message)
-    finally:
-        grid.raising = False
-
-
-def restart(grid, message):
-    """A new process under the same node id: no plan, no state."""
-    if not grid.contexts[message.metadata.dst_node_id].state.get("restarted"):
-        grid.contexts[message.metadata.dst_node_id].state = RecordDict({"restarted": ConfigRecord()})
-    return grid.deliver(message)
-
-
-def corrupt(grid, message):
-    reply = grid.deliver(message)
+def corrupt(delivery):
+    reply = delivery.deliver()
     content = reply.content.copy()
     content["arrays"] = ArrayRecord({"increment": Array(np.full(D, np.nan))})
     reply.content = content
-    return reply
+    return [reply]
 
 
-FAULTS = {
-    "raises": raise_in_the_client,
-    "lost reply": lose_the_reply,
-    "lost message": lose_the_message,
-    "restart": restart,
-    "NaN": corrupt,
-}
+FAULTS = {"raises": "raise", "lost reply": "drop", "lost message": "lose", "restart": "restart", "NaN": corrupt}
 
 
 def faulty_run(strategy, fault, *, rounds=(3, 4, 9), num_rounds=15, objectives=None, check=None, before=None):
     """Run, calling `check` after every round."""
     objectives = problem() if objectives is None else objectives
-    grid = Faulty(None, len(objectives), fault, rounds)
-
-    def load(context: Context):
-        return objectives[int(context.node_config["partition-id"])]
-
-    app = client_app(load)
-
-    def guarded(message, context):
-        if grid.raising:
-            raise RuntimeError("the client's disk is full")
-        return app(message, context)
-
-    grid.client_app = guarded
+    faults = {} if fault is None else {fault: 1.0}
+    grid = FaultyGrid(app_of(objectives), len(objectives), faults, rounds=rounds, partitions=[VICTIM])
     strategy.fraction_evaluate = 0.0
     with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
         result = strategy.start(
@@ -147,7 +84,7 @@ def test_the_trackers_sum_to_zero_after_every_round(fault, client_state, weighti
         client_state=client_state, weighting=weighting, client_lr=0.05, batch_size=8, local_epochs=1, seed=2
     )
     _, grid, result = faulty_run(strategy, FAULTS[fault], check=check_sums)
-    assert grid.hits >= 3
+    assert len(grid.injected) >= 3
     left_out = [result.train_metrics_clientapp[n]["num-left-out"] for n in (3, 4, 9)]
     if fault == "restart" and client_state == "ledger":
         assert left_out == [0, 0, 0]
@@ -162,7 +99,7 @@ def test_the_run_still_reaches_the_optimum(fault, client_state, cls):
     objectives = problem()
     strategy = CENTRAL[cls](client_state=client_state, client_lr=0.1, batch_size=None, local_steps=4)
     w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=140, check=check_sums)
-    assert grid.hits >= 3
+    assert len(grid.injected) >= 3
     assert np.abs(w - optimum(objectives, weights_of(strategy, grid))).max() <= 1e-8
 
 
@@ -173,30 +110,30 @@ def test_sampled_clients_keep_the_sum_too(fault, client_state):
         fraction_train=0.6, client_state=client_state, client_lr=0.1, batch_size=None, local_steps=4, seed=1
     )
     w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=range(1, 40), num_rounds=180, check=check_sums)
-    assert grid.hits >= 10
+    assert len(grid.injected) >= 10
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
 def test_scaffold_option_1_keeps_the_sum_when_replies_are_lost():
     strategy = Scaffold(variate="gradient", client_lr=0.1, batch_size=None, local_steps=4)
-    w, grid, _ = faulty_run(strategy, lose_the_reply, num_rounds=140, check=check_sums)
+    w, grid, _ = faulty_run(strategy, "drop", num_rounds=140, check=check_sums)
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
 def test_a_lost_reply_does_not_change_what_the_client_goes_on_from():
     """Losing the reply or losing the message is the same to the bit: what is pending is discarded."""
     options = {"client_lr": 0.05, "batch_size": 8, "local_epochs": 1}
-    a, _, _ = faulty_run(FedDAGT(**options), lose_the_reply)
-    b, _, _ = faulty_run(FedDAGT(**options), lose_the_message)
+    a, _, _ = faulty_run(FedDAGT(**options), "drop")
+    b, _, _ = faulty_run(FedDAGT(**options), "lose")
     assert np.array_equal(a, b)
 
 
 def test_a_ledger_hides_a_restart():
     """Up to the rounding of the server's copy; without the ledger the run differs."""
     options = {"client_lr": 0.05, "batch_size": 8, "local_epochs": 1}
-    a, _, _ = faulty_run(FedDAGT(**options), restart)
-    b, _, _ = faulty_run(FedDAGT(**options), restart, rounds=())
-    c, _, _ = faulty_run(FedDAGT(client_state="reset", **options), restart)
+    a, _, _ = faulty_run(FedDAGT(**options), "restart")
+    b, _, _ = faulty_run(FedDAGT(**options), "restart", rounds=())
+    c, _, _ = faulty_run(FedDAGT(client_state="reset", **options), "restart")
     np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-12)
     assert np.abs(c - b).max() > 1e-4
 
@@ -258,14 +195,14 @@ def test_a_client_whose_first_reply_comes_late_and_with_another_weight_than_was_
             check_sums(strategy, grid, number, metrics)
 
     strategy = FedDAGT(client_lr=0.1, batch_size=None, local_steps=4)
-    w, grid, _ = faulty_run(strategy, lose_the_message, rounds=range(5), num_rounds=150, check=check)
-    assert grid.hits == 5
+    w, grid, _ = faulty_run(strategy, "lose", rounds=range(5), num_rounds=150, check=check)
+    assert len(grid.injected) == 5
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
 
 def test_stages_survive_faults():
     strategy = MultistepReFedDAGT(stages=[Stage(4), Stage(5), Stage(10)], client_lr=0.1, batch_size=None, local_steps=4)
-    w, grid, _ = faulty_run(strategy, restart, num_rounds=160, rounds=range(2, 12), check=check_sums)
+    w, grid, _ = faulty_run(strategy, "restart", num_rounds=160, rounds=range(2, 12), check=check_sums)
     assert strategy.stage == 2
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
 
@@ -285,7 +222,7 @@ def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, c
     graph, num_rounds = {DFedDAGT: ("chain", 700), DScaffold: ("ring", 250), DReFedDAGT: ("complete", 250)}[cls]
     strategy = cls(mixing=graph, client_lr=0.05, batch_size=None, local_steps=4)
     w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=num_rounds, check=check_graph_sums)
-    assert grid.hits >= 3
+    assert len(grid.injected) >= 3
     assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
     assert result.train_metrics_clientapp[num_rounds]["consensus-error"] <= 1e-8
 
@@ -360,8 +297,8 @@ def test_resume_is_the_same_to_the_bit(cls, fraction, tmp_path):
 
 def test_a_second_start_begins_anew():
     strategy = FedDAGT(client_lr=0.05, batch_size=8)
-    a, _, _ = faulty_run(strategy, lose_the_reply)
-    b, _, _ = faulty_run(strategy, lose_the_reply)
+    a, _, _ = faulty_run(strategy, "drop")
+    b, _, _ = faulty_run(strategy, "drop")
     assert np.array_equal(a, b)
 
 

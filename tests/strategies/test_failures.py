@@ -14,6 +14,7 @@ from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.testing import FaultyGrid
 
 D = FEATURES + 1
 
@@ -161,15 +162,8 @@ def test_an_update_that_overflows_is_skipped():
 
 def test_a_plan_that_a_node_has_lost_is_sent_again_in_the_same_round():
     """A restarted SuperNode comes back with an empty state."""
-
-    class Restarting(InProcessGrid):
-        def send_and_receive(self, messages, *, timeout=None):
-            messages = list(messages)
-            if messages and messages[0].metadata.group_id == "2":
-                self.contexts[BAD_NODE].state.clear()
-            return super().send_and_receive(messages, timeout=timeout)
-
-    restarted = start_on(Restarting(app_of(clients()), 4), strategy())
+    grid = FaultyGrid(app_of(clients()), 4, {"restart": 1.0}, rounds=[2], partitions=[BAD_NODE - 2])
+    restarted = start_on(grid, strategy())
     whole = start_on(InProcessGrid(app_of(clients()), 4), strategy())
     np.testing.assert_array_equal(flat(restarted.arrays), flat(whole.arrays))
     assert restarted.train_metrics_clientapp[2]["num-left-out"] == 0
