@@ -123,10 +123,6 @@ def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Ar
     """Return ``Array(dtype, shape, stype, data)`` for arguments that the caller knows to be of the right types."""
     if not _arrays_are_known():
         return Array(dtype, shape, stype, data)
-    return _array(dtype, shape, stype, data)
-
-
-def _array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
     array = Array.__new__(Array)
     # Into __dict__: setting attributes one by one would clear caches that a new object does not have.
     array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
@@ -141,7 +137,7 @@ def _arrays_are_known() -> bool:
         attributes = dict(vars(Array(*fields)))
         # Flower takes an array without this mark for one that has just been made, which ours are.
         attributes.pop("_is_dirty", None)
-        return vars(_array(*fields)) == attributes
+        return attributes == dict(zip(("dtype", "shape", "stype", "data"), fields, strict=True))
     except Exception:
         # Whatever a later release has changed: its public way is always there.
         return False

@@ -40,9 +40,9 @@ def dual_averaging(
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 3 and 5.
     """
     options, client_lr = downlink.plan.options, downlink.client_lr
-    start, psi = downlink.vectors["dual"], bool(options["client-prox"])
+    start, psi = downlink.vectors["dual"], bool(options.get("client-prox", True))
     dual = start.copy()
-    if options["trajectory"]:
+    if options.get("trajectory", False):
         trajectory = np.array([dual - start for _ in dual_steps(downlink, objective, dual, rng, psi=psi)])
         vectors, steps = {"increment": dual - start, "trajectory": trajectory}, len(trajectory)
     else:

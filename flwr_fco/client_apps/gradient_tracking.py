@@ -6,7 +6,8 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, take_dual_steps
+from flwr_fco.client_apps.local import local_solver, rate_of, take_dual_steps
+from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
@@ -52,15 +53,17 @@ class Tracking(NamedTuple):
         state : mapping or None
         """
         vectors, numbers = downlink.vectors, downlink.numbers
-        start = vectors["dual"] if "dual" in vectors else (state or {})["dual"]
+        start = vectors["dual"] if "dual" in vectors or state is None else state["dual"]
         own = np.zeros_like(start) if state is None else state["own"]
         if "control" in vectors:
             control = vectors["control"]
         elif "advance" in numbers and state is not None:
+            if not numbers["advance"] > 0:
+                raise ProtocolError(f"the server's advance is {numbers['advance']!r}; expected a number > 0")
             control = (state["dual"] - start) / numbers["advance"]
         else:
             control = np.zeros_like(start)
-        return cls(start, own, control, bool(downlink.plan.options["remember"]))
+        return cls(start, own, control, bool(downlink.plan.options.get("remember", False)))
 
     @property
     def tracker(self) -> Vector:
@@ -113,6 +116,9 @@ def gradient_tracking(
     """
     plan, now = downlink.plan, Tracking.of(downlink, state)
     start = now.start
+    variate = plan.options.get("variate", "average")
+    if variate not in ("average", "gradient"):
+        raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
     if "gradient" in downlink.numbers:
         uplink = _gradient(downlink, objective, start, rng)
         return uplink, now.with_own(uplink.vectors["increment"])
@@ -120,7 +126,7 @@ def gradient_tracking(
     steps = _descend(downlink, objective, dual, now.tracker, rng)
     elapsed = downlink.client_lr * steps
     increment = _as_sent(dual - start, plan)
-    if plan.options["variate"] == "gradient":
+    if variate == "gradient":
         point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
         change = _as_sent(objective.gradient(point) - now.own, plan)
         sent = {"increment": increment, "variate-increment": change}
@@ -166,7 +172,7 @@ def _descend(
     downlink: Downlink, objective: Objective, dual: Vector, tracker: Vector | None, rng: np.random.Generator
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
-    shift = None if tracker is None else downlink.client_lr * tracker
+    shift = None if tracker is None else rate_of(downlink) * tracker
     return take_dual_steps(downlink, objective, dual, rng, shift=shift)
 
 
@@ -175,7 +181,7 @@ def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.r
     plan = downlink.plan
     point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
     batch = next(objective.batches(rng, FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)))
-    return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, downlink.client_lr, 1)
+    return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, rate_of(downlink), 1)
 
 
 def _as_sent(vector: Vector, plan: Plan) -> Vector:

@@ -40,7 +40,7 @@ def mirror_descent(
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    psi, h, client_prox = plan.psi, plan.h, plan.options["client-prox"]
+    psi, h, client_prox = plan.psi, plan.h, plan.options.get("client-prox", True)
 
     def step(primal: Vector, batch: Batch) -> None:
         dual = h.gradient(primal)

@@ -38,16 +38,19 @@ from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Node, Option, Uplink
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.strategies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.strategies.contract import ArrayRecord, Grid, RecordDict
 from flwr_fco.strategies.limits import Biased, Limit, ToZero
 from flwr_fco.strategies.options import AT_LEAST_ONE, POSITIVE, RateOptions, WorkOptions
 from flwr_fco.strategies.replies import mean_increment
+from flwr_fco.work import FirstOrder
 
 __all__ = ["DualState", "FedDualAvg", "FedDualAvgOSP"]
 
 #: How many times the weights that are not 0 the dual may be to travel as float32.
 FLOAT32_LIMIT = 1e3
 _SHARE = {"range": (lambda value: 0.0 < value < 1.0, "a number between 0 and 1")}
+_MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
 
 
 class DualState(NamedTuple):
@@ -65,6 +68,10 @@ class DualState(NamedTuple):
         What the output averages; see :class:`PointAverage`.
     averaged : int
         Number of points in `total`.
+    velocity : ndarray of float64, shape (d,) or (0,)
+        The server's momentum of the dual, nothing without momentum.
+    velocity_elapsed : float
+        The same of `elapsed`.
     """
 
     dual: Vector
@@ -72,6 +79,8 @@ class DualState(NamedTuple):
     round: int
     total: Vector
     averaged: int
+    velocity: Vector = np.zeros(0)
+    velocity_elapsed: float = 0.0
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -107,6 +116,10 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
         the last `window` rounds (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r
         and local steps k of retrieve(mean_m z_{r,k}^m, t_r + client_lr k), which the theory is about. For research:
         the uplink holds all local steps, so it needs `local_steps`.
+    server_momentum : float, default 0.0
+        Momentum of the server, beta in [0, 1): velocity <- beta velocity + mean(increment), dual += server_lr velocity,
+        and the same of `elapsed`, so that psi keeps its proportion. It makes the steps up to 1 / (1 - beta) times as
+        large. An extension; 0 is the paper's method.
 
     References
     ----------
@@ -124,12 +137,15 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Biased()
     outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "shadow")
     source: ClassVar[str] = "[1], algorithm 3"
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = ""
 
     client_prox: bool = True
     client: Literal["composite", "unmodified"] = "composite"
     threshold_per_round: float | None = field(default=None, metadata=POSITIVE)
     density: float | None = field(default=None, metadata=_SHARE)
     density_rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    server_momentum: float = field(default=0.0, metadata=_MOMENTUM)
 
     def __post_init__(self) -> None:
         self._num_rounds: int | None = None
@@ -141,9 +157,18 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
                 f"mirror_map={self.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
             )
         if self.output == "shadow":
+            if self.server_momentum:
+                raise ConfigurationError(
+                    f'output="shadow" is the mean of the clients\' duals in each local step, which server_momentum='
+                    f'{self.server_momentum:g} leaves; take output="average", or no momentum'
+                )
             if self.client == "unmodified":
                 raise ConfigurationError(
                     'output="shadow" needs the clients\' local steps; client="unmodified" has none'
+                )
+            if self.aggregation != "mean":
+                raise ConfigurationError(
+                    f'output="shadow" averages local steps; aggregation={self.aggregation!r} has no form for them'
                 )
             if self.local_steps is None:
                 raise ConfigurationError(
@@ -210,9 +235,10 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
 
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines about the clients."""
+        momentum = [("Server momentum", f"{self.server_momentum:g}")] if self.server_momentum else []
         if self.client == "composite":
-            return [("Clients", f"{self.client}, proximal steps ({self.client_prox})")]
-        return [("Clients", f"{self.client}, {self._schedule_text()}")]
+            return [("Clients", f"{self.client}, proximal steps ({self.client_prox})"), *momentum]
+        return [("Clients", f"{self.client}, {self._schedule_text()}"), *momentum]
 
     def _schedule_text(self) -> str:
         if self.density is not None:
@@ -223,7 +249,8 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
 
     def init_state(self, primal: Vector) -> DualState:
         """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
-        return DualState(self.h.gradient(primal), 0.0, 0, self.averaging.start(primal.size), 0)
+        state = DualState(self.h.gradient(primal), 0.0, 0, self.averaging.start(primal.size), 0)
+        return state._replace(velocity=np.zeros(primal.size)) if self.server_momentum else state
 
     def vectors(self, state: Any) -> dict[str, Vector]:
         """Return the dual."""
@@ -255,7 +282,11 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     def aggregate(self, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
         client_lr, server_lr = self.rates()
-        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+        mean, elapsed = self.centre(uplinks)
+        if self.server_momentum:
+            mean += self.server_momentum * state.velocity
+            elapsed += self.server_momentum * state.velocity_elapsed
+            state = state._replace(velocity=mean, velocity_elapsed=elapsed)
         following = state._replace(
             dual=state.dual + server_lr * mean, elapsed=state.elapsed + server_lr * elapsed, round=state.round + 1
         )
@@ -348,6 +379,26 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
             return uplink if self.density is None else uplink._replace(elapsed=1.0)
         strength: float = getattr(self.regularizer, "strength")  # noqa: B009 (not every regularizer has one)
         return uplink._replace(elapsed=self.threshold_per_round / strength / self.rates()[1])
+
+    def check_claims(self, uplink: Uplink, num_examples: float | None) -> None:
+        """Hold what a client says of itself against what the server knows; an unmodified one may have a schedule.
+
+        It may take a thousand times as many steps as the server's options say, for it does not know them. One step is
+        also what counts where it reports nothing but ``elapsed``.
+        """
+        if self.client == "composite":
+            super().check_claims(uplink, num_examples)
+            return
+        check_examples(uplink.examples, self.max_examples)
+        work = self.plan.work
+        assert isinstance(work, FirstOrder)
+        planned = max(1, work.num_draws(int(uplink.examples)))
+        check_steps(uplink.steps, 1_000 * planned)
+        steps = uplink.steps if uplink.steps > 1 else planned
+        if (
+            self.threshold_per_round is None and self.density is None
+        ):  # else the server says how much psi's weight grows
+            check_elapsed(uplink.step_sizes, steps, self.step_size(), exact=False)
 
     def _sent_model(self) -> tuple[ArrayRecord, Vector]:
         """Return the present model as records and as the vector that the user's dtypes make of it."""
