@@ -112,7 +112,7 @@ class Plan:
             "scope": (self.scope, Literal["each", "joint"]),
             "work": (self.work, FirstOrder | Minimise),
             "seed": (self.seed, int),
-            "wire_dtype": (self.wire_dtype, Literal["float64", "float32"]),
+            "wire_dtype": (self.wire_dtype, Literal["float64", "float32", "auto"]),
             "options": (self.options, Mapping[str, Option]),
             **{f"options[{name!r}]": (value, bool | int | float | str) for name, value in self._options().items()},
         }

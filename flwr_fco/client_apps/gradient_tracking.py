@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple, Self
+
 import numpy as np
 
 from flwr_fco.client_apps.local import local_solver, rate_of, take_dual_steps
@@ -11,7 +13,70 @@ from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
-__all__ = ["gradient_tracking", "tracked_dual_averaging"]
+__all__ = ["Tracking", "gradient_tracking", "tracked_dual_averaging"]
+
+
+class Tracking(NamedTuple):
+    """What a client with a tracker knows in a round, whoever takes its steps.
+
+    Parameters
+    ----------
+    start : ndarray of float64, shape (d,)
+        The dual at which the round begins.
+    own : ndarray of float64, shape (d,)
+        What the client's own gradients were like when it took part last; 0 before.
+    control : ndarray of float64, shape (d,)
+        The mean of all clients' `own`.
+    remembers : bool
+        Whether the dual is part of the client's state.
+
+    Examples
+    --------
+    >>> now = Tracking(np.zeros(1), np.array([3.0]), np.array([1.0]), False)
+    >>> now.tracker, now.after(np.array([-0.5]), 0.5)["own"]
+    (array([-2.]), array([3.]))
+    """
+
+    start: Vector
+    own: Vector
+    control: Vector
+    remembers: bool
+
+    @classmethod
+    def of(cls, downlink: Downlink, state: ClientState | None) -> Self:
+        """Return it from the server's message and the client's state.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            As for :func:`gradient_tracking`.
+        state : mapping or None
+        """
+        vectors, numbers = downlink.vectors, downlink.numbers
+        start = vectors["dual"] if "dual" in vectors or state is None else state["dual"]
+        own = np.zeros_like(start) if state is None else state["own"]
+        if "control" in vectors:
+            control = vectors["control"]
+        elif "advance" in numbers and state is not None:
+            if not numbers["advance"] > 0:
+                raise ProtocolError(f"the server's advance is {numbers['advance']!r}; expected a number > 0")
+            control = (state["dual"] - start) / numbers["advance"]
+        else:
+            control = np.zeros_like(start)
+        return cls(start, own, control, bool(downlink.plan.options.get("remember", False)))
+
+    @property
+    def tracker(self) -> Vector:
+        """What is added to every gradient."""
+        return self.control - self.own
+
+    def with_own(self, own: Vector) -> ClientState:
+        """Return the client's state after a round."""
+        return {"own": own, "dual": self.start} if self.remembers else {"own": own}
+
+    def after(self, increment: Vector, elapsed: float) -> ClientState:
+        """Return the client's state after a round that moved the dual by this much."""
+        return self.with_own(self.own - self.control - increment / elapsed)
 
 
 @local_solver("gradient_tracking")
@@ -49,34 +114,24 @@ def gradient_tracking(
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 1 and 2; Karimireddy
     and others: SCAFFOLD (ICML 2020), algorithm 1.
     """
-    plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
-    start = vectors["dual"] if "dual" in vectors or state is None else state["dual"]
-    remembered = {"dual": start} if plan.options.get("remember", False) else {}
+    plan, now = downlink.plan, Tracking.of(downlink, state)
+    start = now.start
     variate = plan.options.get("variate", "average")
     if variate not in ("average", "gradient"):
         raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
-    if "gradient" in numbers:
+    if "gradient" in downlink.numbers:
         uplink = _gradient(downlink, objective, start, rng)
-        return uplink, {"own": uplink.vectors["increment"], **remembered}
-    own = np.zeros_like(start) if state is None else state["own"]
-    if "control" in vectors:
-        control = vectors["control"]
-    elif "advance" in numbers and state is not None:
-        if not numbers["advance"] > 0:
-            raise ProtocolError(f"the server's advance is {numbers['advance']!r}; expected a number > 0")
-        control = (state["dual"] - start) / numbers["advance"]
-    else:
-        control = np.zeros_like(start)
+        return uplink, now.with_own(uplink.vectors["increment"])
     dual = start.copy()
-    steps = _descend(downlink, objective, dual, control - own, rng)
+    steps = _descend(downlink, objective, dual, now.tracker, rng)
     elapsed = downlink.client_lr * steps
     increment = _as_sent(dual - start, plan)
     if variate == "gradient":
         point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
-        change = _as_sent(objective.gradient(point) - own, plan)
+        change = _as_sent(objective.gradient(point) - now.own, plan)
         sent = {"increment": increment, "variate-increment": change}
-        return Uplink(sent, elapsed, steps), {"own": own + change, **remembered}
-    return Uplink({"increment": increment}, elapsed, steps), {"own": own - control - increment / elapsed, **remembered}
+        return Uplink(sent, elapsed, steps), now.with_own(now.own + change)
+    return Uplink({"increment": increment}, elapsed, steps), now.after(increment, elapsed)
 
 
 @local_solver("tracked_dual_averaging")

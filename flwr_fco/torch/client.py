@@ -32,6 +32,7 @@ from torch import nn
 
 from flwr_fco import records
 from flwr_fco.client_apps.app import _PRIVACY_MODS, Mod
+from flwr_fco.client_apps.gradient_tracking import Tracking
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.parameters import Vector
@@ -243,9 +244,8 @@ class LocalTraining:
             scope=plan.scope,
         )
         start = downlink.vectors[vector] if vector in downlink.vectors else (self._state or {})[vector]
-        self._start = start
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed)
-        self._shift = self._tracker(start)
+        self._shift = self._tracker()
         if self._shift is not None and "gradient" not in downlink.numbers:
             self.optimizer.set_shift(plan.layout.views(self._shift))
         devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
@@ -271,21 +271,15 @@ class LocalTraining:
             )
         return groups
 
-    def _tracker(self, start: Vector) -> Vector | None:
+    def _tracker(self) -> Vector | None:
         """Return what is added to every gradient: the tracker of the methods that have one."""
-        plan, vectors, numbers = self._downlink.plan, self._downlink.vectors, self._downlink.numbers
-        if plan.solver == "tracked_dual_averaging":
-            return vectors.get("tracker")
-        if plan.solver != "gradient_tracking":
+        solver = self._downlink.plan.solver
+        if solver == "tracked_dual_averaging":
+            return self._downlink.vectors.get("tracker")
+        if solver != "gradient_tracking":
             return None
-        self._own = np.zeros_like(start) if self._state is None else self._state["own"]
-        if "control" in vectors:
-            self._control = vectors["control"]
-        elif "advance" in numbers and self._state is not None:
-            self._control = (self._state["dual"] - start) / numbers["advance"]
-        else:
-            self._control = np.zeros_like(start)
-        return self._control - self._own
+        self._tracking = Tracking.of(self._downlink, self._state)
+        return self._tracking.tracker
 
     def reply(self, metrics: Mapping[str, float]) -> Message:
         """Return the answer to the server's message.
@@ -340,12 +334,11 @@ class LocalTraining:
             records.store_pending(self._context, downlink.stamp, self.server_round, self._state, after)
         return records.reply(self._message, content)
 
-    def _next_state(self, increment: Vector, elapsed: float) -> dict[str, Vector]:
+    def _next_state(self, increment: Vector, elapsed: float) -> ClientState:
         """Return what the client remembers, as the local solver ``gradient_tracking`` does."""
-        remembered = {"dual": self._start} if self._downlink.plan.options["remember"] else {}
         if "gradient" in self._downlink.numbers:
-            return {"own": increment, **remembered}
-        return {"own": self._own - self._control - increment / elapsed, **remembered}
+            return self._tracking.with_own(increment)
+        return self._tracking.after(increment, elapsed)
 
 
 class GradientProbe(DualAveraging):

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import re
 import sys
 import tomllib
 from pathlib import Path
@@ -37,3 +38,20 @@ def test_the_example_trains(strategy, monkeypatch, capsys):
     accuracy, density = (float(part.split()[-1]) for part in lines[0].split(": ")[1].split(", "))
     assert accuracy > 0.8
     assert density < 0.95 if strategy == "FedDualAvg" else density == 1.0
+
+
+@pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST's four files in the folder mnist of $FLWR_FCO_DATA")
+def test_the_table_s_script_compares_all_ways(monkeypatch, capsys):
+    """On too few images and rounds to learn anything: the densities are those that the rows say."""
+    monkeypatch.syspath_prepend(EXAMPLE)
+    for name in [name for name in sys.modules if name.split(".")[0] in ("pytorch_sparse", "compare")]:
+        monkeypatch.delitem(sys.modules, name)
+    compare = importlib.import_module("compare")
+    monkeypatch.setattr(sys, "argv", ["compare.py", str(MNIST), "--rounds", "4", "--seeds", "1", "--images", "200"])
+    compare.main()
+    rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| Fed")]
+    assert len(rows) == 11
+    for row in rows:
+        named = re.search(r"density=([\d.]+)|pruned to ([\d.]+)", row[0])
+        if named:
+            assert float(row[-1].rstrip("% |")) == pytest.approx(100 * float(named[1] or named[2]), abs=0.1)

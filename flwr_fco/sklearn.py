@@ -1,0 +1,507 @@
+"""scikit-learn estimators: a run's result as a fitted one, and estimators that train federally in this process.
+
+``FederatedLasso(alpha=0.1).fit([X_1, X_2], [y_1, y_2])`` trains with two clients, each with its own rows, through
+:func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators go where scikit-learn's do
+(pipelines, grid searches). The objective functions are scikit-learn's, so are the solutions::
+
+    FederatedLasso,
+    FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
+    FederatedLogisticRegression   1/n sum_i loss_i + 1/(C n) (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
+
+The clients take one full gradient step a round (:class:`flwr_fco.strategies.FedDualAvg`), which is exact whatever the
+clients' data are. What they tell the server besides the increments: before round 1 the means and the second moments of
+their features, which centre the data and give step sizes. The certificate that ends the fit is computed on the pooled
+data: this is an experiment in one process, not a deployment.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import DiagonalMetric
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.parameters import Vector
+from flwr_fco.regularizers import L1, Regularizer, Zero
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
+
+__all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
+
+#: Rounds between two looks at the certificate.
+_EVERY = 20
+
+
+def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
+    """Return a run's model as a fitted scikit-learn estimator: predict, score, ``coef_``, ``intercept_``, joblib.
+
+    Parameters
+    ----------
+    result : flwr.serverapp.strategy.Result
+        Its ``arrays`` hold ``coefficients`` and, if the objective has one, ``intercept``.
+    objective : LeastSquares, Logistic or MultinomialLogistic
+        One client's; it says what the arrays mean.
+    classes : array-like, optional
+        What the labels 0, 1, ... (or -1, +1) stand for, in this order; by default themselves.
+
+    Returns
+    -------
+    sklearn.linear_model.LinearRegression or LogisticRegression
+        Fitted. Its own ``fit`` would train anew, without a regularizer of ours.
+
+    Raises
+    ------
+    ConfigurationError
+        If the objective is not one of these three, or the arrays or the number of classes are not its own.
+
+    Examples
+    --------
+    >>> from types import SimpleNamespace
+    >>> from flwr.app import Array
+    >>> objective = LeastSquares(np.eye(2), np.ones(2))
+    >>> arrays = {"coefficients": Array(np.array([2.0, 0.0])), "intercept": Array(np.array([1.0]))}
+    >>> to_estimator(SimpleNamespace(arrays=arrays), objective).predict([[3.0, 5.0]])
+    array([7.])
+    """
+    if not isinstance(objective, LeastSquares | Logistic | MultinomialLogistic):
+        raise ConfigurationError(
+            f"{type(objective).__name__} has no estimator; LeastSquares, Logistic and MultinomialLogistic have one"
+        )
+    arrays = {name: np.asarray(array.numpy(), dtype=np.float64) for name, array in result.arrays.items()}
+    own = dict(objective.layout.shapes)
+    given = {name: array.shape for name, array in arrays.items()}
+    if given != own:
+        raise ConfigurationError(f"the result's arrays are {given}, the objective's {own}: they are of different runs")
+    coefficients = arrays["coefficients"]
+    intercept = arrays.get("intercept", np.zeros(coefficients.shape[1:] or 1))
+    if isinstance(objective, LeastSquares):
+        if classes is not None:
+            raise ConfigurationError("classes is given, but least squares have none; leave it out")
+        regression = LinearRegression(fit_intercept="intercept" in arrays)
+        regression.coef_, regression.intercept_ = coefficients, float(intercept[0])
+        regression.n_features_in_ = coefficients.shape[0]
+        return regression
+    if isinstance(objective, Logistic):
+        labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
+    else:
+        labels = np.arange(objective.num_classes)
+    names = labels if classes is None else np.asarray(classes)
+    if names.shape != labels.shape:
+        raise ConfigurationError(f"classes={names.tolist()}; expected {labels.size} of them, for {labels.tolist()}")
+    classifier = LogisticRegression(fit_intercept="intercept" in arrays)
+    classifier.coef_ = np.atleast_2d(coefficients.T)
+    classifier.intercept_, classifier.classes_ = intercept, names
+    classifier.n_features_in_, classifier.n_iter_ = coefficients.shape[0], np.zeros(1, dtype=np.int32)
+    return classifier
+
+
+class _Federated(BaseEstimator):  # type: ignore[misc]
+    """What the estimators share: parts, a run, its end.
+
+    Parameters
+    ----------
+    fit_intercept : bool, default True
+        Whether there is an intercept, which is never regularized.
+    num_clients : int, default 4
+        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds.
+    tol : float, default 1e-9
+        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share
+        of them.
+    """
+
+    def __init__(
+        self, *, fit_intercept: bool = True, num_clients: int = 4, max_rounds: int = 5000, tol: float = 1e-9
+    ) -> None:
+        self.fit_intercept = fit_intercept
+        self.num_clients = num_clients
+        self.max_rounds = max_rounds
+        self.tol = tol
+
+    def _check_settings(self) -> None:
+        if self.num_clients < 1 or self.max_rounds < 1 or not self.tol > 0.0:
+            raise ConfigurationError(
+                f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
+                "numbers >= 1 and a number > 0"
+            )
+
+    def _parts(
+        self, X: Any, y: Any, **checks: Any
+    ) -> tuple[list[NDArray[np.float64]], NDArray[Any], list[NDArray[np.intp]]]:
+        """Return the features of each client, the pooled targets, and which of them are whose."""
+        self._check_settings()
+        if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
+            if not isinstance(y, list | tuple) or len(y) != len(X):
+                raise ConfigurationError(
+                    f"X has {len(X)} parts, y is {type(y).__name__} of {0 if y is None else len(y)}; expected a list "
+                    "of as many parts"
+                )
+            for number, (features, targets) in enumerate(zip(X, y, strict=True)):
+                if len(features) != len(targets):
+                    raise ConfigurationError(
+                        f"part {number} has {len(features)} rows in X and {len(targets)} in y; expected as many"
+                    )
+            sizes = [len(part) for part in y]
+            if 0 in sizes:
+                raise ConfigurationError(f"part {sizes.index(0)} has no rows; leave it out")
+            X, y = np.concatenate([np.asarray(part) for part in X]), np.concatenate([np.asarray(part) for part in y])
+            rows = np.split(np.arange(len(X)), np.cumsum(sizes)[:-1])
+        else:
+            rows = []
+        X, y = validate_data(self, X, y, dtype=np.float64, **checks)
+        if not rows:
+            rows = [np.arange(len(X))[m :: self.num_clients] for m in range(min(self.num_clients, len(X)))]
+        return [np.ascontiguousarray(X[own]) for own in rows], y, rows
+
+    def _run(
+        self, make: Any, parts: list[NDArray[np.float64]], outputs: int, curvature: float, l1: float, l2: float
+    ) -> tuple[Vector, Vector]:
+        """Train; return coefficients of shape (d, outputs) and intercepts of shape (outputs,).
+
+        Parameters
+        ----------
+        make : callable
+            ``(client, features) -> Objective``.
+        parts : list of ndarray, each of shape (n_m, d)
+        outputs : int
+        curvature : float
+            Largest second derivative of the loss with respect to a prediction.
+        l1, l2 : float
+            Strengths.
+        """
+        total, d = sum(len(part) for part in parts), parts[0].shape[1]
+        # What the clients tell before round 1: sums of features, and of their products.
+        centre = sum((part.sum(axis=0) for part in parts), np.zeros(d)) / total
+        if self.fit_intercept:
+            parts = [part - centre for part in parts]
+        second = sum((part.T @ part for part in parts), np.zeros((d, d))) / total
+        hessian = curvature * second + l2 * np.eye(d)
+        metric = np.diag(hessian).copy()
+        metric[metric <= 0.0] = 1.0
+        largest = np.linalg.eigvalsh(hessian / np.sqrt(np.outer(metric, metric)))[-1] if d else 1.0
+        rate = 1.0 / max(float(largest), 1.0)
+        weights = [np.repeat(metric, outputs)] + ([np.full(outputs, curvature)] if self.fit_intercept else [])
+        objectives = [make(m, part) for m, part in enumerate(parts)]
+        shape = (d, outputs) if outputs > 1 else (d,)
+        start = {"coefficients": np.zeros(shape)}
+        if self.fit_intercept:
+            start["intercept"] = np.zeros(outputs)
+        regularizer: Regularizer = L1(l1) if l1 > 0.0 else Zero()
+        strategy = FedDualAvg(
+            regularizer=regularizer,
+            mirror_map=DiagonalMetric(np.concatenate(weights)),
+            client_lr=rate,
+            local_steps=1,
+            batch_size=None,
+            fraction_evaluate=0.0,
+            min_train_nodes=1,
+            min_available_nodes=1,
+        )
+        shares = [len(part) / total for part in parts]
+        rounds, first = 0, 0.0
+
+        def gradient_at(w: Vector) -> Vector:
+            return sum((s * own.gradient(w) for s, own in zip(shares, objectives, strict=True)), np.zeros_like(w))
+
+        def is_solved(number: int, arrays: Any, metrics: Any) -> bool:
+            nonlocal rounds, first
+            rounds = number
+            if number % _EVERY and number != self.max_rounds:
+                return False
+            h, psi, w = strategy.h, strategy.psi, strategy.retrieve(strategy.state)
+            # Where the solution is 0, a step at 0 says what is small.
+            first = first or h.value(h.conjugate_gradient(rate * gradient_at(np.zeros_like(w))))
+            moved = h.retrieve(h.gradient(w) - rate * gradient_at(w), rate, psi) - w
+            return bool(h.value(moved) <= self.tol**2 * max(h.value(w), first))
+
+        result = simulate(
+            strategy,
+            client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+            num_nodes=len(parts),
+            num_rounds=self.max_rounds,
+            initial_arrays=start,
+            progress=False,
+            callbacks=[is_solved],
+        )
+        self.n_iter_ = rounds
+        if rounds == self.max_rounds and not is_solved(rounds, None, None):
+            warnings.warn(
+                f"not solved to tol={self.tol} after {rounds} rounds; raise max_rounds or scale the features",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+        coefficients = result.arrays["coefficients"].numpy().reshape(d, outputs)
+        intercept = result.arrays["intercept"].numpy() if self.fit_intercept else np.zeros(outputs)
+        return coefficients, intercept - centre @ coefficients if self.fit_intercept else intercept
+
+
+class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
+    """Elastic net over several clients: scikit-learn's ``ElasticNet``, whose rows stay where they are.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        Strength, >= 0.
+    l1_ratio : float, default 0.5
+        Between 0 (ridge) and 1 (lasso).
+    fit_intercept : bool, default True
+        Whether there is an intercept, which is never regularized.
+    num_clients : int, default 4
+        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds.
+    tol : float, default 1e-9
+        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share.
+
+    Attributes
+    ----------
+    coef_ : ndarray, shape (d,)
+    intercept_ : float
+    n_iter_ : int
+        Number of rounds.
+
+    Examples
+    --------
+    >>> X, y = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0], [3.0, 5.0]]), np.array([1.0, 0.0, 2.0, 3.0])
+    >>> model = FederatedElasticNet(alpha=0.1, l1_ratio=1.0).fit([X[:2], X[2:]], [y[:2], y[2:]])
+    >>> model.coef_.shape, model.predict(X).shape
+    ((2,), (4,))
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        l1_ratio: float = 0.5,
+        fit_intercept: bool = True,
+        num_clients: int = 4,
+        max_rounds: int = 5000,
+        tol: float = 1e-9,
+    ) -> None:
+        super().__init__(fit_intercept=fit_intercept, num_clients=num_clients, max_rounds=max_rounds, tol=tol)
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d), or a list of them
+            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
+        y : array-like, shape (n,), or a list of them
+            The targets.
+        """
+        ratio = self._ratio()
+        if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= ratio <= 1.0):
+            raise ConfigurationError(
+                f"alpha={self.alpha!r}, l1_ratio={ratio!r}; expected a finite number >= 0 and a number from 0 to 1"
+            )
+        parts, y, rows = self._parts(X, y, y_numeric=True)
+        y = y.astype(np.float64)
+        # A target far from 0 would cost the digits of the intercept's first rounds.
+        level = y.mean() if self.fit_intercept else 0.0
+        l2 = self.alpha * (1.0 - ratio)
+
+        def make(client: int, features: NDArray[np.float64]) -> Objective:
+            targets = y[rows[client]] - level
+            return LeastSquares(features, targets, scale=0.5, l2=l2, intercept=self.fit_intercept)
+
+        coefficients, intercept = self._run(make, parts, 1, 1.0, self.alpha * ratio, l2)
+        self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0] + level)
+        return self
+
+    def _ratio(self) -> float:
+        return self.l1_ratio
+
+    def predict(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the predictions.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+        """
+        check_is_fitted(self)
+        features: Any = validate_data(self, X, reset=False, dtype=np.float64)
+        return np.asarray(features @ self.coef_ + self.intercept_)
+
+
+class FederatedLasso(FederatedElasticNet):
+    """Lasso over several clients: scikit-learn's ``Lasso``, whose rows stay where they are.
+
+    Parameters
+    ----------
+    alpha : float, default 1.0
+        Strength, >= 0.
+    fit_intercept : bool, default True
+        Whether there is an intercept, which is never regularized.
+    num_clients : int, default 4
+        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds.
+    tol : float, default 1e-9
+        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share.
+
+    Attributes
+    ----------
+    coef_ : ndarray, shape (d,)
+    intercept_ : float
+    n_iter_ : int
+        Number of rounds.
+
+    Examples
+    --------
+    >>> X = np.array([[1.0], [2.0], [3.0], [4.0]])
+    >>> FederatedLasso(alpha=0.25, num_clients=2).fit(X, X[:, 0]).coef_.round(6)
+    array([0.8])
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        *,
+        fit_intercept: bool = True,
+        num_clients: int = 4,
+        max_rounds: int = 5000,
+        tol: float = 1e-9,
+    ) -> None:
+        _Federated.__init__(self, fit_intercept=fit_intercept, num_clients=num_clients, max_rounds=max_rounds, tol=tol)
+        self.alpha = alpha
+
+    def _ratio(self) -> float:
+        return 1.0
+
+
+class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[misc]
+    """Logistic regression over several clients: scikit-learn's ``LogisticRegression``, whose rows stay where they are.
+
+    With more than two classes it is multinomial. A client need not have all classes.
+
+    Parameters
+    ----------
+    C : float, default 1.0
+        Inverse of the strength, as in scikit-learn: the loss is a sum over all rows.
+    l1_ratio : float, default 0.0
+        Between 0 (ridge) and 1 (lasso).
+    fit_intercept : bool, default True
+        Whether there is an intercept, which is never regularized.
+    num_clients : int, default 4
+        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
+    max_rounds : int, default 5000
+        The fit ends with a warning after this many rounds.
+    tol : float, default 1e-9
+        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share.
+
+    Attributes
+    ----------
+    classes_ : ndarray, shape (k,)
+    coef_ : ndarray, shape (k, d), or (1, d) for two classes
+    intercept_ : ndarray, shape (k,), or (1,) for two classes
+    n_iter_ : int
+        Number of rounds.
+
+    Examples
+    --------
+    >>> X, y = np.array([[-1.0], [0.0], [1.0], [2.0]]), np.array(["no", "no", "yes", "yes"])
+    >>> FederatedLogisticRegression(num_clients=2).fit(X, y).predict([[-3.0], [3.0]]).tolist()
+    ['no', 'yes']
+    """
+
+    def __init__(
+        self,
+        C: float = 1.0,
+        *,
+        l1_ratio: float = 0.0,
+        fit_intercept: bool = True,
+        num_clients: int = 4,
+        max_rounds: int = 5000,
+        tol: float = 1e-9,
+    ) -> None:
+        super().__init__(fit_intercept=fit_intercept, num_clients=num_clients, max_rounds=max_rounds, tol=tol)
+        self.C = C
+        self.l1_ratio = l1_ratio
+
+    def fit(self, X: Any, y: Any) -> Self:
+        """Fit.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d), or a list of them
+            The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
+        y : array-like, shape (n,), or a list of them
+            The classes.
+        """
+        if not (np.isfinite(self.C) and self.C > 0.0 and 0.0 <= self.l1_ratio <= 1.0):
+            raise ConfigurationError(
+                f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"
+            )
+        parts, y, rows = self._parts(X, y)
+        check_classification_targets(y)
+        self.classes_, labels = np.unique(y, return_inverse=True)
+        count = self.classes_.size
+        if count < 2:
+            raise ConfigurationError(
+                f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
+            )
+        strength = 1.0 / (self.C * len(y))
+        l2 = strength * (1.0 - self.l1_ratio)
+
+        def make(client: int, features: NDArray[np.float64]) -> Objective:
+            own = labels[rows[client]]
+            if count == 2:
+                return Logistic(features, own, l2=l2, intercept=self.fit_intercept)
+            return MultinomialLogistic(features, own, num_classes=count, l2=l2, intercept=self.fit_intercept)
+
+        outputs, curvature = (1, 0.25) if count == 2 else (count, 0.5)
+        coefficients, intercept = self._run(make, parts, outputs, curvature, strength * self.l1_ratio, l2)
+        # With a column for each class the intercepts are unique up to a number that all of them share.
+        self.coef_ = np.ascontiguousarray(coefficients.T)
+        self.intercept_ = intercept - intercept.mean() if count > 2 else intercept
+        return self
+
+    def decision_function(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the scores: the log odds of the second of two classes, or one column for each class.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+        """
+        check_is_fitted(self)
+        features: Any = validate_data(self, X, reset=False, dtype=np.float64)
+        scores = features @ self.coef_.T + self.intercept_
+        return np.asarray(scores[:, 0] if self.classes_.size == 2 else scores)
+
+    def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:
+        """Return the probabilities of the classes.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+        """
+        scores = self.decision_function(X)
+        if scores.ndim == 1:
+            scores = np.column_stack([np.zeros_like(scores), scores])
+        scores = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return np.asarray(scores / scores.sum(axis=1, keepdims=True))
+
+    def predict(self, X: ArrayLike) -> NDArray[Any]:
+        """Return the most likely class of each row.
+
+        Parameters
+        ----------
+        X : array-like, shape (n, d)
+        """
+        scores = self.decision_function(X)
+        best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return np.asarray(self.classes_[best])

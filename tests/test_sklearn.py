@@ -1,0 +1,179 @@
+"""The estimators: scikit-learn's solutions and its own checks."""
+
+import warnings
+
+import joblib
+import numpy as np
+import pytest
+from flwr.app import Array
+from problems import clients, run
+from sklearn.base import clone
+from sklearn.datasets import load_iris
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
+from sklearn.utils.estimator_checks import check_estimator
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
+from flwr_fco.regularizers import L1
+from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression, to_estimator
+from flwr_fco.strategies import FedDualAvg
+
+
+def regression_data():
+    """Features of different sizes, far from 0."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(80, 6)) * np.array([1.0, 1.0, 10.0, 0.1, 1.0, 1.0]) + 5.0
+    return X, X @ np.array([1.0, -2.0, 0.3, 0.0, 0.0, 0.0]) + rng.normal(size=80)
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (FederatedLasso(0.1), Lasso(0.1)),
+        (FederatedElasticNet(0.2, l1_ratio=0.3), ElasticNet(0.2, l1_ratio=0.3)),
+        (FederatedElasticNet(0.05, l1_ratio=0.9, num_clients=7), ElasticNet(0.05, l1_ratio=0.9)),
+    ],
+)
+def test_regression_is_scikit_learns(ours, theirs, fit_intercept):
+    X, y = regression_data()
+    ours = clone(ours).set_params(fit_intercept=fit_intercept, max_rounds=20_000).fit(X, y)
+    theirs = clone(theirs).set_params(fit_intercept=fit_intercept, tol=1e-13, max_iter=1_000_000).fit(X, y)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(ours.coef_ == 0, theirs.coef_ == 0)
+    assert ours.intercept_ == pytest.approx(theirs.intercept_, abs=1e-5)
+    assert ours.score(X, y) == pytest.approx(theirs.score(X, y), abs=1e-6)
+
+
+@pytest.mark.parametrize("l1_ratio", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("classes", [2, pytest.param(3, marks=pytest.mark.slow)])
+def test_classification_is_scikit_learns(classes, l1_ratio):
+    X, y = load_iris(return_X_y=True)
+    X, y = X[50 * (classes == 2) :], np.array(["setosa", "versicolor", "virginica"])[y[50 * (classes == 2) :]]
+    C = 0.5
+    ours = FederatedLogisticRegression(C, l1_ratio=l1_ratio, max_rounds=30_000, tol=1e-11).fit(X, y)
+    options = {"solver": "saga", "tol": 1e-13, "max_iter": 1_000_000} if l1_ratio else {"solver": "newton-cg"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = LogisticRegression(C=C, l1_ratio=l1_ratio, **{"tol": 1e-10, **options}).fit(X, y)
+    assert ours.classes_.tolist() == theirs.classes_.tolist()
+    assert ours.coef_.shape == theirs.coef_.shape
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(ours.predict_proba(X), theirs.predict_proba(X), rtol=0, atol=1e-5)
+    np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+
+
+def test_parts_of_ones_own_are_pooled():
+    """How the rows are divided has no effect on the solution, also where a client has one class."""
+    X, y = load_iris(return_X_y=True)
+    whole = FederatedLogisticRegression(0.1).fit(X, y)
+    parts = FederatedLogisticRegression(0.1).fit([X[:50], X[50:70], X[70:]], [y[:50], y[50:70], y[70:]])
+    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=0, atol=1e-6)
+    X, y = regression_data()
+    whole, parts = FederatedLasso(0.1).fit(X, y), FederatedLasso(0.1).fit([X[:10], X[10:]], [y[:10], y[10:]])
+    np.testing.assert_allclose(parts.coef_, whole.coef_, rtol=0, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "estimator",
+    [FederatedLasso(), FederatedElasticNet(0.1), FederatedLogisticRegression()],
+    ids=lambda e: type(e).__name__,
+)
+def test_scikit_learns_own_checks(estimator):
+    """All of them, none expected to fail; scikit-learn skips that of array API input, which needs a switch of SciPy."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = check_estimator(estimator, on_skip=None)
+    assert {r["check_name"] for r in results if r["status"] != "passed"} <= {"check_array_api_input"}
+    assert len(results) > 40
+
+
+def test_a_fit_that_does_not_end_says_so():
+    X, y = regression_data()
+    with pytest.warns(ConvergenceWarning, match="after 3 rounds; raise max_rounds"):
+        model = FederatedLasso(0.1, max_rounds=3).fit(X, y)
+    assert model.n_iter_ == 3
+
+
+def test_joblib(tmp_path):
+    X, y = load_iris(return_X_y=True)
+    model = FederatedLogisticRegression(0.01).fit(X, y)
+    joblib.dump(model, tmp_path / "model")
+    np.testing.assert_array_equal(joblib.load(tmp_path / "model").predict_proba(X), model.predict_proba(X))
+
+
+@pytest.mark.parametrize(
+    ("fit", "message"),
+    [
+        (lambda X, y: FederatedLasso().fit([X, X], [y]), "X has 2 parts"),
+        (lambda X, y: FederatedLasso().fit([X, X[:3]], [y, y]), "part 1 has 3 rows in X and 80 in y"),
+        (lambda X, y: FederatedLasso().fit([X, X[:0]], [y, y[:0]]), "part 1 has no rows"),
+        (lambda X, y: FederatedLasso(-1.0).fit(X, y), "alpha=-1.0"),
+        (lambda X, y: FederatedElasticNet(l1_ratio=2.0).fit(X, y), "l1_ratio=2.0"),
+        (lambda X, y: FederatedLogisticRegression(0.0).fit(X, y > 0), "C=0.0"),
+        (lambda X, y: FederatedLogisticRegression().fit(X, np.ones(80, dtype=int)), "1 class"),
+        (lambda X, y: FederatedLasso(num_clients=0).fit(X, y), "num_clients=0"),
+    ],
+)
+def test_what_cannot_be_fitted(fit, message):
+    with pytest.raises(ConfigurationError, match=message):
+        fit(*regression_data())
+
+
+class Result:
+    def __init__(self, **arrays):
+        self.arrays = {name: Array(np.asarray(array, dtype=float)) for name, array in arrays.items()}
+
+
+def test_a_run_becomes_an_estimator(tmp_path):
+    objectives = clients()
+    result = run(FedDualAvg(regularizer=L1(0.3), client_lr=0.05), objectives, 20)
+    own = objectives[0]
+    model = to_estimator(result, own)
+    joblib.dump(model, tmp_path / "model")
+    w = np.concatenate([model.coef_, [model.intercept_]])
+    np.testing.assert_allclose(joblib.load(tmp_path / "model").predict(own.features), own.predict(w), rtol=1e-12)
+    assert model.score(own.features, own.targets) == pytest.approx(own.metrics(w)["r2"])
+
+
+def test_classifiers_of_a_run():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(30, 4))
+    for labels in (np.arange(30) % 2, 2 * (np.arange(30) % 2) - 1):
+        own, w = Logistic(X, labels), rng.normal(size=5)
+        model = to_estimator(Result(coefficients=w[:4], intercept=w[4:]), own)
+        np.testing.assert_array_equal(model.predict(X), own.predict(w))
+        assert model.score(X, labels) == pytest.approx(own.metrics(w)["accuracy"])
+    own, w = MultinomialLogistic(X, np.arange(30) % 3), rng.normal(size=15)
+    result = Result(coefficients=w[:12].reshape(4, 3), intercept=w[12:])
+    model = to_estimator(result, own, classes=["a", "b", "c"])
+    np.testing.assert_array_equal(model.predict(X), np.array(["a", "b", "c"])[own.predict(w)])
+    assert model.predict_proba(X).shape == (30, 3)
+    own = LeastSquares(X, X[:, 0], intercept=False)
+    assert to_estimator(Result(coefficients=w[:4]), own).intercept_ == 0.0
+
+
+@pytest.mark.parametrize(
+    ("result", "objective", "options", "message"),
+    [
+        (Result(), TraceRegression(np.ones((3, 2, 2)), np.ones(3)), {}, "has no estimator"),
+        (Result(coefficients=np.ones(3)), LeastSquares(np.eye(2), np.ones(2)), {}, "of different runs"),
+        (
+            Result(coefficients=np.ones(2), intercept=[0.0]),
+            LeastSquares(np.eye(2), np.ones(2)),
+            {"classes": [0, 1]},
+            "least squares have none",
+        ),
+        (
+            Result(coefficients=np.ones(2), intercept=[0.0]),
+            Logistic(np.eye(2), [0, 1]),
+            {"classes": ["a"]},
+            "expected 2 of them",
+        ),
+    ],
+)
+def test_what_is_no_estimator(result, objective, options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        to_estimator(result, objective, **options)
