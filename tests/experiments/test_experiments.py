@@ -2,6 +2,7 @@ import json
 import tomllib
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
@@ -95,7 +96,28 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 
 def test_the_papers_figures_are_there():
     first = {f"fco-fig{number}" for number in range(1, 15)} | {"fco-theorems"}
-    assert first | {"gt-fig1", "gt-fig2", "gt-theory"} == set(EXPERIMENTS)
+    third = {f"spp-fig{number}" for number in range(4, 8)} | {"spp-theory"}
+    assert first | {"gt-fig1", "gt-fig2", "gt-theory"} | third == set(EXPERIMENTS)
+
+
+def test_the_images_of_an_experiment_are_drawn_and_kept(tmp_path):
+    definition = load_definition("spp-fig7").quick_version()
+    definition = replace(definition, seeds=(3,))
+    reproduce(definition, tmp_path)
+    kept = np.load(next((tmp_path / "runs").glob("pgda-*.npy")))
+    assert kept.shape == (64,)
+    assert np.abs(kept).max() <= 0.05 + 1e-12
+    assert (tmp_path / "figure.png").stat().st_size > 1000
+    # Without the array a run is done again.
+    for file in (tmp_path / "runs").glob("*.npy"):
+        file.unlink()
+    reproduce(definition, tmp_path)
+    np.testing.assert_array_equal(np.load(next((tmp_path / "runs").glob("pgda-*.npy"))), kept)
+
+
+def test_a_label_ends_in_its_part():
+    (line,) = [line for line in load_definition("spp-fig4").runs if line.label == "FedMid, K = 10"]
+    assert (line.curve, line.part, line.group) == ("FedMid", "K = 10", "FedMid, K = 10")
 
 
 def test_patterns_select_experiments():

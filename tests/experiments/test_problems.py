@@ -11,7 +11,14 @@ from flwr_fco.experiments.problems import PROBLEMS, data_directory, find_problem
 from flwr_fco.experiments.runs import run
 from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.experiments.tasks import ConstrainedClassification
-from flwr_fco.pooled import composite_objective, recovery_error, sklearn_solution, support_scores
+from flwr_fco.pooled import (
+    composite_objective,
+    duality_gap,
+    natural_residual,
+    recovery_error,
+    sklearn_solution,
+    support_scores,
+)
 from flwr_fco.regularizers import L1Ball, L2Ball
 
 
@@ -156,3 +163,48 @@ def test_local_solves_the_problem_of_one_client():
         solve_baseline(task, "local", client=99)
     with pytest.raises(ConfigurationError, match="baseline='best'"):
         solve_baseline(task, "best")
+
+
+def test_a_bilinear_game_reports_the_gap_of_the_pooled_problem():
+    small = {"rows": 8, "columns": 12, "num-clients": 4, "spread": 0.5}
+    task = load_task("bilinear-l1", 3, small)
+    w = task.layout.flatten(task.initial_arrays())
+    assert np.abs(w).max() <= 0.05
+    found = task.scores(w)
+    assert found["gap"] == pytest.approx(duality_gap(task.clients, None, task.regularizer, w), rel=1e-9)
+    corner = -0.05 * np.sign(w)
+    assert found["diameter"] == pytest.approx(0.5 * ((corner - w) ** 2).sum())
+    assert task.certificate(w)[1] == pytest.approx(natural_residual(task.clients, None, task.regularizer, w))
+    assert not task.layout.flatten(load_task("bilinear-l1", 3, {**small, "start": "zero"}).initial_arrays()).any()
+    with pytest.raises(ConfigurationError, match="start='one'"):
+        load_task("bilinear-l1", 3, {**small, "start": "one"})
+    with pytest.raises(ConfigurationError, match="BilinearSaddle is a saddle function"):
+        solve_baseline(task, "centralized")
+
+
+def test_the_low_rank_game_has_no_gap_outside_its_balls_and_one_at_the_projected_start():
+    small = {"rows": 8, "columns": 12, "num-clients": 2}
+    outside, inside = (load_task("bilinear-nuclear", 0, {**small, "start": own}) for own in ("uniform", "projected"))
+    assert "gap" not in outside.scores(outside.layout.flatten(outside.initial_arrays()))
+    start = inside.initial_arrays()
+    assert np.linalg.norm(start["x"], 2) == pytest.approx(0.05)
+    assert inside.scores(inside.layout.flatten(start))["gap"] > 0
+
+
+def test_adversarial_training_reports_the_test_images_with_and_without_the_attack():
+    task = load_task("adversarial-digits", 0, {"num-clients": 4})
+    arrays = {**task.initial_arrays(), "coefficients": np.random.default_rng(0).normal(size=(64, 10))}
+    assert 0.0 < np.abs(arrays["perturbation"]).max() <= 0.05
+    w = task.layout.flatten(arrays)
+    found = task.scores(w)
+    test = task.dataset.images.test_examples()
+    margins = test.features @ arrays["coefficients"]
+    assert found["accuracy"] == pytest.approx((margins.argmax(axis=1) == test.targets).mean())
+    shifted = (test.features + arrays["perturbation"]) @ arrays["coefficients"]
+    assert found["attacked-accuracy"] == pytest.approx((shifted.argmax(axis=1) == test.targets).mean())
+    assert found["attack-size"] == pytest.approx(np.abs(arrays["perturbation"]).mean())
+    assert set(task.scores(w, full=False)) == {"density", "attack-size"}
+    # The penalty acts on the perturbation, whatever shapes the arrays have.
+    result = run(RunSettings.of("adversarial-digits", "FeDualEx", {"num-clients": 4, "num-rounds": 12}))
+    assert result.history[-1]["density"] == 0.0
+    assert np.count_nonzero(result.arrays["coefficients"]) > 500

@@ -178,6 +178,12 @@ BLOWN = run(0.0, 9.0, diverged=1)
             {"a": GOOD, "b": run(0.1)},
             {"a": run(0.2), "b": BLOWN},
         ),
+        (
+            "within-bound",
+            {"run": "a", "metric": "gap", "of": "diameter", "factor": 1.0},
+            {"a": Outcome([{"round": 2.0, "gap": 0.4, "diameter": 1.0}])},
+            {"a": Outcome([{"round": 2.0, "gap": 0.6, "diameter": 1.0}])},
+        ),
     ],
 )
 def test_falsified_data_flip_the_verdict(rule, arguments, good, bad):
@@ -209,3 +215,19 @@ def test_the_measured_values():
 def test_an_unknown_metric_is_named():
     with pytest.raises(ConfigurationError, match="'rank', but f1"):
         RULES["final-within"]({"a": [GOOD]}, run="a", metric="rank")
+
+
+def test_a_bound_holds_in_every_round_or_not_at_all():
+    def outcome(*gaps):
+        return Outcome([{"round": float(t), "gap": gap, "diameter": 2.0} for t, gap in enumerate(gaps)])
+
+    arguments = {"run": "a", "metric": "gap", "of": "diameter", "factor": 0.5}
+    assert RULES["within-bound"]({"a": [outcome(9.0, 1.0, 0.4)]}, **arguments).values == [1.0]
+    late = {"a": [outcome(9.0, 0.1, 0.6)]}
+    assert not RULES["within-bound"](late, **arguments).holds
+    assert RULES["within-bound"](late, **arguments, plus=0.2).holds
+    # One seed is above, the mean is not.
+    pair = {"a": [outcome(9.0, 1.5, 0.4), outcome(9.0, 0.3, 0.4)]}
+    assert not RULES["within-bound"](pair, **arguments).holds
+    assert RULES["within-bound"](pair, **arguments, mean=True).values == [pytest.approx(0.9)]
+    assert not RULES["within-bound"]({"a": [Outcome(outcome(9.0, 0.1).history, 2)]}, **arguments).holds

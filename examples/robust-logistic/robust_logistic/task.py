@@ -1,0 +1,54 @@
+"""The data on each node, the model, and the strongest attack on a model."""
+
+from functools import cache
+
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.model_selection import train_test_split
+
+from flwr_fco.objectives import UniversalAdversarialLogistic
+from flwr_fco.regularizers import L1
+
+
+@cache
+def load_images() -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return training images, test images, training labels, test labels: 1,797 digits of 8 x 8 pixels in [0, 1]."""
+    images, labels = load_digits(return_X_y=True)
+    return tuple(train_test_split(images / 16.0, labels, random_state=0, stratify=labels))
+
+
+def load_client(partition_id: int, num_partitions: int) -> UniversalAdversarialLogistic:
+    """Return the loss on a node's share of the digits. In your project: read the node's own data here."""
+    images, _, labels, _ = load_images()
+    own = slice(partition_id, None, num_partitions)
+    return UniversalAdversarialLogistic(images[own], labels[own], num_classes=10)
+
+
+def load_server() -> tuple[UniversalAdversarialLogistic, UniversalAdversarialLogistic]:
+    """Return the losses on all training and all test digits, to attack and to score models on the server."""
+    train, test, train_labels, test_labels = load_images()
+    return UniversalAdversarialLogistic(train, train_labels), UniversalAdversarialLogistic(test, test_labels)
+
+
+def initial_model(bound: float = 0.0) -> dict[str, np.ndarray]:
+    """Return the start point, the perturbation at random in its box: from 0 it could not leave 0."""
+    perturbation = np.random.default_rng(0).uniform(-bound, bound, 64)
+    return {"coefficients": np.zeros((64, 10)), "intercept": np.zeros(10), "perturbation": perturbation}
+
+
+def strongest_attack(objective: UniversalAdversarialLogistic, w: np.ndarray, penalty: L1) -> np.ndarray:
+    """Return the model with the perturbation that hurts it most: proximal ascent of the loss minus the penalty.
+
+    The loss is convex in the perturbation, so it has many local maxima: the best of eight random starts.
+    """
+    delta, rng = slice(objective.split, None), np.random.default_rng(0)
+    found = []
+    for _ in range(8):
+        attacked = w.copy()
+        attacked[delta] = rng.uniform(-penalty.bound, penalty.bound, 64)
+        for _ in range(100):
+            # The operator holds minus the gradient of the maximising player: a step against it ascends.
+            ascended = attacked[delta] - 0.5 * objective.gradient(attacked)[delta]
+            attacked[delta] = penalty.prox(ascended, 0.5)
+        found.append((objective.value(attacked) - penalty.value(attacked[delta]), attacked))
+    return max(found, key=lambda pair: pair[0])[1]
