@@ -163,8 +163,8 @@ def work_from_header(header: Mapping[str, Any]) -> Work:
     try:
         cls = kinds[kind]
         return cls(**{name.replace("-", "_"): value for name, value in header.items() if name != "kind"})
-    except (KeyError, TypeError, ConfigurationError) as error:
-        raise SpecError(f"{dict(header)!r} is not a client's work: {error}") from error
+    except (KeyError, TypeError, AttributeError, ConfigurationError) as error:
+        raise SpecError(f"{str(header)[:200]} is not a client's work: {error}") from error
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.strategies import CompositeStrategy, Plateau
+from flwr_fco.strategies.replies import LeftOut
 
 __all__ = ["DIVERGED", "Recorder", "build_strategy"]
 
@@ -80,6 +81,11 @@ class Recorder:
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
         self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0}
         self._unwritten: dict[str, float] | None = None
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """Which replies did not count so far, and why."""
+        return self.strategy.left_out
 
     def start(self, grid: Grid) -> Result:
         """Run the strategy from the task's start point on a grid of Flower's."""
@@ -201,9 +207,12 @@ def build_strategy(
             f"expected at most that"
         )
     clients = settings.clients_per_round or num_clients
+    layout = settings.load().layout
     decided: dict[str, Any] = {
         "regularizer": regularizer,
-        "mirror_map": named_map(settings.mirror_map, settings.load().layout.size),
+        "mirror_map": named_map(settings.mirror_map, layout.size),
+        # A perturbation is a vector beside a matrix: by their shapes the server would regularize the matrix alone.
+        "apply_to": layout.regularized_names,
         "client_lr": settings.client_lr if plateau is None else plateau.rate(settings.client_lr),
         "server_lr": settings.server_lr if plateau is None else plateau.rate(settings.server_lr),
         "batch_size": settings.batch_size * settings.stretch or None,
@@ -212,6 +221,8 @@ def build_strategy(
         "min_train_nodes": clients,
         "min_available_nodes": num_clients,
         "fraction_evaluate": 0.0,
+        # The recorder has a rule of its own, and keeps the line of the round in which a run diverged.
+        "on_divergence": "warn",
         "seed": settings.seed,
     }
     if settings.local_steps:

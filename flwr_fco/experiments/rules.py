@@ -460,6 +460,56 @@ def decays(outcomes: Outcomes, *, run: str, metric: str, exponent: float, first:
     return Measurement(values, all(value <= exponent for value in values), f"exponent of the decay of {metric}")
 
 
+def within_bound(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    metric: str,
+    of: str,
+    factor: float,
+    exponent: float = -1.0,
+    plus: float = 0.0,
+    mean: bool = False,
+) -> Measurement:
+    """Ask that a metric is at most factor * (the metric `of`) * round^exponent + plus in every round, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric, of : str
+        `of`: what the theorem's constant is called, such as the diameter of the domain.
+    factor : float
+    exponent : float, default -1.0
+        Such as -1 for 1/R.
+    plus : float, default 0.0
+        A term that does not fall, such as one of the noise.
+    mean : bool, default False
+        Whether the seeds' mean is asked for, the theorem being about an expectation.
+
+    Returns
+    -------
+    Measurement
+        The largest share of the bound over the rounds from 1 on; NaN where a run diverged.
+
+    Examples
+    --------
+    >>> history = [{"round": float(t), "gap": 1.0 / t, "diameter": 2.0} for t in (1, 2, 3)]
+    >>> within_bound({"a": [Outcome(history)]}, run="a", metric="gap", of="diameter", factor=1.0).values
+    [0.5]
+    """
+    shares = []
+    for own in outcomes[run]:
+        rounds, series = own.series(metric)
+        constant, later = own.series(of)[1][0], rounds >= 1.0
+        bound = factor * constant * rounds[later] ** exponent + plus
+        shares.append(np.full(1, math.nan) if own.diverged else series[later] / bound)
+    if mean:
+        shares = [np.mean(shares, axis=0)]
+    values = [float(share.max()) for share in shares]
+    whose = f"mean {metric} over the seeds" if mean else metric
+    return Measurement(values, _between(values, -math.inf, 1.0), f"largest {whose}, as a share of the bound")
+
+
 def shrinks(
     outcomes: Outcomes, *, run: str, than: Sequence[str], metric: str, factor: float, window: int = 1
 ) -> Measurement:
@@ -688,5 +738,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "share": share,
         "shrinks": shrinks,
         "stays-stable": stays_stable,
+        "within-bound": within_bound,
     }
 )

@@ -177,7 +177,7 @@ class RememberingStrategy(MemoryOptions, PrimalStrategy):
     memory_names: ClassVar[tuple[str, ...]]
 
     def __post_init__(self) -> None:
-        self.memories = ClientMemories(
+        self.memories: ClientMemories = ClientMemories(
             self.memory_names,
             self.remembered,
             client_state=self.client_state,
