@@ -61,6 +61,12 @@ PAGES = (
         "with the real MNIST and a subset of CIFAR-10. [saddle-rates.md](saddle-rates.md) has the sweeps that the "
         "rates come from. Not run: figure 8 (A.4), a convolutional network on CIFAR-10",
     ),
+    Page(
+        "dualfl.md",
+        "'DualFL', reproduced",
+        "dualfl-",
+        "with parts of the real MNIST and CIFAR-10, scikit-learn's breast cancer data and synthetic ones",
+    ),
 )
 #: Pictures above this size in bytes are stored with 256 colours.
 LARGE = 100_000

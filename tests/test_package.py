@@ -27,7 +27,9 @@ def test_the_wheel_has_one_top_level_name(tmp_path):
     assert "flwr_fco/app/server_app.py" in names
 
 
-@pytest.mark.parametrize("app", [".", "examples/quickstart-sparse-logistic", "examples/one-line-sklearn"])
+@pytest.mark.parametrize(
+    "app", [".", "examples/quickstart-sparse-logistic", "examples/one-line-sklearn", "examples/exact-logistic"]
+)
 def test_the_fab_holds_the_app_and_little_else(app):
     names = zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT / app))).namelist()
     packages = {name.split("/")[0] for name in names if "/" in name} - {".info"}

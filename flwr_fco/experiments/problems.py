@@ -28,6 +28,8 @@ from flwr_fco.experiments.tasks import (
     BilinearGame,
     Classification,
     ConstrainedClassification,
+    NoisyLabels,
+    NonsmoothMinimum,
     PatternRecovery,
     PooledMinimum,
     RankRecovery,
@@ -351,6 +353,16 @@ def _pooled_logistic(
     return PooledMinimum(data, l2)
 
 
+def _support_vectors(
+    seed: int, *, num_clients: int = 8, alpha: float = 10.0, train_fraction: float = 0.75, l2: float = 0.1
+) -> Task:
+    return NonsmoothMinimum(datasets.breast_cancer(num_clients, alpha, train_fraction, seed), l2)
+
+
+def _convex_logistic(seed: int, *, num_clients: int = 8, num_examples: int = 200, num_features: int = 10) -> Task:
+    return PooledMinimum(NoisyLabels(num_clients, num_examples, num_features, seed), 0.0)
+
+
 def _defaults(
     client_lr: float,
     server_lr: float,
@@ -467,6 +479,20 @@ def _registry() -> dict[str, Problem]:
         load = partial(_pooled_logistic, variant=image)
         about = f"multinomial logistic regression to the last digits: {about}; 8 clients, l2 term, no psi"
         found.append(Problem(f"logistic-{image}", about, load, exact))
+    found += [
+        Problem(
+            "svm-breast-cancer",
+            "support vector machines to the last digits: breast cancer, 8 clients, hinge loss and l2 term, no psi",
+            _support_vectors,
+            exact,
+        ),
+        Problem(
+            "logistic-convex",
+            "logistic regression without an l2 term on noisy labels: convex, not strongly; 8 clients, no psi",
+            _convex_logistic,
+            exact,
+        ),
+    ]
     kinds: tuple[Literal["linear", "logistic"], ...] = ("linear", "logistic")
     for kind in kinds:
         about = f"sparse {kind} regression over a graph, fresh examples in every step; 16 clients, no psi by default"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +21,7 @@ from flwr_fco.datasets import (
     SyntheticRegression,
     SyntheticSaddle,
 )
-from flwr_fco.errors import CompositeError
+from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.objectives import (
     BilinearSaddle,
     LeastSquares,
@@ -30,6 +31,7 @@ from flwr_fco.objectives import (
     TraceRegression,
     UniversalAdversarialLogistic,
 )
+from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.pooled import (
     client_weights,
@@ -52,6 +54,8 @@ __all__ = [
     "BilinearGame",
     "Classification",
     "ConstrainedClassification",
+    "NoisyLabels",
+    "NonsmoothMinimum",
     "PatternRecovery",
     "PooledMinimum",
     "RankRecovery",
@@ -391,24 +395,28 @@ class PooledMinimum(Task):
 
     @cached_property
     def reference(self) -> tuple[Vector, float]:
-        """The pooled minimiser and its value, certified by a gradient norm of at most 1e-12.
+        """The pooled minimiser and its value, certified to 1e-12: by the gradient's norm, or a gap without gradients.
 
         Raises
         ------
         CompositeError
-            If the gradient is larger.
+            If it is not as good as that.
         """
         parts = [self.dataset.client(index) for index in range(self.dataset.num_clients)]
         examples = datasets.Samples(
             np.concatenate([part.features for part in parts]), np.concatenate([part.targets for part in parts])
         )
-        found = minimise(self._objective(examples), Minimise("newton-cg", tolerance=1e-12))
+        solution = self._reference(self._objective(examples))
+        return solution, self.objective(solution)
+
+    def _reference(self, objective: Objective) -> Vector:
+        found = minimise(objective, Minimise("newton-cg", tolerance=1e-12))
         if not found.gradient_norm <= 1e-12:
             raise CompositeError(
                 f"the reference solution has a gradient of norm {found.gradient_norm:.2e}; expected at most 1e-12. "
                 "Give a larger l2"
             )
-        return found.point, self.objective(found.point)
+        return found.point
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the relative energy error (E - E*) / E*, and the distance to the minimiser."""
@@ -417,6 +425,60 @@ class PooledMinimum(Task):
         # A difference of two values is uncertain by their rounding; a logarithmic axis needs more than 0.
         error = max((self.objective(w) - least) / abs(least), 1e-17)
         return {"energy-error": float(error), "distance": float(np.linalg.norm(w - solution))}
+
+
+@dataclass(frozen=True)
+class NoisyLabels(FederatedDataset):
+    """Logistic regression whose labels are drawn from the model, so that no plane separates them.
+
+    Parameters
+    ----------
+    num_clients : int
+    num_examples : int
+        Of each client.
+    num_features : int
+        Every client's features are shifted by a vector of its own.
+    seed : int
+    """
+
+    num_clients: int
+    num_examples: int
+    num_features: int
+    seed: int
+
+    def client(self, index: int) -> datasets.Samples:
+        """Return the examples of a client."""
+        if not 0 <= index < self.num_clients:
+            raise ConfigurationError(f"index={index}; expected 0 .. {self.num_clients - 1}")
+        rng = np.random.default_rng((self.seed, index))
+        features = rng.standard_normal((self.num_examples, self.num_features)) + rng.standard_normal(self.num_features)
+        truth = np.linspace(-1.0, 1.0, self.num_features)
+        labels = (features @ truth + rng.logistic(size=self.num_examples) > 0.0).astype(np.int64)
+        return datasets.Samples(features, labels)
+
+    def build_objective(self, examples: datasets.Samples, **options: Any) -> Logistic:
+        """Return the logistic loss."""
+        return Logistic(examples.features, examples.targets, **options)
+
+
+class NonsmoothMinimum(PooledMinimum):
+    """Support vector machines, hinge loss plus l2 term: strongly convex, not smooth.
+
+    Parameters
+    ----------
+    dataset : FederatedDataset
+    l2 : float
+    """
+
+    def _objective(self, examples: datasets.Samples) -> Objective:
+        features = np.column_stack([examples.features, np.ones(len(examples.targets))])
+        return Hinge(features, examples.targets, l2=self.l2)
+
+    def _reference(self, objective: Objective) -> Vector:
+        found = minimise(objective, Minimise("dual-ascent", 1e-12, "gap", 1_000_000))
+        if not found.gap <= 1e-12:
+            raise CompositeError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
+        return found.point
 
 
 class StreamingRecovery(Task):

@@ -203,7 +203,8 @@ class ServerHalf(CommonOptions, ABC):
             With the reason for which the reply is left out.
         """
         check_examples(max(uplink.examples, num_examples or 0.0), self.max_examples)
-        work = self.plan.work
+        told = self.current.shared
+        work = self.plan.work if told is None or told[1].work is None else told[1].work
         if not isinstance(work, FirstOrder) or uplink.elapsed is None:
             return
         if work.steps is None and num_examples is None:

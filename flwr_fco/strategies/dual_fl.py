@@ -168,8 +168,9 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
     Parameters
     ----------
     nu : float, optional
-        In (0, mu]: at most the modulus of strong convexity of every client's loss, such as the weight of its l2 term.
-        Clients that know theirs refuse more. By default `alpha`, or 0.01 if that is 0.
+        In (0, mu]: at most the modulus of strong convexity of every client's loss, such as the weight of an l2 term on
+        all of its parameters. By default `alpha`, or 0.01 if that is 0. It is not checked, but for the rule ``"gap"``,
+        which clients refuse unless they know that nu < mu: with a larger nu the theory does not hold.
     rho : float, optional
         In [0, nu/L], below 1: how quickly the momentum settles. By default nu / (L + alpha) if `smoothness` is given;
         otherwise 0, which needs no constant and gives O(1/n^2).

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco import _flower
 from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import LocalSGD, Scaffold
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -125,3 +126,35 @@ def test_the_one_line_example_is_one_line_away_from_flower_and_its_clients_know_
     calls = [ast.unparse(n.func) for part in code for n in ast.walk(part) if isinstance(n, ast.Call)]
     assert sum(call in ("FedDualAvg", "L1") for call in calls) == 2
     assert np.all([call not in ("FedAvg",) for call in calls])
+
+
+def test_ten_hospitals_get_the_pooled_solution(example, capsys):
+    task, client, server, config = example("exact-logistic", "exact_logistic")
+    grid = InProcessGrid(client, 10, run_config=config)
+    context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
+    with _flower.identity(grid.run_id):
+        server.app(grid, context)
+    rounds = int(capsys.readouterr().out.split("pooled solution after ")[1].split(" rounds")[0])
+    assert 45 <= rounds <= 55  # the README says 50
+
+    solution = server.pooled_solution()
+    gradient = task.load_pooled().gradient(solution)
+    assert np.linalg.norm(gradient) <= 1e-12
+
+    def rounds_of(strategy, limit):
+        distances = []
+
+        def near(number, arrays, metrics):
+            distances.append(np.abs(arrays["coefficients"].numpy() - solution).max())
+            return distances[-1] <= 1e-8
+
+        start = task.initial_model()
+        simulate(
+            strategy, client, num_nodes=10, num_rounds=limit, initial_arrays=start, callbacks=[near], progress=False
+        )
+        return len(distances), distances[-1]
+
+    options = {"client_lr": 0.2, "local_steps": 20, "batch_size": None, "fraction_evaluate": 0.0}
+    assert 47 <= rounds_of(Scaffold(**options), 60)[0] <= 57  # the README says 52
+    count, distance = rounds_of(LocalSGD(**options), 120)
+    assert (count, distance > 1e-4) == (120, True)
