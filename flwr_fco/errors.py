@@ -31,6 +31,10 @@ class DataNotFoundError(CompositeError, FileNotFoundError):
     """Data files that are not where they were said to be."""
 
 
+class MagnitudeError(ConfigurationError):
+    """Numbers that have grown beyond what can be computed with: rates that are too large, almost always."""
+
+
 class UnsupportedPairError(ConfigurationError):
     """A mirror map and a regularizer whose joint proximal map is not available."""
 

@@ -37,6 +37,8 @@ class Result(FlowerResult):
         As in Flower's.
     callback_metrics : dict of int to dict of str to number
         By round, what the ``on_round_end`` of callbacks returned.
+    left_out : list of LeftOut
+        Round, node, partition and reason of every reply that did not count, of training and of evaluation rounds.
 
     Examples
     --------
@@ -51,6 +53,7 @@ class Result(FlowerResult):
     """
 
     callback_metrics: dict[int, dict[str, Number]] = field(default_factory=dict)
+    left_out: list[Any] = field(default_factory=list)
 
     def rows(self) -> list[dict[str, Number]]:
         """Return a mapping of names to numbers for each round, in the order of the rounds; only what there is.

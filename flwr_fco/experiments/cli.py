@@ -430,7 +430,7 @@ def plot(
                     for own in lines
                     if own
                 ]
-        levels = {labels[key] for key, group in groups.items() if group[0].config.get("strategy") in BASELINES}
+        levels = {labels[key] for key, group in groups.items() if str(group[0].config.get("strategy")) in BASELINES}
         draw_curves(curves, wanted, "", out, levels=levels)
         _console().print(f"Picture: {out}", highlight=False)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,6 +37,8 @@ class RunResult(NamedTuple):
         The round in which the run was cut; 0 if it was not.
     seconds : float
         Of the rounds, without loading the data.
+    left_out : sequence of NamedTuple
+        Which replies did not count, and why: the strategy's ``left_out``.
     """
 
     settings: RunSettings
@@ -44,6 +46,7 @@ class RunResult(NamedTuple):
     arrays: dict[str, NDArray[Any]]
     diverged: int
     seconds: float
+    left_out: Sequence[Any] = ()
 
 
 def run(
@@ -101,7 +104,8 @@ def run(
             progress=False,
         )
     arrays = {name: array.numpy() for name, array in result.arrays.items()}
-    return RunResult(settings, recorder.history, arrays, recorder.diverged, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return RunResult(settings, recorder.history, arrays, recorder.diverged, seconds, recorder.left_out)
 
 
 def _run_baseline(settings: RunSettings, task: Task, sink: Callable[[Mapping[str, float]], None] | None) -> RunResult:
@@ -140,3 +144,4 @@ def save_run(result: RunResult, path: Path) -> None:
     for line in result.history:
         folder.add(line)
     folder.save_model(result.arrays)
+    folder.save_left_out(result.left_out)

@@ -24,6 +24,10 @@ from flwr_fco.regularizers.validation import (
 __all__ = ["GroupLasso", "SparseGroupLasso"]
 
 
+#: How many numbers there may be for each coordinate.
+_SPARSEST = 16
+
+
 class _Grouped(FlatRegularizer):
     """The base class of both group regularizers: the groups and their weights."""
 
@@ -53,6 +57,12 @@ class _Grouped(FlatRegularizer):
             raise ConfigurationError(
                 f"{name}(groups=...): expected group numbers 0, 1, ..., got "
                 f"{'an empty array' if groups.size == 0 else int(groups.min())}"
+            )
+        # A table has a row for each number up to the largest, whether it is in use or not.
+        if groups.max() >= max(_SPARSEST * groups.size, 1024):
+            raise ConfigurationError(
+                f"{name}(groups=...): the largest group number is {int(groups.max())} for {groups.size} coordinates; "
+                "number the groups 0, 1, 2, ... without large gaps"
             )
         object.__setattr__(self, "groups", groups)
         if self.weights is None:

@@ -49,7 +49,7 @@ def run_rounds(
     log(INFO, "Starting %s strategy:", type(strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     strategy.summary()
-    result, arrays, began = Result(arrays=initial_arrays), initial_arrays, time.monotonic()
+    result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
     watch = _Watch(strategy, result)
     try:
         hooks.call("on_run_begin", strategy, num_rounds)
