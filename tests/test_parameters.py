@@ -44,6 +44,13 @@ def test_what_passes_through():
     [
         ({"coefficients": (5,), "intercept": (1,)}, None, ("coefficients",)),
         ({"0": (3, 5), "1": (3,)}, None, ("0",)),
+        ({"0": (5,), "1": (1,)}, None, ("0",)),
+        ({"0": (5,), "1": ()}, None, ("0",)),
+        ({"0": (5,), "1": (1,)}, "*", ("0", "1")),
+        ({"0": (5,), "1": (4,)}, None, ("0", "1")),
+        ({"0": (1,), "1": (1,)}, None, ("0", "1")),
+        ({"0": (5,)}, None, ("0",)),
+        ({"x": (3,), "y": (1,)}, None, ("x", "y")),
         ({"x": (3,), "y": (4,)}, None, ("x", "y")),
         ({"layer.bias": (3,), "layer.gain": (3,)}, None, ("layer.gain",)),
         ({"coefficients": (5,), "intercept": (1,)}, "*", ("coefficients", "intercept")),

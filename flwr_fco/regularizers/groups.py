@@ -266,8 +266,10 @@ def _are_index_lists(groups: Any) -> bool:
     if not isinstance(groups, list | tuple) or not groups or not all(np.ndim(own) == 1 for own in groups):
         return False
     indices = np.concatenate([np.asarray(own).reshape(-1) for own in groups])
-    unequal = len({len(own) for own in groups}) > 1
-    return unequal or (indices.size > 1 and np.array_equal(np.sort(indices), np.arange(indices.size)))
+    if len({len(own) for own in groups}) > 1:
+        return True
+    # One number a list is a column of group numbers.
+    return indices.size > len(groups) and bool(np.array_equal(np.sort(indices), np.arange(indices.size)))
 
 
 def _shortened(groups: Any) -> str:

@@ -85,6 +85,8 @@ def _run(
         return objectives[int(context.node_config["partition-id"])]
 
     settings: dict[str, Any] = {"regularizer": L1(_STRENGTH), "batch_size": None, "min_evaluate_nodes": 1}
+    # A run that diverges is measured like any other, and fails the check with how far it is off.
+    settings["on_divergence"] = "warn"
     settings.update(options)
     strategy = make(**settings)
     strategy.fraction_evaluate = 0.0

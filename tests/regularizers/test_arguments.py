@@ -9,6 +9,7 @@ from flwr_fco.regularizers import (
     L1,
     Box,
     ElasticNet,
+    GroupLasso,
     L1Ball,
     L2Ball,
     L2Squared,
@@ -16,8 +17,11 @@ from flwr_fco.regularizers import (
     PerParameter,
     Regularizer,
     Simplex,
+    SparseGroupLasso,
     Zero,
 )
+
+GROUPED = pytest.mark.parametrize("cls", [GroupLasso, SparseGroupLasso])
 
 
 @pytest.mark.parametrize("cls", [L1, L2Squared, ElasticNet, Nuclear])
@@ -150,3 +154,40 @@ def test_values():
         assert psi.value(np.array(inside)) == 0.0
         assert psi.value(np.array(out)) == np.inf
         assert psi.value(np.array([np.nan, 0.0])) == np.inf
+
+
+@GROUPED
+@pytest.mark.parametrize(
+    "groups",
+    [
+        [[0, 1], [2, 3]],
+        [[0, 1, 2], [3]],
+        [[3, 0], (1, 2)],
+        ([0, 2, 4], [1, 3, 5]),
+        [[0, 1, 2]],
+        [np.array([0, 3]), np.array([1, 2])],
+        [range(3), range(3, 6)],
+        [[0, 1], [1, 2, 3]],
+    ],
+    ids=str,
+)
+def test_lists_of_indices_are_no_groups(cls, groups):
+    with pytest.raises(ConfigurationError, match="one list of indices for each group; expected the number of each"):
+        cls(1.0, groups=groups)
+
+
+@GROUPED
+@pytest.mark.parametrize("groups", [3, np.int64(3), np.array(2), 1.0], ids=repr)
+def test_a_single_number_is_no_groups(cls, groups):
+    with pytest.raises(ConfigurationError, match="expected an array, the number of each coordinate's group"):
+        cls(1.0, groups=groups)
+
+
+@GROUPED
+@pytest.mark.parametrize(
+    "groups",
+    [[0, 0, 1], (0, 1, 2), [[0, 0], [1, 1]], [[0], [1]], np.arange(6).reshape(2, 3), np.zeros(3, int)],
+    ids=str,
+)
+def test_group_numbers_in_lists_and_arrays_stay_what_they_are(cls, groups):
+    np.testing.assert_array_equal(cls(1.0, groups=groups).groups, groups)

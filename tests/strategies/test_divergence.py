@@ -27,7 +27,7 @@ def largest_stable_rate(objectives):
     return 2.0 / float(np.linalg.eigvalsh(hessian).max())
 
 
-@pytest.mark.parametrize("factor", [1.05, 1.5, 10.0, 1e3, 1e80, 1e200])
+@pytest.mark.parametrize("factor", [1.05, 1.5, 10.0, 1e3, 1e8, 1e14])
 @pytest.mark.parametrize("cls", [FedDualAvg, FedMid, FedAvgSubgradient])
 def test_every_rate_above_the_stability_limit_ends_in_the_error(cls, factor):
     """Oracle: full gradient steps on a quadratic diverge exactly above 2 / L."""

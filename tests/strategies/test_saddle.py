@@ -160,6 +160,7 @@ def test_on_a_bilinear_problem_the_extra_step_converges_and_descent_ascent_diver
     options = {"client_lr": 0.9 / clients[0].lipschitz(), "local_steps": 5, "batch_size": None}
     for strategy in (FeDualEx, FedMiP, ExtraStepLocalSGD):
         assert np.abs(run(strategy(**options), clients, 200) - saddle).max() <= 1e-6
+    options["on_divergence"] = "warn"
     for strategy in (FedDualAvg, FedMid, FedAvgS, DistributedPGDA):
         if strategy is DistributedPGDA:
             options["alternating"] = False

@@ -1,0 +1,83 @@
+"""Every code block of the pages for users runs by itself, in another folder, as a user would run it."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from flwr_fco import callbacks
+
+ROOT = Path(__file__).parents[1]
+PAGES = ("objectives", "callbacks", "rates", "own-strategy", "taking-away")
+
+
+def text_of(page):
+    return (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+
+
+def blocks(page):
+    return re.findall(r"```python\n(.*?)```", text_of(page), flags=re.DOTALL)
+
+
+def run_file(path):
+    # The package comes from here whatever is installed; the working directory is the user's own.
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-W", "error::RuntimeWarning", path.name]
+    return subprocess.run(command, cwd=path.parent, env=environment, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(("page", "number"), [(page, i) for page in PAGES for i in range(len(blocks(page)))])
+def test_every_block_runs_by_itself(page, number, tmp_path):
+    code = blocks(page)[number]
+    if "import torch" in code:
+        pytest.importorskip("torch", reason="pip install torch")
+    path = tmp_path / "mine.py"
+    path.write_text(code, encoding="utf-8")
+    done = run_file(path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_there_is_code_to_run():
+    assert [len(blocks(page)) >= 1 for page in PAGES] == [True] * len(PAGES)
+
+
+def test_an_objective_takes_fifteen_lines():
+    code = blocks("objectives")[0]
+    body = code[code.index("class Huber") : code.index("def load")]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 15
+
+
+def test_an_own_strategy_is_imported_from_another_folder_and_keeps_the_contract(tmp_path):
+    (tmp_path / "my_strategy.py").write_text(blocks("own-strategy")[0], encoding="utf-8")
+    path = tmp_path / "check.py"
+    path.write_text(
+        "from flwr_fco.testing import check_strategy\nfrom my_strategy import MedianDualAvg\n"
+        "check_strategy(MedianDualAvg)\nassert 'client_lr' in MedianDualAvg.__doc__\n"
+        "try:\n    MedianDualAvg(shrink=-1.0)\nexcept ValueError as error:\n    assert 'shrink=-1.0' in str(error)\n"
+        "else:\n    raise AssertionError\n",
+        encoding="utf-8",
+    )
+    done = run_file(path)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_own_strategy_resists_the_wrong_client(tmp_path):
+    (tmp_path / "my_strategy.py").write_text(blocks("own-strategy")[0], encoding="utf-8")
+    done = run_file(tmp_path / "my_strategy.py")
+    assert done.returncode == 0, done.stderr
+    coefficients = [float(number) for number in re.search(r"\[(.*?)\]", done.stdout)[1].split()]
+    assert all(abs(a - b) <= 0.2 for a, b in zip(coefficients, [2, -1, 1, 0, 0, 0, 0, 0], strict=True))
+
+
+@pytest.mark.parametrize("name", callbacks.__all__)
+def test_every_callback_is_on_the_page(name):
+    assert name in text_of("callbacks")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([\w-]+\.md)", text_of(page)):
+        assert (ROOT / "docs" / target).exists()
