@@ -42,7 +42,7 @@ DATA_VARIABLE = "FLWR_FCO_DATA"
 #: How to get the files of a data set that the package does not bring along.
 _SOURCES = MappingProxyType(
     {
-        "mnist": "Or fetch it: --set source=openml (MNIST), --set source=femnist (FEMNIST, needs flwr-datasets[vision])",
+        "mnist": "Or fetch it: --set source=openml (MNIST), --set source=femnist (by flwr-datasets[vision])",
         "haxby-slice": "flwr_fco.datasets.load_haxby(DIRECTORY, fetch=True) downloads the data (needs nilearn)",
     }
 )

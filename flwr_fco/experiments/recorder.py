@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,6 +79,7 @@ class Recorder:
         self._began = time.monotonic()
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
         self._unwritten: dict[str, float] | None = None
+        self._resumed = 0
 
     def start(self, grid: Grid) -> Result:
         """Run the strategy from the task's start point on a grid of Flower's."""
@@ -90,6 +91,22 @@ class Recorder:
             evaluate_fn=self.evaluate,
             callbacks=[self.record],
         )
+
+    def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
+        """Take back the lines of a run that was stopped; the plateau rule sees them as it did then.
+
+        Parameters
+        ----------
+        history : sequence of mapping
+        done : int
+            Communications before it was stopped.
+        """
+        self._resumed = done
+        for line in history:
+            self.history.append(dict(line))
+            number = int(line["round"]) // self.settings.stretch
+            if self._plateau is not None and self._due(number, self.settings.plateau_every):
+                self._plateau(number, ArrayRecord(), None)
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Return the round's scores and keep its line; Flower's ``evaluate_fn``."""
@@ -151,7 +168,9 @@ class Recorder:
         for key in self._bytes:
             self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[call-overload, arg-type]
         self._write()
-        if metrics is not None and metrics.get("skipped", 0) and not self.diverged:
+        # Clients that lost their memories when the run was stopped have no good reply in the first round after it.
+        forgotten = self._resumed > 0 and server_round == self._resumed + 1
+        if metrics is not None and metrics.get("skipped", 0) and not self.diverged and not forgotten:
             self.diverged = server_round * self.settings.stretch
         if self.on_round is not None:
             self.on_round(server_round * self.settings.stretch)

@@ -35,7 +35,7 @@ MATPLOTLIB = "pip install matplotlib (or, in the clone: pip install -e '.[plot]'
 _LEGEND = 4
 #: Dots an inch of a PNG, twice those of a screen, and what makes two SVGs of the same figure the same file.
 _DOTS = 200
-_SVG = {"svg.hashsalt": "flwr-fco", "svg.fonttype": "none"}
+_SVG: Any = {"svg.hashsalt": "flwr-fco", "svg.fonttype": "none"}
 
 
 def require_matplotlib(what: str) -> None:
@@ -90,7 +90,7 @@ def band(runs: Sequence[Series]) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
 
 
 def spans_decades(values: Sequence[float] | NDArray[Any]) -> bool:
-    """Return whether values are all positive and the largest is at least a hundred times the smallest.
+    """Return whether values are all positive and the largest is at least ten times the smallest.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def spans_decades(values: Sequence[float] | NDArray[Any]) -> bool:
     """
     finite = np.asarray(values, dtype=np.float64)
     finite = finite[np.isfinite(finite)]
-    return bool(finite.size and finite.min() > 0.0 and finite.max() >= 100.0 * finite.min())
+    return bool(finite.size and finite.min() > 0.0 and finite.max() >= 10.0 * finite.min())
 
 
 def draw_curves(
@@ -166,7 +166,7 @@ def svg_of_curves(
     salt : str
         Goes into the identifiers: two elements of one page need different ones.
     **options
-        Those of :func:`draw_curves`.
+        Those of :func:`draw_curves`, and ``legend=False`` for none.
 
     Returns
     -------
@@ -191,13 +191,14 @@ def _figure_of_curves(
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
     cut: Collection[str] = (),
+    legend: bool = True,
 ) -> Any:
     columns = len(panels) if len(panels) <= 3 else -(-len(panels) // 2)
     rows = -(-len(panels) // columns)
     shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
-    direct = len(shown) > _LEGEND
+    direct = legend and len(shown) > _LEGEND
     width = 3.6 * columns + 0.4 + (0.075 * max(map(len, shown)) if direct else 0.0)
-    figure = _figure(width, 2.9 * rows + (0.4 if direct else 1.0))
+    figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for unused in axes[len(panels) :]:
         unused.set_axis_off()
@@ -250,13 +251,13 @@ def _figure_of_curves(
         place.set_xlabel("round")
         place.grid(alpha=0.25)
         place.spines[["top", "right"]].set_visible(False)
-        last_of_row = position % columns == columns - 1 or position == len(panels) - 1
-        if direct and last_of_row:
+        if direct and position % columns == columns - 1:
             _label_ends(place, ends, looks)
             labelled.update(ends)
-    figure.suptitle(title, fontsize=11)
+    if title:
+        figure.suptitle(title, fontsize=11)
     missing = {label: handle for label, handle in handles.items() if label not in labelled}
-    if missing:
+    if missing and legend:
         # Inches that a column of the legend takes at this size of the letters.
         column = 0.55 + 0.075 * max(map(len, missing))
         figure.legend(
