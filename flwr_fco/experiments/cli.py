@@ -61,7 +61,7 @@ class _Command(TyperCommand):
         for parameter in self.params:
             for extra in get_args(hints.get(parameter.name or "")):
                 if isinstance(extra, ArgumentInfo) and not getattr(parameter, "help", None):
-                    parameter.help = extra.help  # type: ignore[attr-defined]  # of its subclasses
+                    parameter.help = extra.help
 
 
 class _Format(StrEnum):

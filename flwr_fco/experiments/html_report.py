@@ -36,7 +36,7 @@ _STYLE = """
 :root { --ink: #1c2430; --soft: #5b6675; --line: #e3e7ec; --ground: #f5f7f9; }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1180px; margin: 0 auto; padding: 28px 20px 60px; }
+main { max-width: 1320px; margin: 0 auto; padding: 28px 20px 60px; }
 h1 { font-size: 25px; margin: 0 0 2px; } h2 { font-size: 18px; margin: 0 0 10px; } h3 { font-size: 14px; margin: 0; }
 p { margin: 0 0 10px; color: var(--soft); }
 section { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px; margin-top: 18px; }
@@ -48,7 +48,7 @@ section { background: #fff; border: 1px solid var(--line); border-radius: 10px; 
 table { border-collapse: collapse; font-size: 14px; }
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-th { color: var(--soft); font-weight: 600; } tr.differs td { background: #fff7e0; } tr:last-child td { border: 0; }
+th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; } tr.differs td { background: #fff7e0; } tr:last-child td { border: 0; }
 .bad { color: #b3261e; font-weight: 600; }
 .bar { display: flex; height: 20px; border-radius: 4px; overflow: hidden; background: var(--line); }
 .split { display: grid; grid-template-columns: minmax(140px, 260px) 1fr 90px; gap: 8px 14px; align-items: center; }
@@ -293,7 +293,8 @@ def _supports(groups: Sequence[Group], looks: Mapping[str, Appearance]) -> str:
     if not pictures:
         return ""
     text = (
-        "Top to bottom: the coefficients in the order of their array; white is exactly zero. Left to right: the rounds."
+        "From top to bottom the coefficients in the order of their array, from left to right the rounds. White: "
+        "exactly zero; the density above may leave out small coefficients too."
     )
     return f"<p>{text}</p>{''.join(pictures)}"
 

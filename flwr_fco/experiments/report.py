@@ -244,7 +244,7 @@ def _figure_of_curves(
                 ends[label] = (rounds[-1], mean[-1])
             handles.setdefault(label, drawn)
         if metric in logarithmic:
-            place.set_yscale("log")
+            _make_logarithmic(place)
         if metric in limits:
             place.set_ylim(*limits[metric])
         place.set_title(metric, fontsize=10)
@@ -269,6 +269,17 @@ def _figure_of_curves(
             frameon=False,
         )
     return figure
+
+
+def _make_logarithmic(place: Any) -> None:
+    """Give a logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    place.set_yscale("log")
+    low, high = place.get_ylim()
+    place.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,)))
+    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    place.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _looks(labels: Sequence[str], methods: Mapping[str, str]) -> dict[str, Appearance]:
