@@ -48,7 +48,8 @@ section { background: #fff; border: 1px solid var(--line); border-radius: 10px; 
 table { border-collapse: collapse; font-size: 14px; }
 th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; }
 td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; } tr.differs td { background: #fff7e0; } tr:last-child td { border: 0; }
+th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
+tr.differs td { background: #fff7e0; } tr:last-child td { border: 0; }
 .bad { color: #b3261e; font-weight: 600; }
 .bar { display: flex; height: 20px; border-radius: 4px; overflow: hidden; background: var(--line); }
 .split { display: grid; grid-template-columns: minmax(140px, 260px) 1fr 90px; gap: 8px 14px; align-items: center; }
