@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-torch reproduce reproduce-quick test-lowest check bench pictures clean
+.PHONY: help install run test test-all test-torch fuzz reproduce reproduce-quick test-lowest check bench pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -31,6 +31,12 @@ test: $(INSTALLED) ## Run the tests, without those marked slow
 test-all: $(INSTALLED) ## Run all tests
 	$(BIN)/python -m pytest -q
 
+# `make fuzz FUZZ_CASES=100000` tries more.
+FUZZ_CASES ?= 10000
+
+fuzz: $(INSTALLED) ## Try 10,000 odd plans, replies, messages, settings, files and command lines: errors in words only
+	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz
+
 # Which PyTorch, and for pip where it is: on Linux the package index has it with CUDA, several GB; a build for CPUs
 # (750 MB installed) is at PyTorch's own index.
 TORCH ?= torch==2.13.0
@@ -39,7 +45,7 @@ $(VENV)/.torch: $(INSTALLED)
 	@touch $@
 
 test-torch: $(VENV)/.torch ## Install PyTorch too (TORCH= says which) and run the tests that need it
-	$(BIN)/python -m pytest -q tests/torch flwr_fco/torch
+	$(BIN)/python -m pytest -q tests/pytorch flwr_fco/torch
 
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml

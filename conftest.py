@@ -1,4 +1,4 @@
-"""The examples in docstrings of what needs PyTorch run where it is installed; tests/torch says what to install."""
+"""The examples in docstrings of what needs PyTorch run where it is installed; tests/pytorch says what to install."""
 
 try:
     import torch.optim  # noqa: F401

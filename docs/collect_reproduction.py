@@ -54,6 +54,13 @@ PAGES = (
         "gt-",
         "on synthetic data that are drawn as the runs go",
     ),
+    Page(
+        "saddle.md",
+        "'Local Composite Saddle Point Optimization', reproduced",
+        "spp-",
+        "with the real MNIST and a subset of CIFAR-10. [saddle-rates.md](saddle-rates.md) has the sweeps that the "
+        "rates come from. Not run: figure 8 (A.4), a convolutional network on CIFAR-10",
+    ),
 )
 #: Pictures above this size in bytes are stored with 256 colours.
 LARGE = 100_000

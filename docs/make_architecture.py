@@ -134,7 +134,16 @@ def draw(axes: Axes, graph: networkx.DiGraph) -> None:
         axes.add_patch(
             FancyBboxPatch(corner, WIDTH, HEIGHT, boxstyle=style, facecolor=colour, edgecolor="0.35", zorder=2)
         )
-        axes.text(x, y - 0.01, part, ha="center", va="center", fontsize=9.5, family="monospace", zorder=3)
+        axes.text(
+            x,
+            y - 0.01,
+            part,
+            ha="center",
+            va="center",
+            fontsize=9.5 if len(part) < 13 else 7,
+            family="monospace",
+            zorder=3,
+        )
     columns, rows = zip(*places.values(), strict=True)
     axes.set_xlim(min(columns) - WIDTH, max(columns) + WIDTH)
     axes.set_ylim(min(rows) - 0.9, max(rows) + 0.4)

@@ -1,6 +1,7 @@
-"""Tune the rates of the experiments as the paper does, over its grids, and write docs/reproduction/rates.md.
+"""Tune the rates of the experiments as the papers do, over their grids, and write the pages of docs/reproduction.
 
-    python docs/tune_rates.py sweeps      # an hour and a half of one core; goes on where it was stopped
+    python docs/tune_rates.py sweeps             # rates.md: an hour and a half; goes on where stopped
+    python docs/tune_rates.py sweeps --saddle bilinear-l1    # saddle-rates.md: minutes, of all its problems an hour
 
 The definitions of the experiments (`flwr_fco/experiments/definitions`) take the best pairs from there by hand.
 """
@@ -18,7 +19,7 @@ from typing import Any
 from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.experiments.sweep import CRITERIA, Trial, best_trials, run_sweep, write_table
 
-PAGE = Path(__file__).parent / "reproduction" / "rates.md"
+HERE = Path(__file__).parent / "reproduction"
 FOUR = ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP")
 FIVE = (*FOUR, "FedAvgSubgradient")
 #: B.2 and B.3: 49 pairs. B.5: 25 pairs; it prints 0.1 twice in the server's list, read as 0.1 and 1.
@@ -152,9 +153,44 @@ STAGES = (
 )
 
 
-def tables(sweeps: Path) -> Iterator[str]:
+#: Of the third paper, A.1, A.2 and A.3.
+SERVER_5 = (1.0, 0.3, 0.1, 0.03, 0.01)
+CLIENT_7 = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+CLIENT_9 = (10.0, 3.0, *CLIENT_7)
+PAIRS_35 = tuple((a, b) for a in CLIENT_7 for b in SERVER_5)
+PAIRS_45 = tuple((a, b) for a in CLIENT_9 for b in SERVER_5)
+SADDLE_FIVE = ("FeDualEx", "FedMiP", "FedDualAvg", "FedMid", "ExtraStepLocalSGD")
+
+
+def _saddle_stages() -> Iterator[Stage]:
+    """Yield the grids of the bilinear problems and of universal adversarial training."""
+    one = "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed."
+    few = "10 clients in place of 100, one seed, the loss of the last round."
+    for problem, pairs in (("bilinear-l1", PAIRS_35), ("bilinear-nuclear", PAIRS_45)):
+        for steps, rounds in ((1, 100), (10, 20)):
+            shared = (("num-rounds", rounds), ("local-steps", steps), ("num-clients", 1), ("noise", 0.01))
+            shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
+            count = f"K = {steps}, {len(pairs)} pairs"
+            # From outside the balls the methods that average primal points never enter them with server_lr < 1.
+            primal = (("start", "projected"),) if problem == "bilinear-nuclear" else ()
+            dual, others = ("FeDualEx", "FedDualAvg"), ("FedMiP", "FedMid", "ExtraStepLocalSGD")
+            yield Stage([problem], dual, pairs, "gap", f"{count}. {one}", shared)
+            yield Stage([problem], others, pairs, "gap", f"{count}. {one}", (*shared, *primal))
+            once = (*shared, *primal, ("server-prox", False))
+            yield Stage([problem], ("FedMiP",), pairs, "gap", f"{count}, without the server's map. {one}", once)
+    for problem, rounds, examples in (("adversarial-mnist", 20, 6000), ("adversarial-cifar10", 40, 1000)):
+        shared = (("num-rounds", rounds), ("num-clients", 10), ("num-examples", examples))
+        shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
+        words = f"K = 5, 45 pairs, {examples // 10} images a client. {few}"
+        yield Stage([problem], ("FeDualEx", "DistributedPGDA"), PAIRS_45, "training-loss", words, shared)
+
+
+SADDLE_STAGES = tuple(_saddle_stages())
+
+
+def tables(sweeps: Path, stages: Sequence[Stage]) -> Iterator[str]:
     """Yield the parts of the page, running what is missing."""
-    for stage in STAGES:
+    for stage in stages:
         num_rounds = stage.settings[0][1]
         for problem in stage.problems:
             trials = stage.trials(problem, sweeps / f"{problem}-{num_rounds}")
@@ -192,16 +228,32 @@ def table(trials: Sequence[Trial], stage: Stage) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", type=Path, help="a folder for the trials")
+    problems = list(dict.fromkeys(stage.problems[0] for stage in SADDLE_STAGES))
+    parser.add_argument("--saddle", nargs="+", choices=problems, help="problems of the third paper, not the first's")
     options = parser.parse_args()
+    if options.saddle:
+        chosen = [stage for stage in SADDLE_STAGES if stage.problems[0] in options.saddle]
+        left = [name for name in problems if name not in options.saddle]
+        parts = [
+            "# The rates of the saddle-point experiments, tuned over the paper's grids\n",
+            f"Written by `python docs/tune_rates.py sweeps --saddle {' '.join(options.saddle)}`; nothing here is "
+            f"typed by hand. Not swept in this run: {', '.join(left) or 'nothing'}. A score is the "
+            "duality gap of the last round, or the training loss under the attack: the paper does not say what its "
+            "rates are best for. The best pair of each method is bold. The minutes are of one core of a machine in "
+            "use.\n",
+            *tables(options.sweeps, chosen),
+        ]
+        (HERE / "saddle-rates.md").write_text("\n".join(parts), encoding="utf-8")
+        return
     parts = [
         "# The rates of the experiments, tuned over the paper's grids\n",
         "Written by `python docs/tune_rates.py sweeps`; nothing here is typed by hand. A score is the mean recovery "
         "error over the last 100 rounds (B.2, B.3), the objective on the held-out sessions at the end (B.4), or the "
         "mean training objective over the last 10 checkpoints (B.5); a mean over the seeds. The best pair of each "
         "method is bold. The minutes are of one core of a machine in use.\n",
-        *tables(options.sweeps),
+        *tables(options.sweeps, STAGES),
     ]
-    PAGE.write_text("\n".join(parts), encoding="utf-8")
+    (HERE / "rates.md").write_text("\n".join(parts), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     )
     from flwr_fco.simulation.simulate import simulate
     from flwr_fco.strategies import (
+        APDAInexact,
         CFedDA,
         CompositeStrategy,
         DFedDA,
@@ -76,21 +77,31 @@ if TYPE_CHECKING:
         DistributedPGDA,
         DReFedDAGT,
         DScaffold,
+        DualFL,
         ExtraStepLocalSGD,
         FastFedDA,
         FedAvgS,
         FedAvgSubgradient,
+        FedCM,
         FedDA,
         FedDAGT,
+        FedDR,
         FedDualAvg,
         FedDualAvgOSP,
+        FedDyn,
         FedMid,
         FedMidOSP,
         FedMiP,
+        FedPD,
+        FedProx,
+        FedSAM,
         FeDualEx,
+        FiveGCS,
+        LocalSGD,
         MCFedDA,
         MultistepReFedDAGT,
         ReFedDAGT,
+        Scaffnew,
         Scaffold,
         ScaffoldS,
     )
@@ -100,6 +111,7 @@ __version__: str
 __all__ = [
     "L1",
     "L2",
+    "APDAInexact",
     "Adapter",
     "AffineSubspace",
     "BilinearSaddle",
@@ -114,6 +126,7 @@ __all__ = [
     "DScaffold",
     "DiagonalMetric",
     "DistributedPGDA",
+    "DualFL",
     "ElasticNet",
     "Euclidean",
     "ExtraStepLocalSGD",
@@ -121,13 +134,20 @@ __all__ = [
     "FeDualEx",
     "FedAvgS",
     "FedAvgSubgradient",
+    "FedCM",
     "FedDA",
     "FedDAGT",
+    "FedDR",
     "FedDualAvg",
     "FedDualAvgOSP",
+    "FedDyn",
     "FedMiP",
     "FedMid",
     "FedMidOSP",
+    "FedPD",
+    "FedProx",
+    "FedSAM",
+    "FiveGCS",
     "FlatRegularizer",
     "FunctionSaddle",
     "FusedLasso",
@@ -139,6 +159,7 @@ __all__ = [
     "LInfinity",
     "LInfinityBall",
     "LeastSquares",
+    "LocalSGD",
     "Logistic",
     "MCFedDA",
     "MatrixGame",
@@ -158,6 +179,7 @@ __all__ = [
     "ReFedDAGT",
     "Regularizer",
     "SaddleObjective",
+    "Scaffnew",
     "Scaffold",
     "ScaffoldS",
     "SeparableTerms",
@@ -188,9 +210,10 @@ _EXPORTS = {
     ),
     "simulation": "simulate",
     "strategies": (
-        "CFedDA CompositeStrategy DFedDA DFedDAGT DFedMid DReFedDAGT DScaffold DistributedPGDA "
-        "ExtraStepLocalSGD FastFedDA FeDualEx FedAvgS FedAvgSubgradient FedDA FedDAGT FedDualAvg "
-        "FedDualAvgOSP FedMiP FedMid FedMidOSP MCFedDA MultistepReFedDAGT ReFedDAGT Scaffold ScaffoldS"
+        "APDAInexact CFedDA CompositeStrategy DFedDA DFedDAGT DFedMid DReFedDAGT DScaffold "
+        "DistributedPGDA DualFL ExtraStepLocalSGD FastFedDA FeDualEx FedAvgS FedAvgSubgradient FedCM "
+        "FedDA FedDAGT FedDR FedDualAvg FedDualAvgOSP FedDyn FedMiP FedMid FedMidOSP FedPD FedProx "
+        "FedSAM FiveGCS LocalSGD MCFedDA MultistepReFedDAGT ReFedDAGT Scaffnew Scaffold ScaffoldS"
     ),
 }
 _HOMES = {name: part for part, names in _EXPORTS.items() for name in names.split()}

@@ -5,11 +5,14 @@ A message says what was wrong (with the value), what was expected and what to do
 ``ValueError`` keeps working.
 """
 
+from typing import Any
+
 __all__ = [
     "ClientError",
     "CompositeError",
     "ConfigurationError",
     "DataNotFoundError",
+    "DivergedError",
     "ProtocolError",
     "SpecError",
     "UnsupportedPairError",
@@ -26,6 +29,10 @@ class ConfigurationError(CompositeError, ValueError):
 
 class DataNotFoundError(CompositeError, FileNotFoundError):
     """Data files that are not where they were said to be."""
+
+
+class MagnitudeError(ConfigurationError):
+    """Numbers that have grown beyond what can be computed with: rates that are too large, almost always."""
 
 
 class UnsupportedPairError(ConfigurationError):
@@ -59,3 +66,30 @@ class ClientError(CompositeError, RuntimeError):
         super().__init__(message)
         self.node_id = node_id
         self.server_round = server_round
+
+
+class DivergedError(CompositeError, ArithmeticError):
+    """A run whose model has grown beyond all bounds, almost always because a rate is too large.
+
+    Parameters
+    ----------
+    message : str
+        The round, the rates and what to do.
+    server_round : int
+        The round in which the run was stopped.
+    result : Any
+        The result so far, whose ``arrays`` are the last good model.
+    good_round : int
+        The round that this model is from; 0 is the initial one.
+    """
+
+    def __init__(self, message: str, server_round: int, result: Any, good_round: int) -> None:
+        super().__init__(message)
+        self.server_round = server_round
+        self.result = result
+        self.good_round = good_round
+
+    @property
+    def arrays(self) -> Any:
+        """The last good model, as in ``result.arrays``: a start point for a run with a smaller rate."""
+        return self.result.arrays

@@ -160,7 +160,8 @@ class Layout:
             The model. Floating arrays are optimised; integer and boolean arrays pass through.
         apply_to : str or sequence of str, optional
             Shell patterns (``"*.weight"``) of the arrays that the regularizer acts on. By default: the arrays of
-            two or more dimensions if there are any, else all but those called ``intercept`` or ``bias``.
+            two or more dimensions if there are any, else all but those called ``intercept`` or ``bias``. Arrays
+            without names (Flower numbers them) of one number beside longer ones are taken for intercepts.
         pass_through : str or sequence of str
             Shell patterns of floating arrays that are averaged but not optimised.
 
@@ -319,4 +320,7 @@ def _regularized(candidates: Sequence[tuple[str, tuple[int, ...]]], apply_to: st
     matrices = {name for name, shape in candidates if len(shape) >= 2}
     if matrices:
         return matrices
-    return {name for name in names if name.rsplit(".", 1)[-1] not in UNREGULARIZED}
+    named = {name for name in names if name.rsplit(".", 1)[-1] not in UNREGULARIZED}
+    longer = {name for name, shape in candidates if math.prod(shape) > 1}
+    # A list of arrays has the names "0", "1", ...: coefficients and intercept of a linear model, in most cases.
+    return longer if longer and all(name.isdecimal() for name in names) else named

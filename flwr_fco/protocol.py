@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -22,7 +22,8 @@ from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.spec import Spec
-from flwr_fco.work import FirstOrder, Work, work_from_header
+from flwr_fco.validation import checked
+from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
 
 __all__ = ["ClientStamp", "ClientState", "Downlink", "Node", "Plan", "Uplink"]
 
@@ -81,10 +82,15 @@ class Plan:
         What a client does in a round.
     seed : int
         A client's generator of a round comes from (seed, round, partition id).
-    wire_dtype : {"float64", "float32"}
-        In what precision increments travel.
+    wire_dtype : {"float64", "float32", "auto"}
+        In what precision increments travel; ``"auto"``: in that of the vectors of the message that is answered.
     options : mapping of str to bool, int, float or str
         What else the local solver wants to know.
+
+    Raises
+    ------
+    SpecError
+        If a value is not what is said here.
     """
 
     solver: str
@@ -96,6 +102,35 @@ class Plan:
     seed: int = 0
     wire_dtype: str = "float64"
     options: Mapping[str, Option] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kinds = {
+            "solver": (self.solver, str),
+            "layout": (self.layout, Layout),
+            "regularizer": (self.regularizer, Regularizer),
+            "mirror_map": (self.mirror_map, MirrorMap),
+            "scope": (self.scope, Literal["each", "joint"]),
+            "work": (self.work, FirstOrder | Minimise),
+            "seed": (self.seed, int),
+            "wire_dtype": (self.wire_dtype, Literal["float64", "float32"]),
+            "options": (self.options, Mapping[str, Option]),
+            **{f"options[{name!r}]": (value, bool | int | float | str) for name, value in self._options().items()},
+        }
+        try:
+            for name, (value, kind) in kinds.items():
+                checked(name, value, kind)
+            if not self.solver:
+                raise ConfigurationError("solver=''; expected the name of a local solver")
+            if not 0 <= self.seed < 2**32:
+                raise ConfigurationError(f"seed={self.seed!r}; expected an integer from 0 to 2**32 - 1")
+            for name, value in self._options().items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise ConfigurationError(f"options[{name!r}]={value!r}; expected a finite number")
+        except ConfigurationError as error:
+            raise SpecError(f"not a plan: {error}") from error
+
+    def _options(self) -> Mapping[str, Option]:
+        return self.options if isinstance(self.options, Mapping) else {}
 
     @cached_property
     def psi(self) -> BoundRegularizer:
@@ -156,6 +191,8 @@ class Plan:
             If the header is not one that :meth:`to_spec` writes.
         """
         header = spec.header
+        if not isinstance(header, dict):
+            raise SpecError(f"not a plan: {str(header)[:80]}; expected an object")
         try:
             return cls(
                 solver=header["solver"],
@@ -172,6 +209,10 @@ class Plan:
             raise SpecError(
                 f"the server's plan lacks {error}; server and client probably run different versions of flwr-fco"
             ) from error
+        except SpecError:
+            raise
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise SpecError(f"the server's plan cannot be read: {error}") from error
 
 
 def _below(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
@@ -190,11 +231,15 @@ class ClientStamp(NamedTuple):
         from; -1 if there was none in this epoch.
     restored : mapping of str to ndarray, optional
         That state, for a client that has lost it.
+    digest : str, default ""
+        Of the uplink that counted, as the server got it: a client that sent other bytes remembers something else than
+        the server thinks. Empty: it is not compared.
     """
 
     epoch: int
     accepted: int
     restored: ClientState | None = None
+    digest: str = ""
 
 
 class Downlink(NamedTuple):
@@ -270,6 +315,8 @@ class Uplink(NamedTuple):
         What the client reports besides: inner iterations, a certified gap, ...
     pass_through : mapping of str to ndarray
         The client's arrays of the model that are not optimised.
+    digest : str
+        Of the bytes that came, where a memory needs it; set by the server.
     """
 
     vectors: Mapping[str, Vector]
@@ -280,6 +327,7 @@ class Uplink(NamedTuple):
     examples: float = float("nan")
     metrics: Mapping[str, float] = MappingProxyType({})
     pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    digest: str = ""
 
     @property
     def step_sizes(self) -> float:

@@ -16,13 +16,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.errors import SpecError
+from flwr_fco.errors import CompositeError, SpecError
 
 __all__ = ["Spec", "Specified"]
 
 _ARRAY = "$array"
 _NESTED = "$nested"
 _MAPPING = "$mapping"
+#: Bounds on what anybody may make us build.
+_MOST_ITEMS, _DEEPEST = 10_000, 16
 
 
 class Spec(NamedTuple):
@@ -182,14 +184,25 @@ def _decode(value: Any, path: str, arrays: Mapping[str, NDArray[Any]]) -> Any:
     if _NESTED in value:
         return _build(value[_NESTED], arrays, f"{path}/")
     if _MAPPING in value:
+        pairs = value[_MAPPING]
+        if not isinstance(pairs, list) or len(pairs) > _MOST_ITEMS or not all(map(_is_pair, pairs)):
+            raise SpecError(f"{path} is {str(pairs)[:80]}; expected at most {_MOST_ITEMS} pairs of a name and a value")
         return {key: _decode(item, f"{path}/{key}", arrays) for key, item in value[_MAPPING]}
     raise SpecError(f"{path} holds an object that is not part of a specification: {sorted(value)}")
+
+
+def _is_pair(item: Any) -> bool:
+    return isinstance(item, list | tuple) and len(item) == 2 and isinstance(item[0], str)
 
 
 def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Specified:
     if not isinstance(header, dict) or "kind" not in header or "family" not in header:
         raise SpecError(f"not a specification: {header!r}")
     family, kind = header["family"], header["kind"]
+    if not isinstance(family, str) or not isinstance(kind, str):
+        raise SpecError(f"not a specification: family {str(family)[:80]}, kind {str(kind)[:80]}; expected two names")
+    if prefix.count("/") > _DEEPEST:
+        raise SpecError(f"a specification that is nested more than {_DEEPEST} times: {prefix[:80]}")
     known = Specified._families.get(family, {})
     if kind not in known:
         raise SpecError(
@@ -204,5 +217,7 @@ def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Spec
     values = {name: _decode(header[name], f"{prefix}{name}", arrays) for name in given}
     try:
         return cls(**values)
-    except TypeError as error:
+    except CompositeError:
+        raise
+    except (TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
         raise SpecError(f"{family} {kind!r} cannot be built: {error}") from error

@@ -9,7 +9,11 @@ from typing import Any
 
 from flwr_fco.errors import ConfigurationError, SpecError
 
-__all__ = ["FirstOrder", "Minimise", "Work", "work_from_header"]
+__all__ = ["ENGINES", "FirstOrder", "Minimise", "Work", "work_from_header"]
+
+
+#: The engines that a client can minimise with, and the choice of the fastest one that its objective allows.
+ENGINES = ("auto", "aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact", "dual-ascent")
 
 
 @dataclass(frozen=True)
@@ -86,7 +90,9 @@ class Minimise:
     Parameters
     ----------
     engine : str, default "auto"
-        Name of the engine; ``"auto"`` is the fastest that the objective allows.
+        Name of the engine. ``"aogm"``: the optimised gradient method with adaptive restart and full backtracking, the
+        DualFL paper's. ``"lbfgs"``: SciPy's L-BFGS-B. ``"preconditioned-lbfgs"``; ``"newton-cg"``; ``"exact"`` for
+        quadratics; ``"dual-ascent"`` for the hinge loss. ``"auto"`` is the fastest that the objective allows.
     tolerance : float, default 1e-10
         What the stopping rule is compared with.
     rule : {"gradient", "energy", "gap"}, default "gradient"
@@ -112,8 +118,8 @@ class Minimise:
     max_iterations: int = 10_000
 
     def __post_init__(self) -> None:
-        if not isinstance(self.engine, str) or not self.engine:
-            raise ConfigurationError(f"engine={self.engine!r}; expected the name of an engine, such as 'auto'")
+        if self.engine not in ENGINES:
+            raise ConfigurationError(f"engine={self.engine!r}; expected one of {', '.join(map(repr, ENGINES))}")
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
             raise ConfigurationError(f"tolerance={self.tolerance!r}; expected a finite number > 0")
         if not 0.0 < self.tolerance < math.inf:
@@ -157,8 +163,8 @@ def work_from_header(header: Mapping[str, Any]) -> Work:
     try:
         cls = kinds[kind]
         return cls(**{name.replace("-", "_"): value for name, value in header.items() if name != "kind"})
-    except (KeyError, TypeError, ConfigurationError) as error:
-        raise SpecError(f"{dict(header)!r} is not a client's work: {error}") from error
+    except (KeyError, TypeError, AttributeError, ConfigurationError) as error:
+        raise SpecError(f"{str(header)[:200]} is not a client's work: {error}") from error
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -48,3 +48,22 @@ def run(strategy, objectives, rounds, *, start=None, **options):
         progress=False,
         **options,
     )
+
+
+def problem(sizes=(30, 40, 20, 30, 25)):
+    """Well-conditioned, heterogeneous, unequal sizes."""
+    objectives = []
+    for m, size in enumerate(sizes):
+        rng = np.random.default_rng((7, m))
+        q, _ = np.linalg.qr(rng.standard_normal((size, FEATURES)))
+        features = q * np.sqrt(size)
+        objectives.append(LeastSquares(features, features @ rng.standard_normal(FEATURES) + m, scale=0.5))
+    return objectives
+
+
+def optimum(objectives, weights):
+    """Of sum_m weights_m F_m, in closed form."""
+    full = [np.column_stack([f.features, np.ones(f.num_examples)]) for f in objectives]
+    hessian = sum(w * x.T @ x / len(x) for w, x in zip(weights, full, strict=True))
+    right = sum(w * x.T @ f.targets / len(x) for w, x, f in zip(weights, full, objectives, strict=True))
+    return np.linalg.solve(hessian, right)

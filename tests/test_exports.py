@@ -46,10 +46,10 @@ def test_type_checkers_see_what_is_exported():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="FedProx"):
-        flwr_fco.FedProx  # noqa: B018
+    with pytest.raises(AttributeError, match="FedAdam"):
+        flwr_fco.FedAdam  # noqa: B018
     with pytest.raises(ImportError):
-        from flwr_fco import FedProx  # noqa: F401
+        from flwr_fco import FedAdam  # noqa: F401
 
 
 def loaded_after(code):

@@ -10,8 +10,9 @@ from problems import clients, flat, run
 
 from flwr_fco.mirror_maps import Euclidean, PNorm
 from flwr_fco.parameters import Layout
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import DReFedDAGT, FedAvgSubgradient, FedDA, MultistepReFedDAGT, ReFedDAGT
+from flwr_fco.strategies.primal_methods import PrimalStrategy
 from flwr_fco.strategies.re_fed_da_gt import restricted_map
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "make_strategy_table.py"
@@ -35,6 +36,10 @@ def test_every_cell_is_what_the_map_supports(name, column):
         arrays = {key: array.numpy() for key, array in tables.start_arrays(row).items()}
         layout = Layout.from_arrays(arrays)
         geometry = mirror_map
+        if issubclass(cls, PrimalStrategy):
+            takes = isinstance(mirror_map, Euclidean) and (cls.no_psi is None or isinstance(psi, Zero))
+            assert tables.supported(name, column, row) == takes, row
+            continue
         if issubclass(cls, RESTRICTED):
             plain = isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None
             if not plain and not isinstance(mirror_map, Euclidean):
@@ -56,10 +61,10 @@ def test_what_is_supported_runs(name, column):
     mirror_map = tables.MIRROR_MAPS[column]
     if column == "DiagonalMetric":
         mirror_map = type(mirror_map)(np.linspace(0.5, 2.0, 7))
-    rates = {"client_lr": 0.01} if "client_lr" in inspect.signature(tables.STRATEGIES[name]).parameters else {}
-    strategy = tables.STRATEGIES[name](
-        mirror_map=mirror_map, regularizer=L1(0.01), local_steps=2, batch_size=None, **rates
-    )
+    known = inspect.signature(tables.STRATEGIES[name]).parameters
+    options = {"client_lr": 0.01, "local_steps": 2, "batch_size": None}
+    options = {key: value for key, value in options.items() if key in known}
+    strategy = tables.STRATEGIES[name](mirror_map=mirror_map, regularizer=L1(0.01), **options)
     w = flat(run(strategy, clients(), 30).arrays)
     objectives = clients()
     loss = np.mean([f.value(w) for f in objectives])

@@ -36,6 +36,7 @@ def main(grid: Grid, context: Context) -> None:
     result = recorder.start(grid)
     if folder is not None:
         folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
+        folder.save_left_out(recorder.left_out)
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float = PATIENCE) -> int:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from uuid import uuid4
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fco import records
+from flwr_fco.client_apps.limits import Given, Limits, clear_errors
 from flwr_fco.client_apps.local import find_solver
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Layout, Vector
+from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.randomness import random_generator
 
 __all__ = ["LoadObjective", "client_app", "forget_objectives"]
@@ -34,6 +37,7 @@ def client_app(
     *,
     load_evaluation_objective: LoadObjective | None = None,
     mods: Sequence[Mod] | None = None,
+    limits: Limits | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every strategy of this package.
 
@@ -46,6 +50,9 @@ def client_app(
         The loss on the data for federated evaluation; by default the training data.
     mods : sequence of callable, optional
         Flower mods. Those for differential privacy are refused: they clip differences of models.
+    limits : Limits, optional
+        What a server may ask of this client; by default ``Limits()``. A message beyond it, or one that cannot be read,
+        is an error that says why; Flower turns it into an error reply, and the SuperNode goes on.
 
     Returns
     -------
@@ -74,6 +81,7 @@ def client_app(
                 f"the mod {name} clips (reply - what was received). The clients of flwr_fco reply with increments of "
                 "a dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
             )
+    allowed = Limits() if limits is None else limits
     app = ClientApp(mods=list(mods or []))
     identity = uuid4().hex
 
@@ -88,39 +96,47 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
+        unreadable = "the server's message cannot be read"
         try:
-            downlink = records.read_downlink(message, context)
+            with clear_errors(unreadable):
+                downlink = _read_downlink(message, context, allowed)
         except records.PlanMissingError:
             return records.reply(message, records.plan_missing_reply())
-        plan = downlink.plan
         objective = training_objective(context)
+        plan, stamp, before = downlink.plan, downlink.stamp, None
         _check_layout(objective.layout, plan.layout)
-        server_round, stamp = int(message.metadata.group_id), downlink.stamp
-        before = None
-        if stamp is not None:
-            try:
-                before = records.read_state(context, stamp, plan.layout.size)
-            except records.StateMissingError:
-                return records.reply(message, records.state_missing_reply())
-        rng = random_generator(plan.seed, server_round, _partition(context))
+        allowed.check_downlink(downlink, objective.num_examples)
+        try:
+            with clear_errors(unreadable):
+                solver = find_solver(plan.solver)
+                downlink = downlink._replace(plan=_usable(plan))
+                server_round = int(message.metadata.group_id)
+                rng = random_generator(plan.seed, server_round, _partition(context))
+                if stamp is not None:
+                    before = records.read_state(context, stamp, plan.layout.size)
+                    before = None if before is None else Given("client's state", before)
+        except records.StateMissingError as error:
+            altered = isinstance(error, records.StateAlteredError)
+            return records.reply(message, records.state_missing_reply(altered=altered))
         passes_through = bool(plan.layout.passed_through)
         if passes_through:
             objective.load_buffers(downlink.pass_through)
-        with single_threaded_blas():
-            uplink, after = find_solver(plan.solver)(downlink, objective, before, rng)
+        with single_threaded_blas(), allowed.clock():
+            uplink, after = solver(downlink, objective, before, rng)
         if passes_through:
             uplink = uplink._replace(pass_through=objective.buffers())
         answer = records.uplink_records(
             uplink, num_examples=objective.num_examples, wire_dtype=plan.wire_dtype, request=message.content
         )
         if stamp is not None:
-            records.store_pending(context, stamp, server_round, before, after)
+            records.store_pending(context, stamp, server_round, before, after, answer)
         return records.reply(message, answer)
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
         objective = evaluation_objective(context)
-        primal = _read_model(message, objective)
+        with clear_errors("the server's model cannot be read"):
+            primal = _read_model(message, objective)
         metrics = MetricRecord({"num-examples": int(objective.num_examples)})
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
@@ -156,6 +172,33 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
             )
         _objectives[key] = objective
     return objective
+
+
+def _read_downlink(message: Message, context: Context, limits: Limits) -> Downlink:
+    """Return what the server says, within the limits that need no data to be known."""
+    fco = message.content.get("fco")
+    if isinstance(fco, Mapping) and "plan-header" in fco:
+        limits.check_header(fco["plan-header"])
+    downlink = records.read_downlink(message, context)
+    limits.check_plan(downlink.plan)
+    # These say which of their values is missing, in whichever local solver asks for it.
+    return downlink._replace(vectors=Given("vector", downlink.vectors), numbers=Given("number", downlink.numbers))
+
+
+#: Plans with psi and h bound to the layout and known to fit, by the identity of what they were made from.
+_usable_plans: dict[int, tuple[Plan, Plan]] = {}
+
+
+def _usable(plan: Plan) -> Plan:
+    """Return a plan whose psi and h are bound and fit each other: what a local solver asks of it cannot fail."""
+    found = _usable_plans.get(id(plan))
+    if found is None:
+        usable = replace(plan, options=Given("option", plan.options))
+        usable.h.require(usable.psi)
+        if len(_usable_plans) >= 64:
+            _usable_plans.clear()
+        found = _usable_plans[id(plan)] = (plan, usable)
+    return found[1]
 
 
 def _read_model(message: Message, objective: Objective) -> Vector:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, primal_steps
+from flwr_fco.client_apps.local import local_solver, primal_steps, rate_of
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.objectives.saddle import SaddleObjective
 from flwr_fco.parameters import Vector
@@ -52,7 +52,7 @@ def descent_ascent(
     Simultaneous: Hou, Thekumparampil, Fanti, Oh: Efficient algorithms for federated saddle point optimization (2021),
     FedAvg-S. Alternating: Shafahi et al.: Universal Adversarial Training (AAAI 2020), algorithm 3.
     """
-    plan, client_lr = downlink.plan, downlink.client_lr
+    plan, client_lr = downlink.plan, rate_of(downlink)
     ascent_lr = downlink.numbers.get("ascent-lr", client_lr)
     psi = plan.psi
     split = objective.split if isinstance(objective, SaddleObjective) else objective.layout.size

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver
+from flwr_fco.client_apps.local import local_solver, rate_of
 from flwr_fco.client_apps.pairs import plan_pairs
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
@@ -104,7 +104,7 @@ def dual_extrapolation(
     ----------
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 1.
     """
-    plan, client_lr = downlink.plan, downlink.client_lr
+    plan, client_lr = downlink.plan, rate_of(downlink)
     start = downlink.vectors["dual"]
     dual = start.copy()
     half_steps = extrapolations(

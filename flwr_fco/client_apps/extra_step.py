@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver
+from flwr_fco.client_apps.local import local_solver, rate_of
 from flwr_fco.client_apps.pairs import plan_pairs
 from flwr_fco.objectives.base import Objective
 from flwr_fco.protocol import Downlink, Uplink
@@ -44,7 +44,7 @@ def extra_step(downlink: Downlink, objective: Objective, state: Any, rng: np.ran
     Beznosikov, Samokhin, Gasnikov: Distributed saddle-point problems (2020), Extra Step Local SGD; with subgradients
     and projection as in section 6 of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024).
     """
-    psi, client_lr = downlink.plan.psi, downlink.client_lr
+    psi, client_lr = downlink.plan.psi, rate_of(downlink)
     start = downlink.vectors["primal"]
     primal = start.copy()
     steps = 0

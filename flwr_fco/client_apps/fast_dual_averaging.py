@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flwr_fco.client_apps.limits import timed
 from flwr_fco.client_apps.local import local_solver
+from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
@@ -44,11 +46,34 @@ def fast_dual_averaging(
     Liang, Peng, Zhang: the variant of their experiments.
     """
     options, vectors = downlink.plan.options, downlink.vectors
+    _check(downlink)
     anchor = vectors.get("anchor")
     anchor_dual = None if anchor is None else downlink.plan.h.gradient(anchor)
     if options["variant"] == "bao":
         return _bao(downlink, objective, anchor, anchor_dual, rng), None
     return _liang(downlink, objective, anchor, anchor_dual, rng), None
+
+
+def _check(downlink: Downlink) -> None:
+    """Refuse numbers with which a quadratic model has no minimiser."""
+    options, numbers = downlink.plan.options, downlink.numbers
+    variant, constrained = options["variant"], options["constrained"]
+    if variant not in ("bao", "liang"):
+        raise ProtocolError(f"the plan's variant is {variant!r}; expected 'bao' or 'liang'")
+    for name in ("steps", "rounds", "radius", "strength"):
+        if numbers[name] < 0:
+            raise ProtocolError(f"the server's {name} is {numbers[name]!r}; expected a number >= 0")
+    values: dict[str, float] = {}
+    for name in ("convexity", "anchor-weight", "smoothness"):
+        value = options[name]
+        if isinstance(value, str) or value < 0:
+            raise ProtocolError(f"the plan's {name} is {value!r}; expected a number >= 0")
+        values[name] = value
+    needed = ["smoothness" if constrained else "convexity"]
+    if variant == "bao":
+        needed = ["convexity", "anchor-weight"]
+    if not any(values[name] > 0 for name in needed):
+        raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
 
 
 def _geometry(downlink: Downlink) -> Geometry:
@@ -68,7 +93,7 @@ def _bao(
     batches = list(objective.batches(rng, downlink.first_order))
     # C-FedDA's model has the weights of the end of the round in all of its steps.
     end = numbers["steps"] + len(batches)
-    for k, batch in enumerate(batches, start=1):
+    for k, batch in enumerate(timed(batches), start=1):
         objective.add_gradient(primal, batch, 1.0, gradients)
         steps = end if options["constrained"] else numbers["steps"] + k
         primal = bao_point(
@@ -102,7 +127,7 @@ def _liang(
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
     batches = list(objective.batches(rng, downlink.first_order))
     first = int(downlink.numbers["steps"]) + 1
-    for step, batch in enumerate(batches, start=first):
+    for step, batch in enumerate(timed(batches), start=first):
         a, before, after = liang_weights(step)
         gradients *= before / after
         objective.add_gradient(primal, batch, -a / after, gradients)

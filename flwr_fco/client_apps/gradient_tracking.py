@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver, take_dual_steps
+from flwr_fco.client_apps.local import local_solver, rate_of, take_dual_steps
+from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Plan, Uplink
@@ -49,8 +50,11 @@ def gradient_tracking(
     and others: SCAFFOLD (ICML 2020), algorithm 1.
     """
     plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
-    start = vectors["dual"] if "dual" in vectors else (state or {})["dual"]
+    start = vectors["dual"] if "dual" in vectors or state is None else state["dual"]
     remembered = {"dual": start} if plan.options.get("remember", False) else {}
+    variate = plan.options.get("variate", "average")
+    if variate not in ("average", "gradient"):
+        raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
     if "gradient" in numbers:
         uplink = _gradient(downlink, objective, start, rng)
         return uplink, {"own": uplink.vectors["increment"], **remembered}
@@ -58,6 +62,8 @@ def gradient_tracking(
     if "control" in vectors:
         control = vectors["control"]
     elif "advance" in numbers and state is not None:
+        if not numbers["advance"] > 0:
+            raise ProtocolError(f"the server's advance is {numbers['advance']!r}; expected a number > 0")
         control = (state["dual"] - start) / numbers["advance"]
     else:
         control = np.zeros_like(start)
@@ -65,7 +71,7 @@ def gradient_tracking(
     steps = _descend(downlink, objective, dual, control - own, rng)
     elapsed = downlink.client_lr * steps
     increment = _as_sent(dual - start, plan)
-    if plan.options.get("variate", "average") == "gradient":
+    if variate == "gradient":
         point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
         change = _as_sent(objective.gradient(point) - own, plan)
         sent = {"increment": increment, "variate-increment": change}
@@ -111,7 +117,7 @@ def _descend(
     downlink: Downlink, objective: Objective, dual: Vector, tracker: Vector | None, rng: np.random.Generator
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
-    shift = None if tracker is None else downlink.client_lr * tracker
+    shift = None if tracker is None else rate_of(downlink) * tracker
     return take_dual_steps(downlink, objective, dual, rng, shift=shift)
 
 
@@ -120,9 +126,10 @@ def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.r
     plan = downlink.plan
     point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
     batch = next(objective.batches(rng, FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)))
-    return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, downlink.client_lr, 1)
+    return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, rate_of(downlink), 1)
 
 
 def _as_sent(vector: Vector, plan: Plan) -> Vector:
     """Round to the wire's precision: what the client remembers must be what the server sees."""
-    return vector if plan.wire_dtype == "float64" else vector.astype(plan.wire_dtype).astype(np.float64)
+    # With "auto" a client that remembers sends all digits.
+    return vector.astype(np.float32).astype(np.float64) if plan.wire_dtype == "float32" else vector

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.client_apps.limits import timed
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
 from flwr_fco.objectives.design import LinearData
@@ -23,6 +25,7 @@ __all__ = [
     "find_solver",
     "local_solver",
     "primal_steps",
+    "rate_of",
     "take_dual_steps",
 ]
 
@@ -87,6 +90,25 @@ def find_solver(name: str) -> LocalSolver:
     return _SOLVERS[name]
 
 
+def rate_of(downlink: Downlink) -> float:
+    """Return the step size of a local solver that has one.
+
+    Parameters
+    ----------
+    downlink : Downlink
+
+    Raises
+    ------
+    ProtocolError
+        If the server gives none.
+    """
+    if math.isnan(downlink.client_lr):
+        raise ProtocolError(
+            f"the local solver {downlink.plan.solver!r} needs a learning rate; the server's message has no client-lr"
+        )
+    return downlink.client_lr
+
+
 def primal_steps(
     downlink: Downlink, objective: Objective, rng: np.random.Generator, step: Callable[[Vector, Batch], None]
 ) -> Uplink:
@@ -101,13 +123,13 @@ def primal_steps(
     step : callable
         ``(primal, batch) -> None``: changes the point in place.
     """
-    start = downlink.vectors["primal"]
+    start, client_lr = downlink.vectors["primal"], rate_of(downlink)
     primal = start.copy()
     steps = 0
-    for batch in objective.batches(rng, downlink.first_order):
+    for batch in timed(objective.batches(rng, downlink.first_order)):
         step(primal, batch)
         steps += 1
-    return Uplink({"increment": primal - start}, downlink.client_lr * steps, steps)
+    return Uplink({"increment": primal - start}, client_lr * steps, steps)
 
 
 def take_dual_steps(
@@ -156,9 +178,9 @@ def dual_steps(
     shift : ndarray of float64, shape (d,), optional
         client_lr times a tracker.
     """
-    plan, client_lr = downlink.plan, downlink.client_lr
+    plan, client_lr = downlink.plan, rate_of(downlink)
     primal = np.empty_like(dual)
-    for k, batch in enumerate(objective.batches(rng, downlink.first_order)):
+    for k, batch in enumerate(timed(objective.batches(rng, downlink.first_order))):
         if psi:
             plan.point(dual, downlink.elapsed + client_lr * k, primal)
         else:
@@ -190,7 +212,7 @@ def compiled_steps(
     int or None
         The number of steps; None, and no step, where a step takes more than a compiled loop can do.
     """
-    retrieval, client_lr, work = downlink.plan.retrieval, downlink.client_lr, downlink.first_order
+    retrieval, client_lr, work = downlink.plan.retrieval, rate_of(downlink), downlink.first_order
     data = objective.linear_data()
     if retrieval is None or work.batch_size is None or data is None or data.link == "softmax":
         return None
@@ -200,10 +222,10 @@ def compiled_steps(
     if not psi:
         retrieval = retrieval._replace(thresholds=NOTHING)
     move = NOTHING if shift is None else shift
-    steps = 0
-    for order in shuffled_epochs(objective.num_examples, rng, work):
+    steps, batch_size = 0, min(work.batch_size, objective.num_examples)
+    for order in timed(shuffled_epochs(objective.num_examples, rng, work)):
         elapsed = downlink.elapsed + client_lr * steps
-        steps += compiled_epoch(data, order, work.batch_size, retrieval, elapsed, client_lr, move, dual)
+        steps += compiled_epoch(data, order, batch_size, retrieval, elapsed, client_lr, move, dual)
     return steps
 
 

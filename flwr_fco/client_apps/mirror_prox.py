@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.local import local_solver
+from flwr_fco.client_apps.local import local_solver, rate_of
 from flwr_fco.client_apps.pairs import plan_pairs
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
@@ -45,7 +45,7 @@ def mirror_prox(downlink: Downlink, objective: Objective, state: Any, rng: np.ra
     ----------
     Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 2 (appendix H).
     """
-    plan, client_lr = downlink.plan, downlink.client_lr
+    plan, client_lr = downlink.plan, rate_of(downlink)
     start = downlink.vectors["primal"]
     primal, half = start.copy(), np.empty_like(start)
     halves = []

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fco.client_apps.limits import timed
 from flwr_fco.objectives.base import Objective
 from flwr_fco.protocol import Downlink
 
@@ -39,4 +40,4 @@ def plan_pairs(downlink: Downlink, objective: Objective, rng: np.random.Generato
     objective : Objective
     rng : numpy.random.Generator
     """
-    return in_pairs(objective.batches(rng, downlink.first_order, per_step=2))
+    return in_pairs(timed(objective.batches(rng, downlink.first_order, per_step=2)))

@@ -262,6 +262,8 @@ class AdversarialImages(FederatedDataset):
     ----------
     images : PartitionedClassification
         Such as :func:`mnist`, :func:`cifar10` or :func:`digits`.
+    intercept : bool, default True
+        Whether the classifier has one. The paper's has none.
 
     Examples
     --------
@@ -272,6 +274,7 @@ class AdversarialImages(FederatedDataset):
     """
 
     images: PartitionedClassification
+    intercept: bool = True
 
     @property
     def num_clients(self) -> int:  # type: ignore[override]
@@ -297,9 +300,8 @@ class AdversarialImages(FederatedDataset):
         **options
             Keyword arguments of :class:`UniversalAdversarialLogistic`.
         """
-        return UniversalAdversarialLogistic(
-            examples.features, examples.targets, num_classes=self.images.num_classes, **options
-        )
+        given = {"num_classes": self.images.num_classes, "intercept": self.intercept, **options}
+        return UniversalAdversarialLogistic(examples.features, examples.targets, **given)
 
     def test_objective(self, **options: Any) -> UniversalAdversarialLogistic:
         """Return the objective on the test images, for its metrics with and without the perturbation.

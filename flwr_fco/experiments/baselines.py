@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.tasks import Task
+from flwr_fco.objectives import SaddleObjective
 from flwr_fco.parameters import Vector
 from flwr_fco.pooled import centralized_solution
 
@@ -55,7 +56,7 @@ def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6)
     Raises
     ------
     ConfigurationError
-        If there is no such kind or client.
+        If there is no such kind or client, or the problem is a saddle point: it is no minimum.
 
     Examples
     --------
@@ -70,6 +71,11 @@ def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6)
         clients = [task.dataset.objective(client)]
     else:
         raise ConfigurationError(f"baseline={kind!r}; expected 'centralized' or 'local'")
+    if isinstance(clients[0], SaddleObjective):
+        raise ConfigurationError(
+            f"baseline={kind!r} minimises, and {type(clients[0]).__name__} is a saddle function; expected a strategy "
+            "such as FeDualEx"
+        )
     w = centralized_solution(clients, task.regularizer, tol=tol)
     name, gap = task.certificate(w, clients)
     return BaselineSolution(w, name, gap)

@@ -29,12 +29,20 @@ class RunLine(NamedTuple):
         In kebab-case.
     group : str
         Curves of one group (a strategy at many rates) share a colour and a claim.
+    part : str, default ""
+        The part of the figure that the curve is in, with panels of its own; the label ends in it.
     """
 
     label: str
     strategy: str
     settings: dict[str, Any]
     group: str
+    part: str = ""
+
+    @property
+    def curve(self) -> str:
+        """The label without the part: what the legend says."""
+        return self.label.removesuffix(f", {self.part}") if self.part else self.label
 
     @property
     def rates(self) -> str:
@@ -91,8 +99,9 @@ class Definition:
     seeds : tuple of int
     panels : tuple of str
         Metrics that the figure shows.
-    kind : {"curves", "densities", "scatter"}
-        What the figure is, and for ``"densities"`` what is measured: the clients' models beside their mean.
+    kind : {"curves", "densities", "scatter", "images"}
+        What the figure is, and for ``"densities"`` what is measured: the clients' models beside their mean. Of
+        ``"images"`` the only panel is the name of the array that is drawn, for the first seed.
     runs : tuple of RunLine
     claims : tuple of Claim
     gap : bool, default False
@@ -130,7 +139,7 @@ class Definition:
         )
         labels = {label for claim in claims for label in claim.labels()}
         runs = tuple(
-            RunLine(line.label, line.strategy, {**line.settings, **quick.get("settings", {})}, line.group)
+            line._replace(settings={**line.settings, **quick.get("settings", {})})
             for line in self.runs
             if line.label in labels or line.group in labels
         )
@@ -269,10 +278,11 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
 def _expand(own: Mapping[str, Any], shared: Mapping[str, Any]) -> list[RunLine]:
     """Return the run, or one run for each pair of rates if they are lists."""
     settings = {**shared, **own.get("set", {})}
-    label, strategy = str(own["label"]), str(own["strategy"])
+    label, strategy, part = str(own["label"]), str(own["strategy"]), str(own.get("part", ""))
     grid = own.get("grid")
     if grid is None:
-        return [RunLine(label, strategy, settings, label)]
+        full = f"{label}, {part}" if part else label
+        return [RunLine(full, strategy, settings, full, part)]
     low, high = grid.get("product", (0.0, float("inf")))
     found = []
     for client_lr, server_lr in itertools.product(grid["client-lr"], grid["server-lr"]):

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from flwr.app import Context
@@ -32,7 +33,13 @@ __all__ = ["client_app", "run_with_flower", "server_app"]
 
 _DIVERGED, _RECORD = "diverged.json", "record"
 #: Problems whose files must be found from the SuperLink's working directory too.
-_FILES = {"haxby": "haxby-slice", "mnist-l1-ball": "mnist", "mnist-l2-ball": "mnist"}
+_FILES = {
+    "haxby": "haxby-slice",
+    "mnist-l1-ball": "mnist",
+    "mnist-l2-ball": "mnist",
+    "adversarial-mnist": "mnist",
+    "adversarial-cifar10": "cifar10",
+}
 _PYPROJECT = """\
 [build-system]
 requires = ["hatchling"]
@@ -125,7 +132,8 @@ def run_with_flower(
         )
     found = read_run(record)
     outcome = json.loads((record / _DIVERGED).read_text(encoding="utf-8"))
-    return RunResult(settings, found.metrics, found.arrays, outcome["round"], outcome["seconds"])
+    left_out = [SimpleNamespace(**row) for row in found.left_out]
+    return RunResult(settings, found.metrics, found.arrays, outcome["round"], outcome["seconds"], left_out)
 
 
 server_app = ServerApp()
@@ -140,6 +148,7 @@ def _serve(grid: Grid, context: Context) -> None:
     began = time.perf_counter()
     result = recorder.start(grid)
     folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
+    folder.save_left_out(recorder.left_out)
     outcome: dict[str, Any] = {"round": recorder.diverged, "seconds": round(time.perf_counter() - began, 3)}
     (folder.path / _DIVERGED).write_text(json.dumps(outcome), encoding="utf-8")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
 from flwr_fco.experiments.recorder import Recorder
-from flwr_fco.experiments.run_folder import RunFolder, RunStatus, SupportHistory
+from flwr_fco.experiments.run_folder import RunFolder, RunRecord, RunStatus, SupportHistory
 
 __all__ = ["Journal", "TimedClientApp", "support_shares"]
 
@@ -97,6 +98,7 @@ class Journal:
         self.folder, self.recorder, self.clients, self.stop = folder, recorder, clients, stop
         self.status = folder.status()
         self._exchanges: list[dict[str, float]] = []
+        self._left_out: list[Any] = []
         self._rounds: list[int] = []
         self._shares: list[NDArray[np.float32]] = []
         self._every = -(-recorder.settings.exchanges // _MOMENTS)
@@ -104,8 +106,16 @@ class Journal:
         self._seconds = self.status.seconds
         self._began = self._saved = time.perf_counter()
 
-    def restore(self, support: SupportHistory | None) -> None:
-        """Take back what was seen of the support before the run was stopped."""
+    @property
+    def left_out(self) -> list[Any]:
+        """Which replies did not count, also before the run was stopped."""
+        return [*self._left_out, *self.recorder.left_out]
+
+    def restore(self, known: RunRecord) -> None:
+        """Take back what was seen of the support, and which replies were left out, before the run was stopped."""
+        rows = [SimpleNamespace(**row) for row in known.left_out]
+        self._left_out = [row for row in rows if int(row.round) <= self.status.exchanges]
+        support = known.support
         if support is not None:
             kept = support.rounds <= self.status.exchanges
             self._rounds = support.rounds[kept].tolist()
@@ -157,6 +167,7 @@ class Journal:
         self.status = RunStatus(server_round, finished, self.recorder.diverged, round(self._seconds, 3), state)
         model = {name: array.numpy() for name, array in arrays.items()}
         support = SupportHistory(np.array(self._rounds, dtype=np.int64), np.array(self._shares, dtype=np.float32))
+        self.folder.save_left_out(self.left_out)
         self.folder.checkpoint(self.status, model, self._exchanges, support)
         self._exchanges = []
         # What was written is no round's time.

@@ -40,6 +40,7 @@ _DECIDED = frozenset(
         "evaluate_metrics_aggr_fn",
         "node_timeout",
         "choose_nodes",
+        "on_divergence",
     }
 )
 

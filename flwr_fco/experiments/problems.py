@@ -1,8 +1,9 @@
 """Named problems: data on clients, a regularizer, what a round reports, and the rates to begin with.
 
 The problems of 'Federated Composite Optimization' (Yuan, Zaheer, Reddi 2021, section 5 and appendix B), those of
-'Gradient Tracking for High Dimensional Federated Optimization' (Liang, Peng, Zhang, section 7), and small ones on data
-that come with scikit-learn. ``flwr-fco list`` prints them, ``flwr-fco run NAME`` runs them, and those whose number of
+'Gradient Tracking for High Dimensional Federated Optimization' (Liang, Peng, Zhang, section 7), those of 'Local
+Composite Saddle Point Optimization' (Bai, Bullins 2024, section 6 and appendix A), and small ones on data that come
+with scikit-learn. ``flwr-fco list`` prints them, ``flwr-fco run NAME`` runs them, and those whose number of
 clients and whose regularizer can be chosen run by ``flwr run`` too (see :mod:`flwr_fco.app.run_config`).
 """
 
@@ -23,15 +24,18 @@ from flwr_fco import datasets, regularizers
 from flwr_fco.datasets import SparseGraphProblem, SyntheticBrain, SyntheticRegression
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.experiments.tasks import (
+    AdversarialTraining,
+    BilinearGame,
     Classification,
     ConstrainedClassification,
     PatternRecovery,
+    PooledMinimum,
     RankRecovery,
     SparseRecovery,
     StreamingRecovery,
     Task,
 )
-from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, Regularizer, Zero
+from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
 from flwr_fco.validation import checked
 
 __all__ = ["PROBLEMS", "REGULARIZERS", "Problem", "data_directory", "find_problem", "load_task"]
@@ -282,6 +286,81 @@ def _sparse_graph(
     return StreamingRecovery(data, L1(strength) if strength else Zero())
 
 
+def _bilinear(
+    seed: int,
+    *,
+    variant: Literal["sparse", "low-rank"],
+    strength: float = 0.1,
+    bound: float = 0.05,
+    num_clients: int = 100,
+    rows: int = 300,
+    columns: int = 600,
+    noise: float = 0.1,
+    spread: float = 0.0,
+    start: str = "uniform",
+) -> Task:
+    if start not in ("uniform", "projected", "zero"):
+        raise ConfigurationError(f"start={start!r}; expected 'uniform', 'projected' or 'zero'")
+    sizes = {"rows": rows, "columns": columns, "noise": noise, "spread": spread, "seed": seed}
+    own: Regularizer
+    if variant == "sparse":
+        data, own = datasets.sparse_bilinear(num_clients, bound=bound, **sizes), L1(strength, bound=bound)  # type: ignore[arg-type]
+    else:
+        data, own = datasets.low_rank_bilinear(num_clients, **sizes), Nuclear(strength, bound=bound)  # type: ignore[arg-type]
+    return BilinearGame(data, PerParameter({"x": own, "y": own}), start, seed)
+
+
+def _adversarial(
+    seed: int,
+    *,
+    variant: Literal["digits", "mnist", "cifar10"],
+    strength: float = 0.1,
+    bound: float = 0.05,
+    intercept: bool = False,
+    num_clients: int = 100,
+    num_examples: int = 0,
+    path: str = "",
+) -> Task:
+    if variant == "digits":
+        images = datasets.digits(num_clients, None, seed=seed)
+    elif variant == "mnist":
+        images = datasets.mnist(
+            data_directory("mnist", path), num_clients, None, num_examples=num_examples or None, seed=seed
+        )
+    else:
+        place = data_directory("cifar10", path)
+        # One .npz file with part of the images, or the directory of the binary batches.
+        packed = sorted(place.glob("*.npz"))
+        images = datasets.cifar10(
+            packed[0] if packed else place, num_clients, num_examples=num_examples or None, seed=seed
+        )
+    regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
+    return AdversarialTraining(datasets.AdversarialImages(images, intercept), regularizer, bound, seed)
+
+
+def _pooled_logistic(
+    seed: int,
+    *,
+    variant: Literal["digits", "mnist", "cifar10"],
+    path: str = "",
+    num_clients: int = 8,
+    num_examples: int = 0,
+    l2: float = 1e-2,
+) -> Task:
+    data: datasets.FederatedDataset
+    if variant == "digits":
+        data = datasets.digits(num_clients, 0.3, 0.75, seed)
+    elif variant == "mnist":
+        directory = data_directory("mnist", path)
+        data = datasets.mnist(directory, num_clients, None, num_examples=num_examples or None, seed=seed)
+    else:
+        directory = data_directory("cifar10", path)
+        archives = sorted(directory.glob("*.npz"))
+        place = archives[0] if archives else directory
+        data = datasets.cifar10(place, num_clients, None, num_examples=num_examples or None, seed=seed)
+    return PooledMinimum(data, l2)
+
+
 def _defaults(
     client_lr: float,
     server_lr: float,
@@ -388,11 +467,61 @@ def _registry() -> dict[str, Problem]:
             "mirror-map": "p-norm(12)",
         }
     )
+    exact = _defaults(0.1, 1.0, 50, 0, 0, objective_every=1)
+    images: tuple[tuple[Literal["digits", "mnist", "cifar10"], str], ...] = (
+        ("digits", "scikit-learn's digits, Dirichlet labels"),
+        ("mnist", "MNIST (IDX files), an even split"),
+        ("cifar10", "CIFAR-10 (binary files or an .npz), an even split"),
+    )
+    for image, about in images:
+        load = partial(_pooled_logistic, variant=image)
+        about = f"multinomial logistic regression to the last digits: {about}; 8 clients, l2 term, no psi"
+        found.append(Problem(f"logistic-{image}", about, load, exact))
     kinds: tuple[Literal["linear", "logistic"], ...] = ("linear", "logistic")
     for kind in kinds:
         about = f"sparse {kind} regression over a graph, fresh examples in every step; 16 clients, no psi by default"
         found.append(Problem(f"sparse-{kind}-graph", about, partial(_sparse_graph, variant=kind), graph))
-    return {problem.name: problem for problem in found}
+    return {problem.name: problem for problem in [*found, *_saddle_points()]}
+
+
+def _saddle_points() -> list[Problem]:
+    """Return the problems of the third paper: every client takes part, K = 10 local steps unless told otherwise."""
+
+    def defaults(
+        client_lr: float, server_lr: float, num_rounds: int, steps: int, batch: int
+    ) -> Mapping[str, int | float]:
+        shared = _defaults(client_lr, server_lr, num_rounds, 0, batch, objective_every=1)
+        return MappingProxyType({**shared, "local-steps": steps})
+
+    adversarial = "universal adversarial training of logistic regression, attack with l1 norm in a box;"
+    kinds: dict[Literal["digits", "mnist", "cifar10"], tuple[str, int, int]] = {
+        "digits": ("scikit-learn's digits, 10 clients", 10, 20),
+        "mnist": ("MNIST (IDX files), 100 clients", 100, 20),
+        "cifar10": ("CIFAR-10 (binary batches or .npz), 100 clients", 100, 40),
+    }
+    return [
+        Problem(
+            "bilinear-l1",
+            "bilinear saddle point, 600 against 300 numbers, l1 norms in boxes; 100 equal clients, noise",
+            partial(_bilinear, variant="sparse"),
+            defaults(0.03, 0.3, 20, 10, 1),
+        ),
+        Problem(
+            "bilinear-nuclear",
+            "bilinear saddle point, 600 x 20 against 300 x 20, nuclear norms in spectral balls; 100 equal clients",
+            partial(_bilinear, variant="low-rank"),
+            defaults(0.1, 1.0, 20, 10, 1),
+        ),
+        *(
+            Problem(
+                f"adversarial-{kind}",
+                f"{adversarial} {about}",
+                partial(_adversarial, variant=kind, num_clients=clients),
+                defaults(0.1, 1.0, rounds, 5, 32),
+            )
+            for kind, (about, clients, rounds) in kinds.items()
+        ),
+    ]
 
 
 #: All problems by name.

@@ -19,6 +19,7 @@ from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.strategies import CompositeStrategy, Plateau
+from flwr_fco.strategies.replies import LeftOut
 
 __all__ = ["DIVERGED", "Recorder", "build_strategy"]
 
@@ -78,8 +79,14 @@ class Recorder:
         self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
         self._began = time.monotonic()
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
+        self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0}
         self._unwritten: dict[str, float] | None = None
         self._resumed = 0
+
+    @property
+    def left_out(self) -> Sequence[LeftOut]:
+        """Which replies did not count so far, and why."""
+        return self.strategy.left_out
 
     def start(self, grid: Grid) -> Result:
         """Run the strategy from the task's start point on a grid of Flower's."""
@@ -125,7 +132,7 @@ class Recorder:
         self.history.append(line)
         self._unwritten = line
         # The traffic of a round is known after its evaluation, in `record`, which is not called for the start point.
-        if not self.traffic or server_round == 0:
+        if not (self.traffic or self.task.costs) or server_round == 0:
             self._write()
         if watched and self._plateau is not None:
             self._plateau(server_round, arrays, None)
@@ -157,6 +164,8 @@ class Recorder:
         """Hand the line of the round on."""
         if self._unwritten is None:
             return
+        if self.task.costs:
+            self._unwritten.update(self._costs, seconds=round(time.monotonic() - self._began, 3))
         if self.traffic:
             self._unwritten.update(self._bytes, seconds=round(time.monotonic() - self._began, 3))
         if self.sink is not None:
@@ -167,6 +176,11 @@ class Recorder:
         """Return whether the run has diverged; a callback of ``start``."""
         for key in self._bytes:
             self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[call-overload, arg-type]
+        if self.task.costs and metrics is not None:
+            # Means over the clients; a method that takes gradient steps has one gradient a step.
+            gradients = metrics.get("gradient-evaluations", metrics.get("local-steps", 0.0))
+            self._costs["gradient-evaluations"] += float(gradients)  # type: ignore[arg-type]
+            self._costs["hessian-products"] += float(metrics.get("hessian-products", 0.0))  # type: ignore[arg-type]
         self._write()
         # Clients that lost their memories when the run was stopped have no good reply in the first round after it.
         forgotten = self._resumed > 0 and server_round == self._resumed + 1
@@ -212,9 +226,12 @@ def build_strategy(
             f"expected at most that"
         )
     clients = settings.clients_per_round or num_clients
+    layout = settings.load().layout
     decided: dict[str, Any] = {
         "regularizer": regularizer,
-        "mirror_map": named_map(settings.mirror_map, settings.load().layout.size),
+        "mirror_map": named_map(settings.mirror_map, layout.size),
+        # A perturbation is a vector beside a matrix: by their shapes the server would regularize the matrix alone.
+        "apply_to": layout.regularized_names,
         "client_lr": settings.client_lr if plateau is None else plateau.rate(settings.client_lr),
         "server_lr": settings.server_lr if plateau is None else plateau.rate(settings.server_lr),
         "batch_size": settings.batch_size * settings.stretch or None,
@@ -223,6 +240,8 @@ def build_strategy(
         "min_train_nodes": clients,
         "min_available_nodes": num_clients,
         "fraction_evaluate": 0.0,
+        # The recorder has a rule of its own, and keeps the line of the round in which a run diverged.
+        "on_divergence": "warn",
         "seed": settings.seed,
     }
     if settings.local_steps:

@@ -20,6 +20,7 @@ __all__ = [
     "band",
     "draw_curves",
     "draw_heat_map",
+    "draw_images",
     "draw_scatter",
     "markdown_table",
     "require_matplotlib",
@@ -383,6 +384,47 @@ def draw_scatter(
     axes[0, 0].set_ylim(shown)
     figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
+    figure.suptitle(title, fontsize=11)
+    _save(figure, path)
+
+
+def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> None:
+    """Draw vectors as square pictures: of d numbers, d = s s, from blue (negative) to red; of d = 3 s s, as RGB.
+
+    Each is scaled by its own largest absolute value, which its caption gives: zero is white, of RGB grey.
+
+    Parameters
+    ----------
+    images : mapping of str to ndarray
+        By caption.
+    title : str
+    path : Path
+        The PNG.
+
+    Raises
+    ------
+    ConfigurationError
+        If a vector is no square picture, or matplotlib is not installed.
+    """
+    columns = min(4, len(images))
+    rows = -(-len(images) // columns)
+    figure = _figure(2.6 * columns + 0.4, 2.9 * rows + 0.6)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for place in axes:
+        place.set_axis_off()
+    for place, (caption, vector) in zip(axes, images.items(), strict=False):
+        channels = 1 if math.isqrt(vector.size) ** 2 == vector.size else 3
+        side = math.isqrt(vector.size // channels)
+        if side * side * channels != vector.size:
+            raise ConfigurationError(f"{caption} has {vector.size} numbers; expected s * s or 3 * s * s of them")
+        largest = float(np.abs(vector).max(initial=0.0))
+        shown = vector / (largest or 1.0)
+        if channels == 3:
+            place.imshow(0.5 + 0.5 * shown.reshape(side, side, 3), interpolation="nearest")
+        else:
+            place.imshow(shown.reshape(side, side), cmap="bwr", vmin=-1.0, vmax=1.0, interpolation="nearest")
+        share = float((np.abs(vector) > 1e-5).mean())
+        place.set_title(f"{caption}\nlargest {largest:.2g}, {100 * share:.0f} % non-zero", fontsize=8)
     figure.suptitle(title, fontsize=11)
     _save(figure, path)
 

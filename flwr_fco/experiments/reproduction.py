@@ -19,15 +19,18 @@ import numpy as np
 from flwr_fco.experiments.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.densities import measure_densities
-from flwr_fco.experiments.report import draw_curves, draw_scatter, require_matplotlib
+from flwr_fco.experiments.report import draw_curves, draw_images, draw_scatter, require_matplotlib
 from flwr_fco.experiments.rules import RULES, Outcome, Outcomes
+from flwr_fco.experiments.run_folder import json_object
 from flwr_fco.experiments.runs import run
 from flwr_fco.experiments.settings import RunSettings
 
 __all__ = ["Report", "Verdict", "judge", "reproduce", "value_table", "verdict_table"]
 
 #: Metrics that figures show on a logarithmic axis.
-_LOGARITHMIC = frozenset({"recovery-error", "objective", "gap", "validation-mse", "l1-error", "consensus-error"})
+_LOGARITHMIC = frozenset(
+    {"recovery-error", "objective", "gap", "validation-mse", "l1-error", "consensus-error", "training-loss"}
+)
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,8 @@ class _Job(NamedTuple):
     kind: str
     gap: bool
     file: Path
+    #: The array that is kept for the figure.
+    array: str = ""
 
 
 def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
@@ -162,6 +167,7 @@ def reproduce(
             definition.kind,
             definition.gap,
             folder / "runs" / f"{_slug(line.label)}-seed-{seed}.json",
+            definition.panels[0] if definition.kind == "images" else "",
         )
         for seed in definition.seeds
         for line in definition.runs
@@ -181,7 +187,11 @@ def reproduce(
     if definition.table:
         text += "\n" + value_table(definition, outcomes)
     (folder / "verdicts.md").write_text(text, encoding="utf-8")
-    _draw(definition, outcomes, folder / "figure.png")
+    if definition.kind == "images":
+        first = {job.line.label: np.load(_kept(job)) for job in jobs if job.settings.seed == definition.seeds[0]}
+        draw_images(first, definition.title, folder / "figure.png")
+    else:
+        _draw(definition, outcomes, folder / "figure.png")
     return Report(definition, verdicts, outcomes, folder, seconds)
 
 
@@ -335,24 +345,40 @@ def _executor(workers: int) -> Iterator[Callable[..., Any]]:
         yield pool.map
 
 
+def _finished(file: Path) -> dict[str, Any]:
+    """Return what the file of a job says; nothing where it is damaged, so that the job is done again."""
+    try:
+        known = json_object(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return {}
+    return known if {"history", "diverged"} <= known.keys() else {}
+
+
 def _do(job: _Job) -> Outcome:
     """Return the outcome of a job, from its file if it has been done with the same settings."""
     config = job.settings.to_config()
-    if job.file.is_file():
-        known = json.loads(job.file.read_text(encoding="utf-8"))
-        if known["settings"] == config:
+    if job.file.is_file() and (not job.array or _kept(job).is_file()):
+        known = _finished(job.file)
+        if known.get("settings") == config:
             return Outcome(known["history"], known["diverged"])
     measure = measure_densities if job.kind == "densities" and job.line.strategy not in BASELINES else run
     result = measure(job.settings)
     history = result.history
-    if job.gap:
+    if job.gap and "objective" in history[-1]:
         best = _optimum(job.settings)
         history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
     content = {"settings": config, "diverged": result.diverged, "seconds": round(result.seconds, 3), "history": history}
+    if job.array:
+        np.save(_kept(job), result.arrays[job.array])
     partial = job.file.with_suffix(".partial")
     partial.write_text(json.dumps(content), encoding="utf-8")
     partial.replace(job.file)
     return Outcome(history, result.diverged)
+
+
+def _kept(job: _Job) -> Path:
+    """Return where the array is that the figure shows."""
+    return job.file.with_suffix(".npy")
 
 
 _optima: dict[str, float] = {}
@@ -397,22 +423,25 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         titles = [f"round {when}" for when in moments]
         draw_scatter(points, titles, x, y, definition.title, path, boxes=boxes)
         return
-    curves = {
-        label: {
-            metric: [
-                run.series(metric) for run in runs if not run.diverged and run.history and metric in run.history[-1]
+    parts = list(dict.fromkeys(line.part for line in definition.runs))
+    panels = {(part, metric): f"{metric}, {part}" if part else metric for part in parts for metric in definition.panels}
+    curves: dict[str, dict[str, Any]] = {}
+    for line in definition.runs:
+        for metric in definition.panels:
+            curves.setdefault(line.curve, {})[panels[line.part, metric]] = [
+                run.series(metric)
+                for run in outcomes[line.label]
+                if not run.diverged and run.history and metric in run.history[-1]
             ]
-            for metric in definition.panels
-        }
-        for label, runs in outcomes.items()
-    }
     draw_curves(
         curves,
-        definition.panels,
+        list(panels.values()),
         definition.title,
         path,
-        methods={line.label: line.strategy for line in definition.runs},
+        methods={line.curve: line.strategy for line in definition.runs},
         levels=baselines,
-        logarithmic=_LOGARITHMIC,
-        limits=definition.limits,
+        logarithmic={panel for (_, metric), panel in panels.items() if metric in _LOGARITHMIC},
+        limits={
+            panel: definition.limits[metric] for (_, metric), panel in panels.items() if metric in definition.limits
+        },
     )

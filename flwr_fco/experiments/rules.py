@@ -340,6 +340,92 @@ def faster(
     return Measurement(values, all(value >= factor for value in values), f"times fewer rounds to the same {metric}")
 
 
+def cheaper(
+    outcomes: Outcomes, *, run: str, than: Sequence[str], metric: str, at_most: float, cost: str, factor: float = 1.0
+) -> Measurement:
+    """Ask that a run pays at most 1/factor of what each of the others pays until the metric is below a bound for good.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run : str
+    than : sequence of str
+    metric : str
+    at_most : float
+    cost : str
+        A metric that grows with the rounds: gradient evaluations, seconds.
+    factor : float, default 1.0
+
+    Returns
+    -------
+    Measurement
+        The cost of the cheapest other over the run's; NaN where the run does not get there.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 0.0, "e": 1.0, "s": 0.0}, {"round": 1.0, "e": 0.1, "s": 2.0}])
+    >>> cheaper({"a": [own], "b": [own]}, run="a", than=["b"], metric="e", at_most=0.5, cost="s").values
+    [1.0]
+    """
+    values = []
+    for seed, own in enumerate(outcomes[run]):
+        mine = _paid(own, metric, at_most, cost)
+        others = min(_paid(outcomes[label][seed], metric, at_most, cost) for label in than)
+        values.append(math.nan if math.isinf(mine) else others / max(mine, 1e-300))
+    return Measurement(values, all(value >= factor for value in values), f"times less {cost} to {metric} {at_most:g}")
+
+
+def _paid(own: Outcome, metric: str, at_most: float, cost: str) -> float:
+    """Return the cost at the round from which the metric is below a bound for good; infinite where it never is."""
+    settled = _settled(own, metric, -math.inf, at_most)
+    if math.isinf(settled):
+        return math.inf
+    rounds, costs = own.series(cost)
+    later = costs[rounds >= settled]
+    return float(later[0]) if later.size else math.inf
+
+
+def always_below(
+    outcomes: Outcomes, *, run: str, than: Sequence[str], metric: str, first: float, floor: float = 0.0
+) -> Measurement:
+    """Ask that a run's curve is below those of all the others from a round on, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run : str
+    than : sequence of str
+    metric : str
+    first : float
+        The first round that counts.
+    floor : float, default 0.0
+        Values below it count as it: there is nothing but rounding.
+
+    Returns
+    -------
+    Measurement
+        The share of the rounds in which it is the lowest or as low.
+
+    Examples
+    --------
+    >>> own = Outcome([{"round": 1.0, "e": 0.5}, {"round": 2.0, "e": 0.1}])
+    >>> always_below({"a": [own], "b": [own]}, run="a", than=["b"], metric="e", first=1).values
+    [1.0]
+    """
+    values = []
+    for seed, own in enumerate(outcomes[run]):
+        rounds, mine = own.series(metric)
+        lowest = np.full(mine.size, math.inf)
+        for label in than:
+            other_rounds, other = outcomes[label][seed].series(metric)
+            reached = np.full(mine.size, math.inf)
+            reached[np.isin(rounds, other_rounds)] = other[np.isin(other_rounds, rounds)]
+            lowest = np.minimum(lowest, np.maximum(reached, floor))
+        counts = rounds >= first
+        values.append(float(np.mean(np.maximum(mine, floor)[counts] <= lowest[counts])))
+    return Measurement(values, all(value == 1.0 for value in values), f"share of rounds with the lowest {metric}")
+
+
 def decays(outcomes: Outcomes, *, run: str, metric: str, exponent: float, first: float, last: float) -> Measurement:
     """Ask that the metric falls at least like round^exponent between two rounds, for every seed.
 
@@ -372,6 +458,56 @@ def decays(outcomes: Outcomes, *, run: str, metric: str, exponent: float, first:
         a, b = (max(float(series[int(np.abs(rounds - when).argmin())]), 1e-300) for when in (first, last))
         values.append(math.log(b / a) / math.log(last / first))
     return Measurement(values, all(value <= exponent for value in values), f"exponent of the decay of {metric}")
+
+
+def within_bound(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    metric: str,
+    of: str,
+    factor: float,
+    exponent: float = -1.0,
+    plus: float = 0.0,
+    mean: bool = False,
+) -> Measurement:
+    """Ask that a metric is at most factor * (the metric `of`) * round^exponent + plus in every round, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric, of : str
+        `of`: what the theorem's constant is called, such as the diameter of the domain.
+    factor : float
+    exponent : float, default -1.0
+        Such as -1 for 1/R.
+    plus : float, default 0.0
+        A term that does not fall, such as one of the noise.
+    mean : bool, default False
+        Whether the seeds' mean is asked for, the theorem being about an expectation.
+
+    Returns
+    -------
+    Measurement
+        The largest share of the bound over the rounds from 1 on; NaN where a run diverged.
+
+    Examples
+    --------
+    >>> history = [{"round": float(t), "gap": 1.0 / t, "diameter": 2.0} for t in (1, 2, 3)]
+    >>> within_bound({"a": [Outcome(history)]}, run="a", metric="gap", of="diameter", factor=1.0).values
+    [0.5]
+    """
+    shares = []
+    for own in outcomes[run]:
+        rounds, series = own.series(metric)
+        constant, later = own.series(of)[1][0], rounds >= 1.0
+        bound = factor * constant * rounds[later] ** exponent + plus
+        shares.append(np.full(1, math.nan) if own.diverged else series[later] / bound)
+    if mean:
+        shares = [np.mean(shares, axis=0)]
+    values = [float(share.max()) for share in shares]
+    whose = f"mean {metric} over the seeds" if mean else metric
+    return Measurement(values, _between(values, -math.inf, 1.0), f"largest {whose}, as a share of the bound")
 
 
 def shrinks(
@@ -587,6 +723,8 @@ def _settled(outcome: Outcome, metric: str, at_least: float, at_most: float) -> 
 RULES: Mapping[str, Rule] = MappingProxyType(
     {
         "always-at-most": always_at_most,
+        "always-below": always_below,
+        "cheaper": cheaper,
         "decays": decays,
         "faster": faster,
         "final-better": final_better,
@@ -600,5 +738,6 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "share": share,
         "shrinks": shrinks,
         "stays-stable": stays_stable,
+        "within-bound": within_bound,
     }
 )

@@ -7,20 +7,28 @@ it is). Until it has finished there is the strategy's state too, from which ``--
 
 from __future__ import annotations
 
+import csv
 import json
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["RunFolder", "RunRecord", "RunStatus", "SupportHistory", "read_run"]
+__all__ = ["LEFT_OUT", "RunFolder", "RunRecord", "RunStatus", "SupportHistory", "json_object", "read_run"]
 
-_CONFIG, _METRICS, _MODEL = "config.json", "metrics.jsonl", "model.npz"
+_CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
+#: The columns of ``left-out.csv``: what a strategy's ``left_out`` says of each reply that did not count.
+LEFT_OUT = ("round", "node_id", "partition_id", "reason", "kind")
+
+_Read = TypeVar("_Read")
 
 
 class RunStatus(NamedTuple):
@@ -92,17 +100,18 @@ class RunFolder:
         if (path / _CONFIG).exists():
             if not resume:
                 raise ConfigurationError(f"the run folder {path} holds a run already; give another output-dir")
-            if json.loads((path / _CONFIG).read_text(encoding="utf-8")) != json.loads(json.dumps(dict(config))):
+            if _read(path / _CONFIG, json_object) != json.loads(json.dumps(dict(config))):
                 raise ConfigurationError(
                     f"the run folder {path} holds a run with other settings; resume with those that its {_CONFIG} has, "
                     "or give another folder"
                 )
             return
-        (path / _CONFIG).write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
+        with _writing(path / _CONFIG):
+            (path / _CONFIG).write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
 
     def add(self, metrics: Mapping[str, float]) -> None:
         """Append a line of metrics; it is on disk when this returns, so a killed run keeps its history."""
-        with (self.path / _METRICS).open("a", encoding="utf-8") as file:
+        with _writing(self.path / _METRICS), (self.path / _METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(metrics)) + "\n")
 
     def checkpoint(
@@ -141,7 +150,7 @@ class RunFolder:
     def status(self) -> RunStatus:
         """Return how far the run is: not begun, where nothing was kept."""
         file = self.path / _STATUS
-        return RunStatus(**json.loads(file.read_text(encoding="utf-8"))) if file.is_file() else RunStatus()
+        return _read(file, _status) if file.is_file() else RunStatus()
 
     def save_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Save the primal model under the user's names."""
@@ -149,9 +158,26 @@ class RunFolder:
 
     def _save(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
         partial = self.path / f".{name}.partial"
-        with partial.open("wb") as file:
+        with _writing(self.path / name), partial.open("wb") as file:
             np.savez(file, **dict(arrays))  # type: ignore[arg-type]
         partial.replace(self.path / name)
+
+    def save_left_out(self, rows: Iterable[Any]) -> None:
+        """Save which replies did not count, and why; nothing is written where all did.
+
+        Parameters
+        ----------
+        rows : iterable of NamedTuple
+            A strategy's ``left_out``: with the fields :data:`LEFT_OUT`.
+        """
+        found = [[getattr(row, name) for name in LEFT_OUT] for row in rows]
+        if not found:
+            return
+        path = self.path / _LEFT_OUT
+        with _writing(path), path.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(LEFT_OUT)
+            writer.writerows(found)
 
 
 class RunRecord(NamedTuple):
@@ -165,6 +191,8 @@ class RunRecord(NamedTuple):
         One for each evaluated round.
     arrays : dict of str to ndarray
         The final model.
+    left_out : sequence of dict of str to str
+        The replies that did not count: the columns :data:`LEFT_OUT`.
     exchanges : list of dict, default empty
         One for each communication, where they were recorded.
     support : SupportHistory, optional
@@ -176,6 +204,7 @@ class RunRecord(NamedTuple):
     config: dict[str, Any]
     metrics: list[dict[str, float]]
     arrays: dict[str, NDArray[Any]]
+    left_out: Sequence[dict[str, str]] = ()
     exchanges: Sequence[Mapping[str, float]] = ()
     support: SupportHistory | None = None
     status: RunStatus | None = None
@@ -191,7 +220,7 @@ def read_run(path: Path) -> RunRecord:
     Raises
     ------
     ConfigurationError
-        If the run did not finish: a file is missing.
+        If the run did not finish (a file is missing), or a file is damaged: the error names it, and what is wrong.
     """
     for name in (_CONFIG, _METRICS, _MODEL):
         if not (path / name).is_file():
@@ -200,25 +229,122 @@ def read_run(path: Path) -> RunRecord:
 
 
 def _record(path: Path) -> RunRecord:
-    arrays: dict[str, NDArray[Any]] = {}
-    if (path / _MODEL).is_file():
-        with np.load(path / _MODEL, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    support = None
-    if (path / _SUPPORT).is_file():
-        with np.load(path / _SUPPORT, allow_pickle=False) as file:
-            support = SupportHistory(file["rounds"], file["share"])
-    status = None
-    if (path / _STATUS).is_file():
-        status = RunStatus(**json.loads((path / _STATUS).read_text(encoding="utf-8")))
-    config = json.loads((path / _CONFIG).read_text(encoding="utf-8"))
-    return RunRecord(config, _lines(path / _METRICS), arrays, _lines(path / _EXCHANGES), support, status)
+    """Read what is there: a run that was killed has no model, and half a line at the end of a file."""
+    arrays = _model(path / _MODEL) if (path / _MODEL).is_file() else {}
+    support = _support(path / _SUPPORT) if (path / _SUPPORT).is_file() else None
+    status = _read(path / _STATUS, _status) if (path / _STATUS).is_file() else None
+    left_out = _read(path / _LEFT_OUT, _table) if (path / _LEFT_OUT).is_file() else []
+    config = _read(path / _CONFIG, json_object)
+    lines, exchanges = (_lines(path / name) for name in (_METRICS, _EXCHANGES))
+    return RunRecord(config, lines, arrays, left_out, exchanges, support, status)
 
 
 def _lines(path: Path) -> list[dict[str, float]]:
-    """Return the lines of a file of JSON; the last one is left out if the process was killed while it wrote it."""
+    """Return the lines of a file of JSON; half a line at the end is left out if the process was killed then."""
     if not path.is_file():
         return []
-    *whole, rest = path.read_text(encoding="utf-8").split("\n")
-    del rest
-    return [json.loads(line) for line in whole]
+    *whole, rest = _read(path, lambda text: text.split("\n"))
+    try:
+        json_object(rest)
+        whole.append(rest)
+    except ValueError:
+        pass
+    return [_metrics_line(path, number, line) for number, line in enumerate(whole, start=1)]
+
+
+def _status(text: str) -> RunStatus:
+    values = json_object(text)
+    if not set(values) <= set(RunStatus._fields):
+        raise ValueError(f"it has {', '.join(values)}, expected {', '.join(RunStatus._fields)}")
+    return RunStatus(**values)
+
+
+def _support(path: Path) -> SupportHistory:
+    arrays = _model(path)
+    if set(arrays) != {"rounds", "share"} or arrays["share"].shape[:1] != arrays["rounds"].shape:
+        raise _damaged(path, "expected the arrays rounds and share, with a row for each round")
+    return SupportHistory(arrays["rounds"], arrays["share"])
+
+
+def json_object(text: str) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises
+    ------
+    ValueError
+        If the text is none.
+
+    Examples
+    --------
+    >>> json_object("[1]")
+    Traceback (most recent call last):
+    ...
+    ValueError: it holds a list, expected an object {...}
+    """
+    try:
+        value = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"it holds a {type(value).__name__}, expected an object {{...}}")
+    return value
+
+
+def _metrics_line(path: Path, number: int, line: str) -> dict[str, float]:
+    try:
+        values = json_object(line)
+        if "round" not in values:
+            raise ValueError("it has no 'round'")
+        for name, value in values.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ValueError(f"{name} is {value!r}, expected a number")
+            # What is drawn and averaged is floating point: whole numbers beyond it are damage.
+            float(value)
+    except (ValueError, OverflowError) as error:
+        raise _damaged(path, f"line {number}: {error}") from error
+    return values
+
+
+def _table(text: str) -> list[dict[str, str]]:
+    # As a stream, because a reason may have several lines.
+    rows = list(csv.reader(StringIO(text, newline="")))
+    if not rows or tuple(rows[0]) != LEFT_OUT or any(len(row) != len(LEFT_OUT) for row in rows):
+        raise ValueError(f"expected the columns {', '.join(LEFT_OUT)} in every line")
+    return [dict(zip(LEFT_OUT, row, strict=True)) for row in rows[1:]]
+
+
+def _model(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        # Without a zip's mark NumPy would take the file for a pickle or for a single array.
+        if not zipfile.is_zipfile(path):
+            raise ValueError("it is no .npz file")
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+        for name, array in arrays.items():
+            if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
+                raise ValueError(f"{name!r} holds no numbers")
+    except Exception as error:
+        # Any type: a damaged zip file ends NumPy and zlib in errors of a dozen kinds.
+        raise _damaged(path, f"{error}") from error
+    return arrays
+
+
+def _read(path: Path, parse: Callable[[str], _Read]) -> _Read:
+    try:
+        return parse(path.read_bytes().decode("utf-8"))
+    except (ValueError, OSError, csv.Error) as error:
+        raise _damaged(path, f"{error}") from error
+
+
+def _damaged(path: Path, reason: str) -> ConfigurationError:
+    return ConfigurationError(f"{path} is damaged: {reason}. Run it again into another folder")
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"cannot write {path}: {error.strerror or error}. Give a directory with space, in which you may write"
+        ) from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +41,8 @@ class RunResult(NamedTuple):
         The round in which the run was cut; 0 if it was not.
     seconds : float
         Of the rounds, without loading the data.
+    left_out : sequence of NamedTuple
+        Which replies did not count, and why: the strategy's ``left_out``.
     stopped : int, default 0
         The round after which the run was told to stop, with more left to do; 0 if it was not.
     """
@@ -50,6 +52,7 @@ class RunResult(NamedTuple):
     arrays: dict[str, NDArray[Any]]
     diverged: int
     seconds: float
+    left_out: Sequence[Any] = ()
     stopped: int = 0
 
 
@@ -106,7 +109,8 @@ def run(
     began = time.perf_counter()
     _simulate(recorder, recorder.strategy, _client_app(task), recorder.evaluate, recorder.record)
     arrays = _model(recorder)
-    return RunResult(settings, recorder.history, arrays, recorder.diverged, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return RunResult(settings, recorder.history, arrays, recorder.diverged, seconds, recorder.left_out)
 
 
 def _run_in_folder(
@@ -131,14 +135,16 @@ def _run_in_folder(
     recorder.restore(known.metrics, status.exchanges)
     clients = TimedClientApp(_client_app(task))
     journal = Journal(folder, recorder, clients, stop)
-    journal.restore(known.support)
+    journal.restore(known)
     strategy: Any = recorder.strategy
     if status.exchanges:
         strategy = ContinuedStrategy(strategy, folder.path / status.state, status.exchanges)
     _simulate(recorder, strategy, clients, journal.evaluate, journal.record)
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
-    return RunResult(settings, recorder.history, _model(recorder), recorder.diverged, status.seconds, stopped)
+    return RunResult(
+        settings, recorder.history, _model(recorder), recorder.diverged, status.seconds, journal.left_out, stopped
+    )
 
 
 def _simulate(
@@ -222,3 +228,4 @@ def _save(result: RunResult, folder: RunFolder) -> None:
         folder.add(line)
     exchanges = 0 if result.settings.strategy in BASELINES else int(result.history[-1]["round"])
     folder.checkpoint(RunStatus(exchanges, True, result.diverged, round(result.seconds, 3)), result.arrays)
+    folder.save_left_out(result.left_out)

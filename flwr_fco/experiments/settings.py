@@ -9,6 +9,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any, get_type_hints
 
 from flwr_fco.errors import ConfigurationError
@@ -125,19 +126,14 @@ class RunSettings:
         if strategy not in STRATEGIES and strategy not in BASELINES:
             raise ConfigurationError(f"strategy={strategy!r}; expected one of {', '.join([*STRATEGIES, *BASELINES])}")
         problem_options = entry.options()
-        types = get_type_hints(cls)
+        types = _types()
         strategy_options = option_names(strategy)
         values: dict[str, Any] = {key.replace("-", "_"): value for key, value in entry.defaults.items()}
         for_problem: dict[str, Any] = {}
         for_strategy: dict[str, Any] = {}
         for key, value in (assignments or {}).items():
             name = key.replace("-", "_")
-            if name in cls.__dataclass_fields__ and name not in (
-                "problem",
-                "strategy",
-                "problem_options",
-                "strategy_options",
-            ):
+            if name in types and name not in ("problem", "strategy"):
                 values[name] = checked(key, value, types[name])
             elif key in problem_options:
                 for_problem[key] = value
@@ -151,6 +147,8 @@ class RunSettings:
         )
 
     def __post_init__(self) -> None:
+        for name, kind in _types().items():
+            object.__setattr__(self, name, checked(name.replace("_", "-"), getattr(self, name), kind))
         for name in ("client_lr", "server_lr"):
             if not 0.0 < getattr(self, name) < math.inf:
                 raise self._error(name, "a finite number > 0")
@@ -245,7 +243,15 @@ class RunSettings:
         Returns
         -------
         RunSettings
+
+        Raises
+        ------
+        ConfigurationError
+            If problem or strategy are missing, or a value is not what it must be.
         """
+        for key in ("problem", "strategy"):
+            if not isinstance(config.get(key), str):
+                raise ConfigurationError(f"{key}={config.get(key)!r}; expected the config of a run, with a name")
         rest = {key: value for key, value in config.items() if key not in ("problem", "strategy")}
         return cls.of(str(config["problem"]), str(config["strategy"]), rest)
 
@@ -304,6 +310,12 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"--set gives {key} twice: {found[key]} and {value.strip()}")
         found[key] = value.strip()
     return found
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """Return the types of a run's settings, but for the options of problem and strategy."""
+    return {name: kind for name, kind in get_type_hints(RunSettings).items() if not name.endswith("options")}
 
 
 def _run_keys() -> list[str]:

@@ -24,6 +24,7 @@ from scipy import stats
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 
 from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.experiments.run_folder import json_object
 from flwr_fco.experiments.runs import RunResult, run
 from flwr_fco.experiments.settings import RunSettings, parse_value
 
@@ -85,13 +86,16 @@ class Criterion:
 
 
 #: Criteria by the name that ``--rule`` uses. The first paper has `recovery-error` (B.2, B.3), `validation-objective`
-#: (B.4) and `objective` (B.5).
+#: (B.4) and `objective` (B.5). The third does not say what its rates are best for: `gap` and `training-loss` are our
+#: reading.
 CRITERIA: dict[str, Criterion] = {
     "recovery-error": Criterion("recovery-error", 100),
     "f1": Criterion("f1", 100, largest=True),
     "objective": Criterion("objective", 10),
     "validation-objective": Criterion("validation-objective", 1),
     "accuracy": Criterion("accuracy", 1, largest=True),
+    "gap": Criterion("gap", 1),
+    "training-loss": Criterion("training-loss", 1),
 }
 
 
@@ -378,6 +382,11 @@ def read_trials(folder: Path) -> list[Trial]:
     -------
     list of Trial
 
+    Raises
+    ------
+    ConfigurationError
+        If a line is damaged.
+
     Examples
     --------
     >>> read_trials(Path("nowhere"))
@@ -387,13 +396,21 @@ def read_trials(folder: Path) -> list[Trial]:
     if not file.is_file():
         return []
     found: list[Trial] = []
-    text = file.read_text(encoding="utf-8")
+    text = file.read_text(encoding="utf-8", errors="replace")
     complete = text[: text.rfind("\n") + 1]
     if complete != text:
         # The next line must not be glued to the rest of a broken one.
         file.write_text(complete, encoding="utf-8")
-    for line in complete.splitlines():
-        found.append(json.loads(line))
+    for number, line in enumerate(complete.splitlines(), start=1):
+        try:
+            trial = json_object(line)
+            if not isinstance(trial.get("settings"), dict) or not {"score", "diverged", "mean"} <= trial.keys():
+                raise ValueError("it lacks settings, score, diverged or mean")
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{file} is damaged: line {number}: {error}. Remove that line: its trial is done again"
+            ) from error
+        found.append(trial)
     return found
 
 

@@ -10,14 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco import datasets
+from flwr_fco.client_apps.engines import minimise
 from flwr_fco.datasets import (
+    AdversarialImages,
     FederatedDataset,
     PartitionedClassification,
     SparseGraphProblem,
     SyntheticBrain,
     SyntheticRegression,
+    SyntheticSaddle,
 )
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+from flwr_fco.errors import CompositeError
+from flwr_fco.objectives import (
+    BilinearSaddle,
+    LeastSquares,
+    Logistic,
+    MultinomialLogistic,
+    Objective,
+    TraceRegression,
+    UniversalAdversarialLogistic,
+)
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.pooled import (
     client_weights,
@@ -25,17 +37,23 @@ from flwr_fco.pooled import (
     density,
     lasso_duality_gap,
     logistic_duality_gap,
+    natural_residual,
     numerical_rank,
     recovery_error,
+    saddle_metrics,
     stationarity,
     support_scores,
 )
-from flwr_fco.regularizers import L1, Regularizer
+from flwr_fco.regularizers import L1, Regularizer, Zero
+from flwr_fco.work import Minimise
 
 __all__ = [
+    "AdversarialTraining",
+    "BilinearGame",
     "Classification",
     "ConstrainedClassification",
     "PatternRecovery",
+    "PooledMinimum",
     "RankRecovery",
     "SparseRecovery",
     "StreamingRecovery",
@@ -55,6 +73,8 @@ class Task(ABC):
 
     #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
     over_nodes: ClassVar[bool] = False
+    #: Whether a line also says what the clients' work has cost: gradients and Hessian products, in all so far, seconds.
+    costs: ClassVar[bool] = False
 
     def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
         self.dataset, self.regularizer = dataset, regularizer
@@ -343,6 +363,62 @@ class PatternRecovery(Task):
         }
 
 
+class PooledMinimum(Task):
+    """A smooth strongly convex problem whose pooled minimiser a method should reach to the last digits.
+
+    Multinomial logistic regression without intercepts, so that the l2 term acts on all parameters.
+
+    Parameters
+    ----------
+    dataset : FederatedDataset
+    l2 : float
+        mu: the modulus of strong convexity of every client's loss.
+    """
+
+    costs: ClassVar[bool] = True
+
+    def __init__(self, dataset: FederatedDataset, l2: float) -> None:
+        super().__init__(dataset, Zero())
+        self.l2 = l2
+
+    @cached_property
+    def clients(self) -> list[Objective]:
+        """The losses of all clients."""
+        return [self._objective(self.dataset.client(index)) for index in range(self.dataset.num_clients)]
+
+    def _objective(self, examples: datasets.Samples) -> Objective:
+        return self.dataset.build_objective(examples, l2=self.l2, intercept=False)
+
+    @cached_property
+    def reference(self) -> tuple[Vector, float]:
+        """The pooled minimiser and its value, certified by a gradient norm of at most 1e-12.
+
+        Raises
+        ------
+        CompositeError
+            If the gradient is larger.
+        """
+        parts = [self.dataset.client(index) for index in range(self.dataset.num_clients)]
+        examples = datasets.Samples(
+            np.concatenate([part.features for part in parts]), np.concatenate([part.targets for part in parts])
+        )
+        found = minimise(self._objective(examples), Minimise("newton-cg", tolerance=1e-12))
+        if not found.gradient_norm <= 1e-12:
+            raise CompositeError(
+                f"the reference solution has a gradient of norm {found.gradient_norm:.2e}; expected at most 1e-12. "
+                "Give a larger l2"
+            )
+        return found.point, self.objective(found.point)
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the relative energy error (E - E*) / E*, and the distance to the minimiser."""
+        solution, least = self.reference
+        w = coefficients.reshape(-1)
+        # A difference of two values is uncertain by their rounding; a logarithmic axis needs more than 0.
+        error = max((self.objective(w) - least) / abs(least), 1e-17)
+        return {"energy-error": float(error), "distance": float(np.linalg.norm(w - solution))}
+
+
 class StreamingRecovery(Task):
     """Clients that draw fresh examples, with a sparse optimum of the expected loss that is known exactly.
 
@@ -372,3 +448,153 @@ class StreamingRecovery(Task):
         """Return the norm of the proximal gradient mapping: an expectation has no dual problem in rows."""
         pooled = self.clients if clients is None else clients
         return "proximal gradient mapping", stationarity(pooled, None, self.regularizer, w)
+
+
+class BilinearGame(Task):
+    """A bilinear saddle-point problem: the duality gap in closed form, and the structure of both players.
+
+    Parameters
+    ----------
+    dataset : SyntheticSaddle
+        ``"sparse"`` or ``"low-rank"``.
+    regularizer : Regularizer
+        psi, the sum of the players' own convex functions.
+    start : {"uniform", "projected", "zero"}
+        The data set's random start point, its projection onto psi's constraints, or 0.
+    start_seed : int
+        Of the random start point.
+    """
+
+    dataset: SyntheticSaddle
+
+    def __init__(self, dataset: SyntheticSaddle, regularizer: Regularizer, start: str, start_seed: int) -> None:
+        super().__init__(dataset, regularizer)
+        self.start, self.start_seed = start, start_seed
+
+    def initial_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the start point."""
+        if self.start == "zero":
+            return super().initial_arrays()
+        arrays = self.dataset.start(self.start_seed)
+        if self.start == "projected":
+            # A constraint's prox is its projection whatever the step is, and of step 0 there is nothing else.
+            arrays = self.layout.unflatten(self._psi.prox(self.layout.flatten(arrays), 0.0))
+        return arrays
+
+    @cached_property
+    def _pooled(self) -> list[Objective]:
+        # The mean of bilinear functions is one: an evaluation costs one product, not one a client.
+        clients = [client for client in self.clients if isinstance(client, BilinearSaddle)]
+        return [BilinearSaddle.pooled(clients, client_weights(self.clients))]
+
+    @cached_property
+    def _diameter(self) -> float:
+        """The largest 1/2 ||z - z_0||^2 over the box, B in the paper's theorems."""
+        start = self.layout.flatten(self.initial_arrays())
+        return 0.5 * float(((self.dataset.bound + np.abs(start)) ** 2).sum())
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return gap, residual, densities and ranks.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            Both players, the flat vector.
+        """
+        found = saddle_metrics(self._pooled, None, self.regularizer, coefficients)
+        # Outside the constraints the gap is infinite, which no axis has.
+        return {name: value for name, value in found.items() if np.isfinite(value)}
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return what a round reports: the structure, and of vectors in a box ``diameter``, the theorems' B.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+            Everything is cheap: the same either way.
+        """
+        found = self.structure(w)
+        if self.dataset.kind == "sparse":
+            found["diameter"] = self._diameter
+        return found
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the natural residual, which is 0 at the saddle points."""
+        return "natural residual", natural_residual(self._pooled if clients is None else clients, None, self._psi, w)
+
+
+class AdversarialTraining(Task):
+    """A classifier against one perturbation of all images: losses, accuracies with and without it, its structure.
+
+    Parameters
+    ----------
+    dataset : AdversarialImages
+    regularizer : Regularizer
+        psi of the perturbation.
+    start : float
+        D: the perturbation starts at random in [-D, D].
+    start_seed : int
+        Of the start point.
+    threshold : float, default 1e-5
+        Entries of the perturbation above it count as non-zero.
+    """
+
+    dataset: AdversarialImages
+
+    def __init__(
+        self,
+        dataset: AdversarialImages,
+        regularizer: Regularizer,
+        start: float,
+        start_seed: int,
+        threshold: float = 1e-5,
+    ) -> None:
+        super().__init__(dataset, regularizer)
+        self.start, self.start_seed, self.threshold = start, start_seed, threshold
+
+    def initial_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return a classifier of zeros and a random perturbation in the box.
+
+        For a classifier of zeros every perturbation is the same: it could not leave 0 in the first step.
+        """
+        arrays = super().initial_arrays()
+        drawn = np.random.default_rng(self.start_seed).uniform(-self.start, self.start, arrays["perturbation"].shape)
+        return {**arrays, "perturbation": drawn}
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density and the mean absolute value of the perturbation.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            The perturbation.
+        """
+        return {"density": density(coefficients, self.threshold), "attack-size": float(np.abs(coefficients).mean())}
+
+    @cached_property
+    def _test(self) -> UniversalAdversarialLogistic:
+        return self.dataset.test_objective()
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return what a round reports.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+            Also ``training-loss``, the mean over all clients' perturbed images, and on the test images ``accuracy``
+            and ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it.
+        """
+        found = self.structure(self.layout.views(w)["perturbation"])
+        if full:
+            losses = [client.value(w) for client in self.clients]
+            found["training-loss"] = float(client_weights(self.clients) @ np.array(losses))
+            metrics = self._test.metrics(w)
+            found.update({name: metrics[f"clean-{name}"] for name in ("accuracy", "loss")})
+            found.update({f"attacked-{name}": metrics[name] for name in ("accuracy", "loss")})
+        return found
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the natural residual: 0 at points that neither player can leave to first order."""
+        return "natural residual", natural_residual(self.clients if clients is None else clients, None, self._psi, w)

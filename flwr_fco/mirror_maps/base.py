@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flwr_fco.errors import ConfigurationError, UnsupportedPairError
+from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
@@ -127,6 +127,16 @@ class MirrorMap(Specified, ABC):
                 f"-<z, w> + t psi(w) + h(w) has no exact solution here. {type(self).__name__} works with "
                 f"{self.works_with}; Euclidean() works with every regularizer."
             )
+
+    def never_supports(self, regularizer: Proximable) -> bool:
+        """Whether no model has a layout on which the pair is supported, so that it can be refused at once.
+
+        Parameters
+        ----------
+        regularizer : Regularizer
+            psi, not bound to a model.
+        """
+        return False
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, MirrorMap) or type(self) is not type(other):
@@ -279,6 +289,13 @@ class TermwiseMap(MirrorMap):
         easy = self.closed_form(_scaled(parts.terms, 1.0, None))
         return "closed form" if easy and all(way == "closed form" for way in ways) else "root find"
 
+    def never_supports(self, regularizer: Proximable) -> bool:
+        """Whether psi is neither a sum over coordinates nor a ball or simplex, whatever the arrays are."""
+        try:
+            return _split(regularizer, ()) is None
+        except ConfigurationError:
+            return False  # It depends on the arrays: their names, or the shape of its weights.
+
     def supports(self, regularizer: Proximable) -> bool:
         """Whether psi has separable terms, or is a ball or simplex that the map can solve for."""
         return self.retrieval_method(regularizer) != "refused"
@@ -320,10 +337,22 @@ class TermwiseMap(MirrorMap):
             block = parts.balls[0]
             feasible = self.constrain(z, block._replace(shape=block.shape or z.shape), terms, out)
         if not feasible:
+            largest = float(np.abs(z).max(initial=0.0))
             psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-            raise ConfigurationError(
+            if not largest < math.inf:
+                raise MagnitudeError(
+                    f"the dual has grown to {largest} at t = {t:.3g}, so it has no primal point: the method diverges. "
+                    "Lower the rates."
+                )
+            text = (
                 f"no point of the domain of {self!r} satisfies {psi!r} (in dimension {z.size}): the two sets "
                 "do not meet. Widen the constraint or change the radius of the map."
+            )
+            if largest < _OVERFLOWING and t < _OVERFLOWING:
+                raise ConfigurationError(text)
+            raise MagnitudeError(
+                f"the dual has grown to {largest:.3g} at t = {t:.3g}, where its primal point cannot be told: the "
+                f"method diverges (lower the rates), or {text}"
             )
         return out
 
@@ -333,6 +362,9 @@ class TermwiseMap(MirrorMap):
             return False
         return all(self.constraint_method(block.ball, block.whole) != "refused" for block in parts.balls)
 
+
+#: Beyond this, differences of duals say nothing any more.
+_OVERFLOWING = 1e100
 
 #: What bound regularizers are cut into, kept because they are asked once a step and never change.
 _PARTS: WeakKeyDictionary[BoundRegularizer, _Parts | None] = WeakKeyDictionary()

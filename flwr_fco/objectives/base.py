@@ -20,7 +20,7 @@ __all__ = ["Batch", "Line", "Objective", "batch_sizes", "shuffled_epochs"]
 #: What a stochastic gradient is taken on: whatever the objective's own `batches` yields. None stands for all examples.
 Batch = Any
 
-#: Methods that go without saying from others. A subclass that overrides one of the latter and not the former would be
+#: Methods that have a default in terms of others. A subclass that overrides one of the others and not these would be
 #: bypassed by what it inherits.
 _DERIVED = {
     "value_and_gradient": ("value", "gradient", "add_gradient"),

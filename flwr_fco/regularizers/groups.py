@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -24,6 +24,10 @@ from flwr_fco.regularizers.validation import (
 __all__ = ["GroupLasso", "SparseGroupLasso"]
 
 
+#: How many numbers there may be for each coordinate.
+_SPARSEST = 16
+
+
 class _Grouped(FlatRegularizer):
     """The base class of both group regularizers: the groups and their weights."""
 
@@ -32,6 +36,17 @@ class _Grouped(FlatRegularizer):
 
     def _check_groups(self) -> None:
         name = type(self).__name__
+        if _are_index_lists(self.groups):
+            raise ConfigurationError(
+                f"{name}(groups={_shortened(self.groups)}): these look like one list of indices for each group; "
+                "expected the number of each coordinate's group, such as [0, 0, 1] for the groups {0, 1} and {2}. "
+                "Make it with `for number, indices in enumerate(lists): groups[indices] = number`"
+            )
+        if np.ndim(self.groups) == 0:
+            raise ConfigurationError(
+                f"{name}(groups={self.groups!r}): expected an array, the number of each coordinate's group; "
+                "for groups of k consecutive coordinates of d that is np.arange(d) // k"
+            )
         if np.asarray(self.groups).dtype.kind not in "iu":
             raise ConfigurationError(
                 f"{name}(groups=...): expected an array of integers, the number of each coordinate's group, got dtype "
@@ -42,6 +57,12 @@ class _Grouped(FlatRegularizer):
             raise ConfigurationError(
                 f"{name}(groups=...): expected group numbers 0, 1, ..., got "
                 f"{'an empty array' if groups.size == 0 else int(groups.min())}"
+            )
+        # A table has a row for each number up to the largest, whether it is in use or not.
+        if groups.max() >= max(_SPARSEST * groups.size, 1024):
+            raise ConfigurationError(
+                f"{name}(groups=...): the largest group number is {int(groups.max())} for {groups.size} coordinates; "
+                "number the groups 0, 1, 2, ... without large gaps"
             )
         object.__setattr__(self, "groups", groups)
         if self.weights is None:
@@ -238,3 +259,17 @@ class SparseGroupLasso(_Grouped):
             else:
                 high = middle
         return high
+
+
+def _are_index_lists(groups: Any) -> bool:
+    """Whether this is a list of sequences that name every coordinate once, or that differ in length."""
+    if not isinstance(groups, list | tuple) or not groups or not all(np.ndim(own) == 1 for own in groups):
+        return False
+    indices = np.concatenate([np.asarray(own).reshape(-1) for own in groups])
+    unequal = len({len(own) for own in groups}) > 1
+    return unequal or (indices.size > 1 and np.array_equal(np.sort(indices), np.arange(indices.size)))
+
+
+def _shortened(groups: Any) -> str:
+    text = repr(groups)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -14,6 +14,8 @@ from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Sco
 
 __all__ = ["PerParameter"]
 
+_MOST_PATTERNS = 1_000
+
 
 @dataclass(frozen=True)
 class PerParameter(Regularizer):
@@ -59,6 +61,11 @@ class PerParameter(Regularizer):
                 raise ConfigurationError(
                     f"PerParameter: {pattern!r}: {own!r}; expected a shell pattern and a regularizer of one array"
                 )
+        if len(self.regularizers) > _MOST_PATTERNS:
+            raise ConfigurationError(
+                f"PerParameter: {len(self.regularizers)} patterns; expected at most {_MOST_PATTERNS}: every array is "
+                "compared with every pattern. Write one pattern for many arrays"
+            )
         object.__setattr__(self, "regularizers", MappingProxyType(dict(self.regularizers)))
 
     def __reduce__(self) -> tuple[type[PerParameter], tuple[dict[str, Regularizer]]]:

@@ -13,23 +13,26 @@ import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import FedAvg, Result
+from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from flwr_fco import records
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, MagnitudeError, ProtocolError
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, all_finite
 from flwr_fco.protocol import Node, Plan, Uplink
+from flwr_fco.results import Result
 from flwr_fco.spec import Spec
 from flwr_fco.strategies import replies as reading
 from flwr_fco.strategies import saving
 from flwr_fco.strategies.averaging import PointAverage
+from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.contract import ServerHalf
+from flwr_fco.strategies.hooks import Callback, RoundHooks
 from flwr_fco.strategies.nodes import Nodes
 from flwr_fco.strategies.privacy import refuse_privacy_wrappers
-from flwr_fco.strategies.replies import Round
-from flwr_fco.strategies.running import Callback, EvaluateFunction, run_rounds, settings_tree
+from flwr_fco.strategies.replies import GoodReply, LeftOut, Round
+from flwr_fco.strategies.running import EvaluateFunction, run_rounds, settings_tree
 from flwr_fco.work import FirstOrder
 
 __all__ = ["CompositeStrategy"]
@@ -50,6 +53,14 @@ class CompositeStrategy(ServerHalf, FedAvg):
 
     def __post_init__(self) -> None:
         self.check_options()
+        if self.aggregation != "mean" and self.needs_mean:
+            raise ConfigurationError(
+                f"aggregation={self.aggregation!r}: {type(self).__name__} needs the mean: {self.needs_mean}. Take "
+                "FedDualAvg, FedMid or FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, "
+                "max_increment_norm)"
+            )
+        if self.mirror_map.never_supports(self.regularizer):
+            self.mirror_map.require(self.regularizer)
         # Flower warns of a fraction of 0.0, which is a choice here and no accident: it is set afterwards.
         fractions = {"fraction_train": self.fraction_train, "fraction_evaluate": self.fraction_evaluate}
         FedAvg.__init__(
@@ -79,6 +90,9 @@ class CompositeStrategy(ServerHalf, FedAvg):
         self.layout: Layout | None = None
         self.nodes = Nodes(self.seed, self.node_timeout)
         self.current = Round(0)
+        self.left_out: list[LeftOut] = []
+        self.bounds = IncrementBounds(self.max_ratio, self.max_increment_norm)
+        self._output: tuple[Any, Plan, ArrayRecord] | None = None
         self._plan: Plan | None = None
         self._spec: Spec | None = None
         self._digest = self._settings_digest = ""
@@ -86,6 +100,8 @@ class CompositeStrategy(ServerHalf, FedAvg):
         self._pass_through: dict[str, NDArray[Any]] = {}
         self._grid: Grid | None = None
         self._timeout: float = 3600.0
+        self._wire_dtype = "float64"
+        self.overflowed = False
 
     # --- life cycle -----------------------------------------------------------------------------------------------
 
@@ -142,7 +158,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: EvaluateFunction | None = None,
         *,
-        callbacks: Sequence[Callback] = (),
+        callbacks: Sequence[Callback | RoundHooks] = (),
     ) -> Result:
         """Run the algorithm; as ``FedAvg.start``, with callbacks.
 
@@ -160,13 +176,20 @@ class CompositeStrategy(ServerHalf, FedAvg):
             Sent to the clients beside the round; not changed.
         evaluate_fn : callable, optional
             ``(round, arrays) -> MetricRecord or None``: evaluation on the server, before round 1 and after each round.
-        callbacks : sequence of callable, optional
-            ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run.
+        callbacks : sequence of callable or callback, optional
+            Functions ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run. Or
+            objects with methods of :class:`flwr_fco.callbacks.Callback`.
 
         Returns
         -------
-        flwr.serverapp.strategy.Result
-            ``arrays`` holds the primal model, also if no round succeeded.
+        Result
+            Flower's, with a table of all rounds and ``left_out``, what did not count. ``arrays`` holds the primal
+            model, also if no round succeeded.
+
+        Raises
+        ------
+        DivergedError
+            If the model grows beyond all bounds, unless ``on_divergence="warn"``.
         """
         self._timeout = timeout
         return run_rounds(
@@ -185,7 +208,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         """Save the state to an ``.npz`` file; see :mod:`flwr_fco.strategies.saving`."""
         if self.state is None:
             raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
-        saving.write(path, self._settings_digest, saving.Saved(self.state, self._pass_through, self.saved_arrays()))
+        saving.write(path, self._settings_digest, saving.Saved(self.state, self._pass_through, self._more()))
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save_state` wrote; call :meth:`prepare` with the same model first.
@@ -193,13 +216,26 @@ class CompositeStrategy(ServerHalf, FedAvg):
         Raises
         ------
         ConfigurationError
-            If the file comes from other settings (regularizer, seed, local work, ...) or another model.
+            If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged;
+            the strategy is as it was then.
         """
         if self.state is None:
             raise ConfigurationError("call `prepare(initial_arrays)` before `load_state`: it sets the model's layout")
         saved = saving.read(path, self._settings_digest, saving.Saved(self.state, self._pass_through, {}))
-        self.state, self._pass_through = saved.state, saved.pass_through
+        before = saving.Saved(self.state, self._pass_through, self._more())
+        try:
+            self._restore(saved)
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            self._restore(before)
+            raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
+
+    def _more(self) -> dict[str, NDArray[Any]]:
+        return {**self.saved_arrays(), **self.bounds.to_arrays()}
+
+    def _restore(self, saved: saving.Saved) -> None:
+        self.state, self._pass_through = saved.state, dict(saved.pass_through)
         self.restore_arrays(saved.more)
+        self.bounds.from_arrays(saved.more)
 
     # --- training rounds ------------------------------------------------------------------------------------------
 
@@ -212,7 +248,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
             if self.state is None or self.current.number > 0:
                 self.prepare(arrays)
         self._grid = grid
-        self.current = Round(server_round)
+        self.current = Round(server_round, left_out=self.left_out)
         if self.fraction_train == 0.0:
             return []
         size = (self.fraction_train, self.min_train_nodes, self.nodes_needed())
@@ -224,10 +260,20 @@ class CompositeStrategy(ServerHalf, FedAvg):
 
     def _open_round(self, server_round: int, nodes: Sequence[Node], config: ConfigRecord) -> list[Message]:
         """Return the training messages to these nodes, and remember whom was told what."""
-        self.current = current = Round(server_round)
+        self.current = current = Round(server_round, left_out=self.left_out)
         current.config = config.copy()
         current.config["server-round"] = server_round
         current.nodes = {node.node_id: node for node in nodes}
+        if self.wire_dtype == "auto":
+            current.wire_dtype = "float32" if self.short_wire(self.state) else "float64"
+            if current.wire_dtype != self._wire_dtype:
+                log(
+                    INFO,
+                    "configure_train: the messages' vectors are %s from round %s on",
+                    current.wire_dtype,
+                    server_round,
+                )
+                self._wire_dtype = current.wire_dtype
         current.messages = self._training_messages(nodes)
         return current.messages
 
@@ -242,7 +288,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         """Run a training round 0 with all nodes; return the good uplinks and the bytes sent and received."""
         messages = self._open_round(0, self.nodes.ordered, config)
         answers = self._with_second_chances(grid.send_and_receive(messages, timeout=self._timeout))
-        good = self.current.good("round 0", answers, self.read_reply)
+        good = self._uplinks("round 0", answers)
         bytes_up = records.count_bytes(reply.content for reply in good)
         self.nodes.informed.update(reply.node.node_id for reply in good)
         weights = reading.weights_of([reply.value.examples for reply in good], self.weighting)
@@ -265,6 +311,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
                 config=self.current.config,
                 plan=None if informed else self._spec,
                 serialised=serialised,
+                wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else "float64",
             ),
         )
 
@@ -280,18 +327,44 @@ class CompositeStrategy(ServerHalf, FedAvg):
             content,
             self.plan.layout,
             shapes=self.uplink_shapes(),
-            wire_dtype=self.wire_dtype,
+            wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else self.wire_dtype,
             weighted_by_key=self.weighted_by_key,
             timed=isinstance(self.plan.work, FirstOrder),
         )
+
+    def _checked_reply(self, node: Node, content: RecordDict) -> Uplink:
+        """Return the uplink of a reply whose claims are possible."""
+        uplink = self.read_reply(content)
+        self.check_claims(uplink, records.num_examples(content))
+        if self.client_weights is not None and node.partition_id not in self.client_weights:
+            raise ProtocolError("its partition is not one of those in client_weights")
+        return uplink if self.memories is None else uplink._replace(digest=records.uplink_digest(content))
+
+    def _uplinks(self, caller: str, replies: Iterable[Message]) -> list[GoodReply[Uplink]]:
+        """Return the replies that count, with the weights with which they do."""
+        current = self.current
+        good = current.good(caller, replies, self._checked_reply)
+        objections = self.bounds.objections([reply.value for reply in good], remember=current.number > 0)
+        if objections:
+            good = current.without(caller, good, objections)
+        if self.client_weights is None and self.memories is None:
+            return good
+        return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
+
+    def _weight(self, reply: GoodReply[Uplink]) -> float:
+        examples = reply.value.examples
+        if self.client_weights is not None and reply.node.partition_id is not None:
+            examples = self.client_weights[reply.node.partition_id]
+        return examples if self.memories is None else self.memories.admitted(reply.node, examples)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, update the state, return the primal arrays and the round's metrics.
 
-        Replies with errors, NaN, wrong shapes, dtypes, keys or another round's stamp are left out, logged and
-        counted. With fewer than ``min_replies`` good ones, the state stays as it is and ``skipped`` is 1.
+        Replies with errors, NaN, wrong shapes, dtypes, keys, another round's stamp or numbers that cannot be are left
+        out, logged and counted; :attr:`left_out` says why. With fewer than ``min_replies`` good ones, the state stays
+        as it is and ``skipped`` is 1.
         """
         current = self.current
         if current.number != server_round:
@@ -301,7 +374,8 @@ class CompositeStrategy(ServerHalf, FedAvg):
             )
         if not current.messages:
             return self.primal_arrays(), None
-        good = current.good("aggregate_train", self._with_second_chances(replies), self.read_reply)
+        rows_before = len(self.left_out)
+        good = self._uplinks("aggregate_train", self._with_second_chances(replies))
         self.nodes.informed.update(reply.node.node_id for reply in good)
         weights = reading.weights_of([reply.value.examples for reply in good], self.weighting)
         least = len(current.messages) if self.participation == "everyone" else self.min_replies
@@ -309,10 +383,15 @@ class CompositeStrategy(ServerHalf, FedAvg):
         if skipped:
             text = "aggregate_train: round %s is skipped: %s good replies, at least %s needed"
             log(WARNING, text, server_round, len(good), least)
+        # Nothing else was wrong: the numbers were too large.
+        self.overflowed = skipped and len(good) >= least and bool(weights)
         contents = [reply.content for reply in good]
         metrics = reading.average_metrics(self.train_metrics_aggr_fn, contents if weights else [], self.weighted_by_key)
         metrics["num-replies"] = len(good)
         metrics["num-left-out"] = len(current.messages) - len(good)
+        surplus = len(self.left_out) - rows_before - (len(current.messages) - len(good))
+        if surplus:
+            metrics["num-surplus"] = surplus
         metrics["skipped"] = int(skipped)
         metrics["bytes-down"] = current.bytes_down
         metrics["bytes-up"] = records.count_bytes(contents)
@@ -322,13 +401,25 @@ class CompositeStrategy(ServerHalf, FedAvg):
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
-        with np.errstate(over="ignore", invalid="ignore"):
-            before, state = self.state, self.aggregate(self.state, uplinks)
-        if not all(all_finite(value) for value in state):
-            log(WARNING, "aggregate_train: the update overflows; the state stays as it is. Lower the rates.")
+        overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
+        before = self.state
+        passed = reading.averaged_pass_through(self._pass_through, uplinks)
+        try:
+            with np.errstate(over="ignore", invalid="ignore"):
+                state = self.aggregate(self.state, uplinks)
+                if not all(all_finite(value) for value in state):
+                    log(WARNING, overflows)
+                    return False
+                # The primal as well: a map's exponential, or the user's dtype, may have no room for it.
+                output = records.primal_record(self.plan.layout, self.output_point(state), passed)
+        except MagnitudeError as error:
+            log(WARNING, "%s %s", overflows, error)
             return False
-        self.state = state
-        self._pass_through = reading.averaged_pass_through(self._pass_through, uplinks)
+        if not records.is_finite(output):
+            log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
+            return False
+        self.state, self._pass_through = state, passed
+        self._output = (state, self.plan, output)
         self.after_round(before, uplinks)
         return True
 
@@ -339,7 +430,12 @@ class CompositeStrategy(ServerHalf, FedAvg):
         """
         if self.state.round == 0:
             return self._initial
-        return records.primal_record(self.plan.layout, self.output_point(self.state), self._pass_through)
+        known = self._output
+        # A method may change its state and its geometry after a round: where a client has gone, or a stage begins.
+        if known is None or known[0] is not self.state or known[1] is not self.plan:
+            output = records.primal_record(self.plan.layout, self.output_point(self.state), self._pass_through)
+            known = self._output = (self.state, self.plan, output)
+        return known[2].copy()
 
     def _with_second_chances(self, replies: Iterable[Message]) -> list[Message]:
         """Ask again the nodes that have lost the plan or their state (both die with a SuperNode), and send it.
@@ -350,7 +446,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         # At most twice: a node may find out about its state only once it has the plan.
         for _ in range(_REPEATS):
             kept, again = self.current.to_ask_again(
-                kept, state_lost=self.state_lost, silent=self.participation == "everyone"
+                kept, state_lost=self._state_lost, silent=self.participation == "everyone"
             )
             if not again or self._grid is None:
                 break
@@ -364,6 +460,12 @@ class CompositeStrategy(ServerHalf, FedAvg):
             kept.extend(self._grid.send_and_receive(messages, timeout=self._timeout))
         return kept
 
+    def _state_lost(self, node: Node, altered: bool) -> bool:
+        """Whether a node that has lost its state, or whose answer was altered, can be sent it again."""
+        if altered and self.memories is not None:
+            self.memories.altered(node)
+        return self.state_lost(node)
+
     # --- evaluation rounds ----------------------------------------------------------------------------------------
 
     def configure_evaluate(
@@ -375,7 +477,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         size = (self.fraction_evaluate, self.min_evaluate_nodes, self.nodes_needed())
         nodes = self.nodes.sample(grid, server_round, _EVALUATE_SAMPLE, *size)
         log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
-        self.current = current = Round(server_round)
+        self.current = current = Round(server_round, left_out=self.left_out, kind="evaluate")
         current.nodes = {node.node_id: node for node in nodes}
         config = config.copy()
         config["server-round"] = server_round
@@ -390,7 +492,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         if not asked:
             return None
         good = self.current.good(
-            "aggregate_evaluate", replies, lambda content: records.check_metrics(content, self.weighted_by_key)
+            "aggregate_evaluate", replies, lambda _, content: records.check_metrics(content, self.weighted_by_key)
         )
         contents = [reply.content for reply in good]
         metrics = reading.average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)

@@ -16,12 +16,17 @@ import numpy as np
 from flwr.common import log
 from numpy.typing import NDArray
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientStamp, ClientState, Node, Uplink
 
 __all__ = ["Change", "ClientMemories", "Member", "Remembered"]
 
 Key = tuple[int, int]
+#: The first part of the key of a node without a partition; see :attr:`Node.key`.
+_WITHOUT_PARTITION = 1
+#: By what factor a client's weight may change from one of its answers to the next.
+_WEIGHT_CHANGE = 2.0
 
 #: ``(before, after, memory, uplink) -> memory``: what a client remembers after a round that counted, from the server's
 #: states before and after the round, what it remembered, and its uplink: the client's own arithmetic.
@@ -35,15 +40,24 @@ class Member:
     Parameters
     ----------
     examples : float or None
-        Its weight, as it was reported first; None before that. (Fixed, because the invariants need fixed weights.)
+        Its weight in the invariants; None before its first answer. See :meth:`ClientMemories.admitted`.
     accepted : int
         The last round of this epoch in which its reply counted; -1 if there is none.
+    digest : str
+        Of the uplink that counted then, as the server got it.
+    counted : int
+        How many of its replies have counted in this epoch.
+    altered : int
+        The last epoch in which the first reply that counted was not the one that the client had sent; -1 if none.
     memory : dict of str to ndarray of float64, shape (d,), or None
         The ledger's copy of what it remembers; None stands for zeros.
     """
 
     examples: float | None = None
     accepted: int = -1
+    digest: str = ""
+    counted: int = 0
+    altered: int = -1
     memory: dict[str, Vector] | None = None
 
 
@@ -133,11 +147,52 @@ class ClientMemories:
         return member.memory
 
     def weight_of(self, uplink: Uplink) -> float:
-        """Return a client's weight in the invariants: as it was first reported, or 1."""
-        if self.weighting == "uniform":
-            return 1.0
-        known = None if uplink.node is None else self.member(uplink.node).examples
-        return uplink.examples if known is None else known
+        """Return a client's weight in the invariants: what :meth:`admitted` made of what it reports, or 1."""
+        return 1.0 if self.weighting == "uniform" else uplink.examples
+
+    def admitted(self, node: Node, examples: float) -> float:
+        """Return the weight with which an answer counts.
+
+        With a ledger the invariants follow a weight that changes, so it is read in every round and may at most double
+        or halve: neither is a client tied to a first report for ever, nor can one report change the problem at a
+        stroke. (From 0 it comes back to the typical weight at most.) Without a ledger nobody knows what a change would
+        move, and the weight is that of the client's first answer in the epoch.
+
+        Parameters
+        ----------
+        node : Node
+        examples : float
+            What it reports, or what the user says.
+        """
+        member = self.member(node)
+        known = member.examples
+        if known is None or known == examples:
+            return examples
+        if not self.ledger:
+            return known if member.counted else examples
+        if known == 0.0:
+            others = sorted(m.examples for m in self.members.values() if m.examples)
+            return min(examples, others[len(others) // 2]) if others else examples
+        return min(max(examples, known / _WEIGHT_CHANGE), known * _WEIGHT_CHANGE)
+
+    def reweighed(self, uplinks: Sequence[Uplink]) -> dict[str, Vector]:
+        """Return what changed weights add to the weighted sums of the memories; nothing if no weight has changed.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+            Answers that are about to count.
+        """
+        added: dict[str, Vector] = {}
+        for uplink in uplinks:
+            member = None if uplink.node is None else self.members.get(uplink.node.key)
+            if member is None or member.memory is None or member.examples is None or self.weighting == "uniform":
+                continue
+            change = uplink.examples - member.examples
+            if change != 0.0:
+                for name in self.names:
+                    added[name] = added.get(name, 0.0) + change * member.memory[name]
+        return added
 
     def population(self, uplinks: Sequence[Uplink] = ()) -> float:
         """Return the sum of the weights of all clients that are there; a client that never answered counts as the mean.
@@ -190,8 +245,30 @@ class ClientMemories:
         """
         member = self.member(node)
         if not restore or member.accepted < 0 or not self.ledger:
-            return ClientStamp(self.epoch, member.accepted)
-        return ClientStamp(self.epoch, member.accepted, self.memory(node.key))
+            return ClientStamp(self.epoch, member.accepted, digest=member.digest)
+        return ClientStamp(self.epoch, member.accepted, self.memory(node.key), member.digest)
+
+    def altered(self, node: Node) -> None:
+        """Note that what counted is not what a client has sent: something alters its answers on their way.
+
+        Once is an accident, which the ledger or a new epoch mends. Without a ledger, twice in succession is the rule,
+        and every epoch would end as soon as it has begun.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no ledger, and the first answer of this client in the last epoch was altered as well.
+        """
+        member = self.member(node)
+        if self.ledger or member.counted != 1:
+            return
+        if 0 <= member.altered == self.epoch - 1:
+            raise ConfigurationError(
+                f"the answers of {node} are altered on their way, again and again (by a mod that scales, clips or adds "
+                'noise?), and client_state="reset" begins anew each time. With client_state="ledger" the server keeps '
+                "what every client remembers, as it follows from the answers that arrive"
+            )
+        member.altered = self.epoch
 
     def lost(self, node: Node) -> bool:
         """Whether a node that has lost its memory can be sent it again; if not, a new epoch begins after the round."""
@@ -215,11 +292,23 @@ class ClientMemories:
             )
             log(INFO, "The clients' memories: %s (%.1f MiB in a ledger)", self, size / 2**20)
         gone, self.present, changed = self.present - present, present, self.present != present
+        self._evict()
         if (gone or self._lost) and not self.ledger:
             return self.new_epoch("a client has left" if gone else "a client has lost its state")
         if changed:
             return Change(None, self.means() if self.ledger and self.members else None)
         return None
+
+    def _evict(self) -> None:
+        """Forget members that have gone and cannot be known again: without a partition, their node ids are theirs.
+
+        A node that is away for a while may come back as it was, so as many are kept as there are nodes.
+        """
+        away = [key for key in self.members if key not in self.present and key[0] == _WITHOUT_PARTITION]
+        if len(away) > len(self.present):
+            away.sort(key=lambda key: self.members[key].accepted)
+            for key in away[: len(away) - len(self.present)]:
+                del self.members[key]
 
     def note(self, number: int, before: Any, after: Any, uplinks: Sequence[Uplink]) -> Change | None:
         """Note whose reply has counted in a round and, in the ledger, what those clients remember now.
@@ -238,8 +327,9 @@ class ClientMemories:
             member = self.member(uplink.node)
             if self.ledger:
                 member.memory = dict(self.remembered(before, after, self.memory(uplink.node.key), uplink))
-            member.examples = uplink.examples if member.examples is None else member.examples
-            member.accepted = number
+            member.examples = uplink.examples
+            member.accepted, member.digest = number, uplink.digest
+            member.counted += 1
         return self.new_epoch("a client has lost its state") if self._lost else None
 
     def new_epoch(self, reason: str) -> Change:
@@ -247,7 +337,7 @@ class ClientMemories:
         self.epoch += 1
         self._lost = False
         for member in self.members.values():
-            member.accepted, member.memory = -1, None
+            member.accepted, member.digest, member.counted, member.memory = -1, "", 0, None
         return Change(reason, {name: np.zeros(self.size) for name in self.names})
 
     # --- saving and the look ----------------------------------------------------------------------------------
@@ -259,8 +349,12 @@ class ClientMemories:
         arrays: dict[str, NDArray[Any]] = {
             "epoch": np.array(self.epoch),
             "ledger": np.array(-1 if self._keeps_ledger is None else int(self._keeps_ledger)),
-            "members": np.array(keys, dtype=np.int64).reshape(-1, 2),
-            "present": np.array(sorted(self.present), dtype=np.int64).reshape(-1, 2),
+            # Flower's node ids take all of 64 bits.
+            "members": np.array(keys, dtype=np.uint64).reshape(-1, 2),
+            "present": np.array(sorted(self.present), dtype=np.uint64).reshape(-1, 2),
+            "digests": np.array([member.digest for member in members], dtype="U32"),
+            "counted": np.array([member.counted for member in members], dtype=np.int64),
+            "altered": np.array([member.altered for member in members], dtype=np.int64),
             "accepted": np.array([member.accepted for member in members], dtype=np.int64),
             "examples": np.array([np.nan if m.examples is None else m.examples for m in members]),
         }
@@ -280,6 +374,9 @@ class ClientMemories:
             self.members[(row[0], row[1])] = Member(
                 None if np.isnan(examples) else examples,
                 int(arrays["accepted"][i]),
+                str(arrays["digests"][i]),
+                int(arrays["counted"][i]),
+                int(arrays["altered"][i]),
                 {name: rows[i] for name, rows in kept.items()} or None,
             )
 

@@ -13,16 +13,18 @@ from flwr.common import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.protocol import Downlink, Node, Option, Plan, Uplink
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.strategies.averaging import PointAverage
+from flwr_fco.strategies.bounds import check_elapsed, check_examples, check_steps
+from flwr_fco.strategies.client_memory import ClientMemories
 from flwr_fco.strategies.limits import Limit
 from flwr_fco.strategies.nodes import Nodes
 from flwr_fco.strategies.options import CommonOptions, RateOptions, WorkOptions, rate_at
-from flwr_fco.strategies.replies import Round
+from flwr_fco.strategies.replies import LeftOut, Round, mean_increment
 from flwr_fco.work import FirstOrder, Work
 
 # Flower's names among them are for the algorithms, whose hooks mention them: none of those imports Flower itself.
@@ -45,6 +47,8 @@ class ServerHalf(CommonOptions, ABC):
         Who is connected.
     current : Round
         The round under way: who was asked, what they were told.
+    left_out : list of LeftOut
+        The replies of this run that did not count, with round, node, partition and reason.
     averaging : PointAverage
         What the output is.
     """
@@ -63,10 +67,18 @@ class ServerHalf(CommonOptions, ABC):
     remembers: ClassVar[str] = "nothing"
     traffic: ClassVar[str] = "1 / 1"
 
+    #: Why the server must take the mean of the increments; empty: another centre makes sense.
+    needs_mean: ClassVar[str] = "it does not say what another centre than the mean would make of it"
+    #: Whether the clients run our own solvers, whose `elapsed` is client_lr times steps; others' may have schedules.
+    exact_elapsed: ClassVar[bool] = False
+
     state: Any = None
+    #: The clients' memories of a strategy that has them.
+    memories: ClientMemories | None = None
     layout: Layout | None
     nodes: Nodes
     current: Round
+    left_out: list[LeftOut]
     averaging: PointAverage
     _plan: Plan | None
 
@@ -100,6 +112,17 @@ class ServerHalf(CommonOptions, ABC):
     @abstractmethod
     def retrieve(self, state: Any) -> Vector:
         """Return the primal point of a state."""
+
+    def short_wire(self, state: Any) -> bool:
+        """Whether float32 is enough for a round's messages with ``wire_dtype="auto"``.
+
+        By default never: what clients remember, and differences of successive broadcasts, need all digits.
+
+        Parameters
+        ----------
+        state : NamedTuple
+        """
+        return False
 
     def output_point(self, state: Any) -> Vector:
         """Return the primal point that evaluation and the user see."""
@@ -148,6 +171,45 @@ class ServerHalf(CommonOptions, ABC):
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines that a subclass adds to :meth:`summary`, as pairs of a title and a text."""
         return []
+
+    def centre(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
+        """Return the centre of the increments by the option `aggregation`, and the mean of the elapsed times.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+        """
+        normalize = bool(getattr(self, "normalize_local_work", True))
+        return mean_increment(uplinks, normalize=normalize, aggregation=self.aggregation, trim=self.trim)
+
+    def step_size(self) -> float:
+        """Return what a client adds to its `elapsed` in a step: client_lr, or 1 in a method without rates."""
+        client_lr = self.rates()[0]
+        return 1.0 if math.isnan(client_lr) else client_lr
+
+    def check_claims(self, uplink: Uplink, num_examples: float | None) -> None:
+        """Hold what a client says of itself against what the server knows.
+
+        Parameters
+        ----------
+        uplink : Uplink
+            As it was read, with the client's weight in ``examples``.
+        num_examples : float or None
+            The client's number of examples; None if it reports none.
+
+        Raises
+        ------
+        ProtocolError
+            With the reason for which the reply is left out.
+        """
+        check_examples(max(uplink.examples, num_examples or 0.0), self.max_examples)
+        work = self.plan.work
+        if not isinstance(work, FirstOrder) or uplink.elapsed is None:
+            return
+        if work.steps is None and num_examples is None:
+            raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")
+        check_steps(uplink.steps, max(1, work.num_draws(int(num_examples or 1))))
+        check_elapsed(uplink.elapsed, uplink.steps, self.step_size(), exact=self.exact_elapsed)
 
     # --- what a round may need besides ----------------------------------------------------------------------------
 

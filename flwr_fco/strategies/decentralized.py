@@ -141,6 +141,8 @@ class DFedDA(RateOptions, WorkOptions, CompositeStrategy):
     """
 
     local_solver: ClassVar[str] = "dual_averaging"
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = "gossip mixes with a doubly stochastic matrix, which keeps nothing but the mean"
     limit: ClassVar[Limit] = Biased("near the solution")
     source: ClassVar[str] = "[2], on a graph"
     #: Whether the relay keeps trackers.
@@ -427,6 +429,8 @@ class DFedMid(RateOptions, WorkOptions, CompositeStrategy):
     """
 
     local_solver: ClassVar[str] = "mirror_descent"
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = "gossip mixes with a doubly stochastic matrix, which keeps nothing but the mean"
     limit: ClassVar[Limit] = DoubledStrength("near the solution for twice the strength, as printed")
     source: ClassVar[str] = "[2], on a graph"
     sends: ClassVar[str] = "w_K - w_0"

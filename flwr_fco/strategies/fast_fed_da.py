@@ -152,6 +152,8 @@ class FastFedDA(WorkOptions, CompositeStrategy):
     sends: ClassVar[str] = "sums of gradients and points"
     traffic: ClassVar[str] = "3 / 2"
     constrained: ClassVar[bool] = False
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = "its model is built on the sums of all gradients and points, which must belong together"
 
     variant: Literal["bao", "liang"] = "bao"
     convexity: float = field(default=0.1, metadata=POSITIVE)

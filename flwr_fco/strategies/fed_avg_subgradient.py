@@ -26,7 +26,6 @@ from flwr_fco.protocol import Uplink
 from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.limits import Limit, Subgradient
 from flwr_fco.strategies.options import RateOptions, WorkOptions
-from flwr_fco.strategies.replies import mean_increment
 
 __all__ = ["FedAvgSubgradient", "PrimalState"]
 
@@ -78,6 +77,8 @@ class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Subgradient()
     source: ClassVar[str] = "[1], 'FedAvg'"
     sends: ClassVar[str] = "w_K - w_0"
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -97,7 +98,7 @@ class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
 
     def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return the state with primal + server_lr * mean(increment)."""
-        mean, _ = mean_increment(uplinks, normalize=self.normalize_local_work)
+        mean, _ = self.centre(uplinks)
         primal = state.primal + self.rates()[1] * mean
         return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
 

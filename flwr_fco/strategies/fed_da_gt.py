@@ -1,7 +1,8 @@
 """Federated dual averaging with gradient tracking, centralised.
 
 Algorithm 1 (FedDA, FedDA-GT) of Liang, Peng, Zhang, 'Gradient tracking for high dimensional federated optimization',
-for U = 11'/M, and its equation (4) for partial participation; their symbols in brackets::
+for U = 11'/M, and its equation (4) for partial participation; their symbols in brackets. `own` is a client's control
+variate (what its gradients were like when it last took part), `control` the weighted mean of `own` over all clients::
 
     server: dual [z_0] = grad h(primal [w_0]), elapsed = 0
     round 0 (tracker_start="gradient"): each client sends one gradient g at w_0: own [c_0^m] = g, control [c_0] = mean g
@@ -147,12 +148,14 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Exact()
     source: ClassVar[str] = "[2], algorithm 1"
     remembers: ClassVar[str] = "a tracker"
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = "the weighted sum of all trackers is 0 only if every answer counts with its weight"
     traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
 
     tracker_start: Literal["gradient", "zero"] = "gradient"
 
     def __post_init__(self) -> None:
-        self.memories = ClientMemories(
+        self.memories: ClientMemories = ClientMemories(
             ("own",),
             self.remembered,
             client_state=self.client_state,
@@ -245,6 +248,9 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
         mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
         population = self.memories.population(uplinks)
         summed = state.control * (state.population or population)
+        reweighed = self.memories.reweighed(uplinks)
+        if reweighed:
+            summed += reweighed["own"]
         for uplink in uplinks:
             summed += self.memories.weight_of(uplink) * self.variate_change(state, uplink)
         advance = server_lr * elapsed
@@ -255,7 +261,7 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
             control=summed / population,
             population=population,
             advance=advance,
-            derivable=int(self._derivable(state, uplinks, population)),
+            derivable=int(not reweighed and self._derivable(state, uplinks, population)),
         )
         return self.averaging.add(following, lambda: self.retrieve(following))
 
@@ -266,10 +272,7 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
         if population != state.population and state.control.any():
             return False
         equal_work = all(uplink.elapsed == uplinks[0].elapsed for uplink in uplinks)
-        as_first_reported = self.weighting == "uniform" or all(
-            self.memories.weight_of(u) == u.examples for u in uplinks
-        )
-        return (equal_work or self.normalize_local_work) and as_first_reported
+        return equal_work or bool(self.normalize_local_work)
 
     def retrieve(self, state: TrackingState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""

@@ -35,7 +35,6 @@ from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.fed_avg_subgradient import PrimalState
 from flwr_fco.strategies.limits import Biased, DoubledStrength, Limit
 from flwr_fco.strategies.options import RateOptions, WorkOptions
-from flwr_fco.strategies.replies import mean_increment
 
 __all__ = ["FedMid", "FedMidOSP"]
 
@@ -66,6 +65,8 @@ class FedMid(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = DoubledStrength()
     source: ClassVar[str] = "[1], algorithm 2"
     sends: ClassVar[str] = "w_K - w_0"
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = ""
 
     client_prox: bool = True
     server_prox: bool = True
@@ -90,7 +91,7 @@ class FedMid(RateOptions, WorkOptions, CompositeStrategy):
     def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
         server_lr = self.rates()[1]
-        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+        mean, elapsed = self.centre(uplinks)
         dual = self.h.gradient(state.primal) + server_lr * mean
         if self.server_prox:
             primal = self.h.retrieve(dual, server_lr * elapsed, self.psi)

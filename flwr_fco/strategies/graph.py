@@ -208,7 +208,8 @@ class Graph:
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the nodes' keys in the order of their rows, and who has left."""
         keys = sorted(self.rows, key=lambda key: self.rows[key])
-        return {"rows": np.array(keys, dtype=np.int64).reshape(-1, 2), "gone": np.array(sorted(self.gone), np.int64)}
+        # Flower's node ids take all of 64 bits.
+        return {"rows": np.array(keys, dtype=np.uint64).reshape(-1, 2), "gone": np.array(sorted(self.gone), np.int64)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from flwr_fco.parameters import Vector
 
@@ -22,6 +22,7 @@ __all__ = [
     "NearDoubledStrength",
     "Run",
     "Shifted",
+    "ShiftedBy",
     "Subgradient",
     "ToZero",
     "Vanishing",
@@ -74,6 +75,8 @@ class Limit(ABC):
     ----------
     text : str
         For tables: one line, without a full stop.
+    problem : {"composite", "smooth"}, default "composite"
+        On which problem the contract is checked: with psi, or without it for a method that refuses psi.
 
     Attributes
     ----------
@@ -82,6 +85,8 @@ class Limit(ABC):
     """
 
     text: str
+    #: On which problem it is checked: a LASSO, or least squares without psi for methods that refuse psi.
+    problem: Literal["composite", "smooth"] = "composite"
     name: ClassVar[str]
 
     @abstractmethod
@@ -195,6 +200,40 @@ class Shifted(Limit):
         for steps in (1, 3):
             far, near = (problem.error(run(300, convexity=mu, local_steps=steps)) for mu in (0.1, 0.01))
             _require(far >= 3 * near, f"with {steps} local steps the error is {far:.2e}, {near:.2e} at mu / 10")
+
+
+@dataclass(frozen=True)
+class ShiftedBy(Limit):
+    """A point at a distance from the solution that shrinks at least 3 times when an option changes 10 times.
+
+    Parameters
+    ----------
+    option : str
+        Of the strategy.
+    values : (float, float)
+        The second one leaves the smaller distance.
+    rounds : int, default 600
+    """
+
+    text: str = "a point near the solution, at a distance that an option sets"
+    option: str = ""
+    values: tuple[float, float] = (1.0, 0.1)
+    rounds: int = 600
+    name: ClassVar[str] = "shifted by an option"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless the distance is there and shrinks with the option."""
+        distances = []
+        for value in self.values:
+            options: dict[str, Any] = {self.option: value, "client_lr": 0.05, "local_steps": 1}
+            distances.append(problem.error(run(self.rounds, **options)))
+        far, near = distances
+        _require(
+            far >= 3 * near,
+            f"the error is {far:.2e} for {self.option}={self.values[0]:g} and {near:.2e} for {self.values[1]:g}; "
+            "expected it to shrink at least 3 times",
+        )
+        _require(far > 1e-8, f"the error for {self.option}={self.values[0]:g} is {far:.2e}, no distance at all")
 
 
 @dataclass(frozen=True)

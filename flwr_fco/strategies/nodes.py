@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from logging import INFO, WARNING
 
 import numpy as np
@@ -21,6 +22,8 @@ __all__ = ["Nodes"]
 
 #: Seconds to wait for the nodes' answers to the question which partition they have.
 _HANDSHAKE_TIMEOUT = 120.0
+#: Seconds to wait for the first of two nodes with one partition id to go.
+_TWINS_TIMEOUT = 120.0
 
 
 class Nodes:
@@ -69,7 +72,7 @@ class Nodes:
         Raises
         ------
         ConfigurationError
-            If there are too few nodes after the timeout.
+            If there are too few nodes after the timeout, or two have the same partition id.
         """
         deadline = time.monotonic() + self.timeout
         while True:
@@ -87,6 +90,20 @@ class Nodes:
             log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), enough)
             time.sleep(1)
         self.meet(grid, available)
+        # A node that was killed is listed beside its successor until the SuperLink has missed its signs of life.
+        patience = 0.0 if hasattr(grid, "partition_ids") else min(self.timeout, _TWINS_TIMEOUT)
+        deadline = time.monotonic() + patience
+        while (twins := self._twins()) is not None:
+            if time.monotonic() >= deadline:
+                raise ConfigurationError(
+                    f"{twins[0]} and node {twins[1].node_id} have the same partition id {twins[1].partition_id}: their "
+                    "data would count twice, and a client with a memory would have two. Start one SuperNode for each "
+                    "partition-id"
+                )
+            log(INFO, "Waiting for one of %s and node %s to go", twins[0], twins[1].node_id)
+            time.sleep(1)
+            self.meet(grid, list(grid.get_node_ids()))
+        size = min(size, len(self.ordered))
         if size == len(self.ordered):
             return self.ordered
         chosen = random_generator(self.seed, server_round, 0, purpose).choice(len(self.ordered), size, replace=False)
@@ -120,14 +137,17 @@ class Nodes:
         for node_id in new:
             self._known[node_id] = Node(node_id, partitions.get(node_id))
         self.ordered = sorted(self._known.values(), key=lambda node: node.order)
-        known = [node.partition_id for node in self._known.values() if node.partition_id is not None]
-        if new and (len(known) < len(self._known) or len(set(known)) < len(known)):
-            log(
-                WARNING,
-                "%s of %s nodes have no partition id of their own: another run with the same seed may differ",
-                len(self._known) - len(set(known)),
-                len(self._known),
-            )
+        without = sum(node.partition_id is None for node in self._known.values())
+        if new and without:
+            text = "%s of %s nodes have no partition id of their own: another run with the same seed may differ"
+            log(WARNING, text, without, len(self._known))
+
+    def _twins(self) -> tuple[Node, Node] | None:
+        """Return two nodes with one partition id, if there are any; the nodes are sorted by it."""
+        for one, other in pairwise(self.ordered):
+            if one.partition_id is not None and one.partition_id == other.partition_id:
+                return one, other
+        return None
 
     def _partitions(self, grid: Grid, node_ids: Sequence[int]) -> dict[int, int]:
         known: Mapping[int, int] | None = getattr(grid, "partition_ids", None)

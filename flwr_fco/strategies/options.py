@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, Literal, get_type_hints
 
@@ -49,6 +49,8 @@ ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
 POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
 _FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
+_TRIM = {"range": (lambda value: 0.0 <= value < 0.5, "a number from 0 to 0.5, exclusive")}
+_RATIO = {"range": (lambda value: 1.0 <= value < math.inf, "a finite number >= 1, or None")}
 _NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
 _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
@@ -78,6 +80,9 @@ class CommonOptions:
         Seed of the samples of nodes and of all minibatches; 0 <= seed < 2**32.
     min_replies : int, default 1
         A round with fewer good replies is skipped: the state stays as it is.
+    on_divergence : {"stop", "warn"}, default "stop"
+        What ``start`` does when the model grows beyond all bounds: end with :class:`DivergedError`, which has the last
+        good model and says what to do, or say so once and go on.
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
     pass_through : str or sequence of str
@@ -92,11 +97,29 @@ class CommonOptions:
     sparsity : int, optional
         Keep only this many entries of the output, the largest in absolute value, and set the others to zero. The
         state does not change by it. By default all entries are kept.
-    wire_dtype : {"float64", "float32"}, default "float64"
+    wire_dtype : {"float64", "float32", "auto"}, default "float64"
         Precision of the uplink. float32 halves it and loses digits: the dual grows with the rounds while the model is
-        its small difference from a threshold (an error of 1e-4 at t * strength = 5e4).
+        its small difference from a threshold (an error of 1e-4 at t * strength = 5e4). ``"auto"``: both ways float32
+        for a float32 model, as long as the rounding does not matter, and float64 otherwise; see
+        :meth:`CompositeStrategy.short_wire`.
     node_timeout : float, default 600.0
         Seconds to wait until enough nodes have connected.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        The centre of the clients' increments that the server goes along. The others bound what a minority can do; see
+        :mod:`flwr_fco.strategies.aggregation`. A method that needs the mean refuses them.
+    trim : float, default 0.2
+        The share of the weight that ``aggregation="trimmed"`` leaves out at either end, in each coordinate.
+    max_examples : float, default 1e12
+        A reply that reports more examples is left out.
+    max_ratio : float or None, default 1000.0
+        A reply is left out if its number of examples, or the norm of a vector per unit of elapsed, is more than this
+        many times the median of the round's replies, or of the largest median of an earlier round. Not compared in a
+        round with fewer than five replies, nor where the median is 0. None: never.
+    max_increment_norm : float, optional
+        A reply is left out if the Euclidean norm of a vector is larger, whatever the others send.
+    client_weights : mapping of int to float, optional
+        The weight of each partition, in the place of the number of examples that a client reports; a client whose
+        partition is not among them is left out.
     choose_nodes : callable, optional
         ``(round, nodes) -> nodes``: prescribes who takes part in a training round, instead of a random sample. It is
         given all connected nodes, sorted by partition id, and returns some of them.
@@ -118,14 +141,21 @@ class CommonOptions:
     weighting: Literal["examples", "uniform"] = "examples"
     seed: int = field(default=0, metadata=_SEED)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
+    on_divergence: Literal["stop", "warn"] = "stop"
     apply_to: str | Sequence[str] | None = None
     pass_through: str | Sequence[str] = PASS_THROUGH
     scope: Scope = "each"
     output: str = "last"
     window: int = field(default=100, metadata=AT_LEAST_ONE)
     sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    wire_dtype: Literal["float64", "float32"] = "float64"
+    wire_dtype: Literal["float64", "float32", "auto"] = "float64"
     node_timeout: float = field(default=600.0, metadata=_NATURAL)
+    aggregation: Literal["mean", "trimmed", "median", "geometric-median"] = "mean"
+    trim: float = field(default=0.2, metadata=_TRIM)
+    max_examples: float = field(default=1e12, metadata=POSITIVE)
+    max_ratio: float | None = field(default=1_000.0, metadata=_RATIO)
+    max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
+    client_weights: Mapping[int, float] | None = None
     choose_nodes: ChooseNodes | None = None
 
     #: The values that `output` may take.
@@ -157,8 +187,28 @@ class CommonOptions:
                 if not allowed(value):
                     raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
             setattr(self, option.name, value)
+        self._check_client_weights()
         if self.output not in self.outputs:
             raise ConfigurationError(f"output={self.output!r}; expected one of {', '.join(map(repr, self.outputs))}")
+
+    def _check_client_weights(self) -> None:
+        if self.client_weights is None:
+            return
+        weights = dict(self.client_weights)
+        self.client_weights = {}
+        for partition, weight in weights.items():
+            name = f"client_weights[{partition!r}]"
+            checked(name, partition, int)
+            self.client_weights[partition] = checked(name, weight, float)
+            if not 0.0 <= self.client_weights[partition] < math.inf:
+                raise ConfigurationError(f"{name}={weight!r}; expected a finite number >= 0")
+        if not any(self.client_weights.values()):
+            raise ConfigurationError(f"client_weights={weights!r}; expected at least one weight > 0")
+        if self.weighting == "uniform":
+            raise ConfigurationError(
+                'client_weights go with weighting="examples", in the place of what clients report; '
+                f"{type(self).__name__} weighs them equally"
+            )
 
     def __repr__(self) -> str:
         given = []

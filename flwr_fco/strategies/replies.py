@@ -17,9 +17,19 @@ from flwr_fco import records
 from flwr_fco.errors import ProtocolError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Uplink
+from flwr_fco.strategies.aggregation import centre
 from flwr_fco.strategies.options import MetricsFunction
 
-__all__ = ["GoodReply", "Round", "average_metrics", "averaged_pass_through", "mean_increment", "weighted", "weights_of"]
+__all__ = [
+    "GoodReply",
+    "LeftOut",
+    "Round",
+    "average_metrics",
+    "averaged_pass_through",
+    "mean_increment",
+    "weighted",
+    "weights_of",
+]
 
 _Read = TypeVar("_Read")
 
@@ -38,6 +48,26 @@ class GoodReply(NamedTuple, Generic[_Read]):
     node: Node
     content: RecordDict
     value: _Read
+
+
+class LeftOut(NamedTuple):
+    """A reply that did not count: a row of ``strategy.left_out`` and of the result's.
+
+    Parameters
+    ----------
+    round : int
+    node_id : int
+        Of the node that was asked, or of whoever answered without being asked.
+    partition_id : int or None
+    reason : str
+    kind : {"train", "evaluate"}
+    """
+
+    round: int
+    node_id: int
+    partition_id: int | None
+    reason: str
+    kind: str = "train"
 
 
 @dataclass
@@ -62,6 +92,13 @@ class Round:
         What all nodes are told, if it is the same for all, and the state that it was made from.
     restoring : set of int
         Ids of nodes that have lost what they knew.
+    left_out : list of LeftOut
+        What did not count, duplicates and late replies too.
+    kind : {"train", "evaluate"}
+    wire_dtype : {"float64", "float32"}
+        The precision of the round's vectors both ways, where the strategy chooses it.
+    answered : set of int
+        Ids of nodes whose reply was good.
     """
 
     number: int
@@ -72,6 +109,45 @@ class Round:
     bytes_down: int = 0
     shared: tuple[Any, Downlink] | None = None
     restoring: set[int] = field(default_factory=set)
+    answered: set[int] = field(default_factory=set)
+    wire_dtype: str = "float64"
+    left_out: list[LeftOut] = field(default_factory=list)
+    kind: str = "train"
+
+    def leave_out(self, caller: str, node: Node | None, node_id: int, reason: str) -> None:
+        """Note and log that a reply does not count.
+
+        Parameters
+        ----------
+        caller : str
+            For the log.
+        node : Node or None
+            Who was asked; None if nobody was.
+        node_id : int
+            Who answered.
+        reason : str
+        """
+        who = str(node) if node is not None else f"node {node_id}"
+        log(WARNING, "%s: left out the reply of %s: %s", caller, who, reason)
+        known = Node(node_id, None) if node is None else node
+        self.left_out.append(LeftOut(self.number, known.node_id, known.partition_id, reason, self.kind))
+
+    def without(
+        self, caller: str, good: Sequence[GoodReply[_Read]], objections: Mapping[int, str]
+    ) -> list[GoodReply[_Read]]:
+        """Return the replies to which there is no objection; the others are left out.
+
+        Parameters
+        ----------
+        caller : str
+        good : sequence of GoodReply
+        objections : mapping of int to str
+            Reasons, by the place in `good`.
+        """
+        for i, reason in sorted(objections.items()):
+            self.leave_out(caller, good[i].node, good[i].node.node_id, reason)
+            self.answered.discard(good[i].node.node_id)
+        return [reply for i, reply in enumerate(good) if i not in objections]
 
     def node_of(self, reply: Message) -> Node | None:
         """Return who a reply is from; the SuperLink answers for dead nodes under its own id."""
@@ -83,7 +159,7 @@ class Round:
         return node
 
     def good(
-        self, caller: str, replies: Iterable[Message], read: Callable[[RecordDict], _Read]
+        self, caller: str, replies: Iterable[Message], read: Callable[[Node, RecordDict], _Read]
     ) -> list[GoodReply[_Read]]:
         """Return the good replies, sorted by partition; the others are left out and logged.
 
@@ -93,14 +169,16 @@ class Round:
             For the log.
         replies : iterable of Message
         read : callable
-            Checks a content and returns what is wanted of it, or raises :class:`ProtocolError` with the reason.
+            ``(node, content)``: checks a content and returns what is wanted of it, or raises :class:`ProtocolError`
+            with the reason.
         """
         good: dict[int, GoodReply[_Read]] = {}
         answered: set[int] = set()
+        heard: set[int] = set()
         failures = 0
         for reply in replies:
             node = self.node_of(reply)
-            who = str(node) if node is not None else f"node {reply.metadata.src_node_id}"
+            heard.update([] if node is None else [node.node_id])
             try:
                 if reply.has_content() and records.what_is_missing(reply.content) == "state":
                     raise ProtocolError("it has lost its state")
@@ -115,15 +193,19 @@ class Round:
                 if node.node_id in answered:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
-                good[node.node_id] = GoodReply(node, reply.content, read(reply.content))
+                good[node.node_id] = GoodReply(node, reply.content, read(node, reply.content))
             except ProtocolError as error:
                 failures += 1
-                log(WARNING, "%s: left out the reply of %s: %s", caller, who, error)
+                self.leave_out(caller, node, reply.metadata.src_node_id, str(error))
+        for node in self.nodes.values():
+            if node.node_id not in heard:
+                self.left_out.append(LeftOut(self.number, *node, "no reply", self.kind))
+        self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
         return sorted(good.values(), key=lambda reply: reply.node.order)
 
     def to_ask_again(
-        self, replies: Sequence[Message], *, state_lost: Callable[[Node], bool], silent: bool
+        self, replies: Sequence[Message], *, state_lost: Callable[[Node, bool], bool], silent: bool
     ) -> tuple[list[Message], list[tuple[Node, str | None]]]:
         """Sort replies into those that are kept and the nodes that are to be asked again.
 
@@ -131,7 +213,8 @@ class Round:
         ----------
         replies : sequence of Message
         state_lost : callable
-            Whether a node that has lost its state can be sent it again.
+            ``(node, altered)``: whether a node that has lost its state, or whose answer was altered on its way, can be
+            sent it again.
         silent : bool
             Whether nodes that have not answered, or with an error, are asked again as well.
 
@@ -147,10 +230,14 @@ class Round:
         for reply in replies:
             node = self.nodes.get(reply.metadata.src_node_id) if reply.has_content() else None
             missing = None if node is None else records.what_is_missing(reply.content)
-            if node is None or missing is None or (missing == "state" and not state_lost(node)):
+            late = reply.metadata.group_id != str(self.number)
+            if node is None or missing is None or late or node.node_id in answered:
                 kept.append(reply)
                 if node is not None:
                     answered.add(node.node_id)
+            elif missing == "state" and not state_lost(node, records.was_altered(reply.content)):
+                kept.append(reply)
+                answered.add(node.node_id)
             else:
                 again.append((node, missing))
                 answered.add(node.node_id)
@@ -224,7 +311,14 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
     return metrics
 
 
-def mean_increment(uplinks: Sequence[Uplink], *, normalize: bool, name: str = "increment") -> tuple[Vector, float]:
+def mean_increment(
+    uplinks: Sequence[Uplink],
+    *,
+    normalize: bool,
+    name: str = "increment",
+    aggregation: str = "mean",
+    trim: float = 0.0,
+) -> tuple[Vector, float]:
     """Return the weighted mean of the clients' increments and of their elapsed times.
 
     Parameters
@@ -236,6 +330,10 @@ def mean_increment(uplinks: Sequence[Uplink], *, normalize: bool, name: str = "i
         done the same work (FedNova's idea). With equal work: not a bit changes.
     name : str, default "increment"
         Which vector.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        Another centre in the place of the mean of the increments; see :mod:`flwr_fco.strategies.aggregation`.
+    trim : float, default 0.0
+        For ``"trimmed"``.
 
     Returns
     -------
@@ -253,6 +351,10 @@ def mean_increment(uplinks: Sequence[Uplink], *, normalize: bool, name: str = "i
     first = uplinks[0].step_sizes
     equal = all(uplink.elapsed == first for uplink in uplinks)
     elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
+    if aggregation != "mean":
+        factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
+        rows = [uplink.vectors[name] * factor for uplink, factor in zip(uplinks, factors, strict=True)]
+        return centre(aggregation, rows, [uplink.weight for uplink in uplinks], trim=trim), elapsed
     mean = np.zeros_like(uplinks[0].vectors[name], dtype=np.float64)
     scaled = np.empty_like(mean)
     for uplink in uplinks:

@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from logging import INFO
+from logging import INFO, WARNING
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
 
+from flwr_fco import records
+from flwr_fco.errors import DivergedError, ProtocolError
+from flwr_fco.parameters import Vector
+from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.strategies.contract import ServerHalf
+from flwr_fco.strategies.divergence import DivergenceWatch, not_finite
+from flwr_fco.strategies.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.strategies.options import RateOptions, rate_text
+from flwr_fco.strategies.structure import structure
 
 if TYPE_CHECKING:
     from flwr_fco.strategies.base import CompositeStrategy
 
-__all__ = ["Callback", "EvaluateFunction", "run_rounds", "settings_tree"]
+__all__ = ["EvaluateFunction", "run_rounds", "settings_tree"]
 
-#: Called after each round with the round, the primal arrays and the round's metrics; True ends the run.
-Callback = Callable[[int, ArrayRecord, MetricRecord | None], bool | None]
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -36,38 +41,139 @@ def run_rounds(
     train_config: ConfigRecord,
     evaluate_config: ConfigRecord,
     evaluate_fn: EvaluateFunction | None,
-    callbacks: Sequence[Callback],
+    callbacks: Sequence[Callback | RoundHooks],
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
+    hooks = Hooks(callbacks)
     strategy.prepare(initial_arrays)
     log(INFO, "Starting %s strategy:", type(strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
     strategy.summary()
-    result, arrays, began = Result(arrays=initial_arrays), initial_arrays, time.monotonic()
-    if evaluate_fn is not None:
-        _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, arrays), "Initial global evaluation results")
-    for number in range(1, num_rounds + 1):
-        log(INFO, "")
-        log(INFO, "[ROUND %s/%s]", number, num_rounds)
-        messages = strategy.configure_train(number, arrays, train_config, grid)
-        replies = grid.send_and_receive(messages, timeout=timeout)
-        aggregated, metrics = strategy.aggregate_train(number, replies)
-        arrays = arrays if aggregated is None else aggregated
-        result.arrays = arrays
-        _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
-        messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
-        if messages:
-            scores = strategy.aggregate_evaluate(number, grid.send_and_receive(messages, timeout=timeout))
-            _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
+    result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
+    watch = _Watch(strategy, result)
+    try:
+        hooks.call("on_run_begin", strategy, num_rounds)
         if evaluate_fn is not None:
-            _keep(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays), "Global evaluation")
-        stops = [callback(number, arrays, metrics) for callback in callbacks]
-        if any(stops):
-            log(INFO, "A callback ended the run after round %s", number)
-            break
+            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, arrays), "Initial global evaluation results")
+        for number in range(1, num_rounds + 1):
+            log(INFO, "")
+            log(INFO, "[ROUND %s/%s]", number, num_rounds)
+            hooks.call("on_round_begin", number, arrays)
+            messages = strategy.configure_train(number, arrays, train_config, grid)
+            replies = list(grid.send_and_receive(messages, timeout=timeout))
+            aggregated, metrics = strategy.aggregate_train(number, replies)
+            arrays = arrays if aggregated is None else aggregated
+            result.arrays = arrays
+            watch.round_done(number, arrays, metrics, replies)
+            _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
+            messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
+            if messages:
+                scores = strategy.aggregate_evaluate(number, grid.send_and_receive(messages, timeout=timeout))
+                _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
+            if evaluate_fn is not None:
+                _keep(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays), "Global evaluation")
+            numbers = _numbers(result, number) if hooks.wants_numbers else {}
+            stop, added = hooks.end_round(number, arrays, metrics, numbers)
+            if added:
+                result.callback_metrics[number] = added
+            if stop:
+                log(INFO, "A callback ended the run after round %s", number)
+                break
+    finally:
+        hooks.call("on_run_end", result)
     log(INFO, "")
     log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
     return result
+
+
+class _Watch:
+    """Looks at the model after each round: adds its structure to the metrics, and says when the run has diverged."""
+
+    def __init__(self, strategy: CompositeStrategy, result: Result) -> None:
+        self._strategy, self._result = strategy, result
+        self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, self._vector(result.arrays))
+
+    def _vector(self, arrays: ArrayRecord) -> Vector:
+        return records.primal_vector(self._strategy.plan.layout, arrays)[0]
+
+    def round_done(
+        self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None, replies: Sequence[Message]
+    ) -> None:
+        """Look at a round.
+
+        Raises
+        ------
+        DivergedError
+            If the run has diverged and the strategy is to stop then.
+        """
+        if metrics is None:
+            return
+        strategy, skipped = self._strategy, bool(metrics["skipped"])
+        try:
+            w = self._vector(arrays)
+        except ProtocolError:
+            self._diverged(number, "the model is too large for its dtype")
+            return
+        for name, value in structure(strategy.psi, strategy.plan.layout, w).items():
+            metrics[name] = value
+        if self._watch is None:
+            return
+        if not skipped:
+            self._diverged(number, self._watch.look(number, arrays, w))
+        elif strategy.overflowed:
+            self._diverged(number, "the update overflows")
+        elif not metrics["num-replies"] and not_finite(reply.content for reply in replies if reply.has_content()):
+            self._diverged(number, "the local steps of all clients overflow", locally=True)
+
+    def _diverged(self, number: int, reason: str, *, locally: bool = False) -> None:
+        if not reason or self._watch is None:
+            return
+        strategy, (good_round, good) = self._strategy, self._watch.good
+        text = f"{type(strategy).__name__} diverged in round {number}: {reason}. {_advice(strategy, locally)}"
+        if strategy.on_divergence == "warn":
+            log(WARNING, '%s The run goes on (on_divergence="warn").', text)
+            self._watch = None
+            return
+        self._result.arrays = good
+        raise DivergedError(
+            f'{text} The last good model, of round {good_round}, is the error\'s `arrays`; on_divergence="warn" '
+            "would go on",
+            number,
+            self._result,
+            good_round,
+        )
+
+
+def _advice(strategy: ServerHalf, locally: bool) -> str:
+    """Return which rate was too large, and what would do."""
+    client_lr, server_lr = strategy.rates()
+    if math.isnan(client_lr):
+        return "Its steps are too large for these data: lower its rates."
+    if locally:
+        return f"client_lr={client_lr:g} is too large for these data; try {client_lr / 10:g}, or fewer local steps."
+    if server_lr > 1.0:
+        return (
+            f"server_lr={server_lr:g} with client_lr={client_lr:g} is too large for these data; try server_lr=1 first, "
+            f"then client_lr={client_lr / 10:g}."
+        )
+    return (
+        f"client_lr={client_lr:g} with server_lr={server_lr:g} is too large for these data; try "
+        f"client_lr={client_lr / 10:g}."
+    )
+
+
+def _numbers(result: Result, number: int) -> dict[str, Number]:
+    """Return all numbers of a round under the names of :meth:`Result.rows`."""
+    histories = {
+        "train": result.train_metrics_clientapp,
+        "evaluate": result.evaluate_metrics_clientapp,
+        "server": result.evaluate_metrics_serverapp,
+    }
+    found: dict[str, Number] = {}
+    for prefix, history in histories.items():
+        if number in history:
+            found.update(numbers_of(prefix, history[number]))
+    return found
 
 
 def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None, title: str) -> None:

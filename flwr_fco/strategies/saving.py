@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +17,7 @@ from flwr_fco.errors import ConfigurationError
 __all__ = ["Saved", "read", "write"]
 
 _STATE, _PASS, _MORE = "state/", "pass/", "extra/"
+_SETTINGS, _CHECKSUM = "digest", "checksum"
 
 
 class Saved(NamedTuple):
@@ -49,9 +53,28 @@ def write(path: str | os.PathLike[str], digest: str, saved: Saved) -> None:
     arrays = {_STATE + name: np.asarray(value) for name, value in saved.state._asdict().items()}
     arrays.update({_PASS + name: value for name, value in saved.pass_through.items()})
     arrays.update({_MORE + name: value for name, value in saved.more.items()})
+    arrays[_SETTINGS] = np.array(digest)
     with partial.open("wb") as file:
-        np.savez(file, digest=np.array(digest), **arrays)  # type: ignore[arg-type]
+        np.savez(file, **{_CHECKSUM: np.array(_checksum(arrays))}, **arrays)  # type: ignore[arg-type]
+        file.flush()
+        os.fsync(file.fileno())
     partial.replace(target)
+    # The new name is on the disk only once the folder is.
+    with suppress(OSError):
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
+    checksum = hashlib.sha256()
+    for name in sorted(arrays):
+        array = np.ascontiguousarray(arrays[name])
+        checksum.update(f"{name}:{array.dtype.str}:{arrays[name].shape}:".encode())
+        checksum.update(array.tobytes())
+    return checksum.hexdigest()
 
 
 def read(path: str | os.PathLike[str], digest: str, like: Saved) -> Saved:
@@ -68,18 +91,35 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved) -> Saved:
     Raises
     ------
     ConfigurationError
-        If the file comes from other settings (regularizer, seed, local work, ...) or another model.
+        If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged.
+    FileNotFoundError
+        If there is none.
     """
-    with np.load(path, allow_pickle=False) as file:
-        if str(file["digest"]) != digest:
-            raise ConfigurationError(
-                f"{os.fspath(path)} was saved with other settings or for another model than this strategy's; "
-                "resume with the strategy that wrote it"
-            )
+    where = os.fspath(path)
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        raise
+    except Exception as error:  # zipfile, zlib and NumPy have no error in common for bytes that are none of theirs
+        raise ConfigurationError(f"{where} is damaged, or no saved state: {error!r}. Take an earlier copy") from error
+    checksum = arrays.pop(_CHECKSUM, None)
+    if checksum is None or _SETTINGS not in arrays:
+        raise ConfigurationError(f"{where} is no saved state: it holds {', '.join(sorted(arrays)[:8]) or 'nothing'}")
+    if str(checksum) != _checksum(arrays):
+        raise ConfigurationError(f"{where} is damaged: its contents do not match its checksum. Take an earlier copy")
+    if str(arrays[_SETTINGS]) != digest:
+        raise ConfigurationError(
+            f"{where} was saved with other settings or for another model than this strategy's; "
+            "resume with the strategy that wrote it"
+        )
+    try:
         values = {}
         for name, value in like.state._asdict().items():
-            array = file[_STATE + name]
+            array = arrays[_STATE + name]
             values[name] = array if isinstance(value, np.ndarray) else array.item()
-        pass_through = {name: file[_PASS + name] for name in like.pass_through}
-        more = {name.removeprefix(_MORE): file[name] for name in file.files if name.startswith(_MORE)}
+        pass_through = {name: arrays[_PASS + name] for name in like.pass_through}
+    except (KeyError, ValueError) as error:
+        raise ConfigurationError(f"{where} does not hold a state of this strategy: {error}") from error
+    more = {name.removeprefix(_MORE): value for name, value in arrays.items() if name.startswith(_MORE)}
     return Saved(type(like.state)(**values), pass_through, more)

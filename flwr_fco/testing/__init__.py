@@ -1,5 +1,6 @@
-"""Checks that users run on their own regularizers, mirror maps, objectives and strategies."""
+"""Checks that users run on their own regularizers, mirror maps, objectives and strategies; faults on purpose."""
 
+from flwr_fco.testing.faults import FaultyGrid, fault_mod
 from flwr_fco.testing.mirror_maps import check_mirror_map, check_pair
 from flwr_fco.testing.objectives import check_objective
 from flwr_fco.testing.regularizers import check_regularizer
@@ -7,10 +8,12 @@ from flwr_fco.testing.saddle import check_saddle_objective
 from flwr_fco.testing.strategies import check_strategy
 
 __all__ = [
+    "FaultyGrid",
     "check_mirror_map",
     "check_objective",
     "check_pair",
     "check_regularizer",
     "check_saddle_objective",
     "check_strategy",
+    "fault_mod",
 ]

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 
 from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
@@ -17,9 +17,10 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.parameters import Vector
 from flwr_fco.pooled import centralized_solution, lasso_duality_gap
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.work import Minimise
 
 __all__ = ["check_strategy"]
 
@@ -33,7 +34,8 @@ MakeStrategy = Callable[..., CompositeStrategy]
 def check_strategy(make: MakeStrategy) -> None:
     """Check that a strategy keeps the contract of :class:`flwr_fco.strategies.CompositeStrategy`.
 
-    On a small LASSO with four heterogeneous clients: it converges to what its ``limit`` says; it answers with the
+    On a small LASSO with four heterogeneous clients (for a method that refuses psi, as its limit says: on the
+    same least squares without psi): it converges to what its ``limit`` says; it answers with the
     user's names, shapes and dtypes; its state keeps its dtypes and shapes, and after saving and loading the next round
     is the same to the bit; the same seed gives the same bits; a round without good replies changes nothing.
 
@@ -54,6 +56,9 @@ def check_strategy(make: MakeStrategy) -> None:
     >>> check_strategy(FedDualAvg)
     """
     make = _with_known_options(make)
+    if make().limit.problem == "smooth":
+        _check_psi_is_refused(make)
+        make = _without_psi(make)
     _check_answers(make)
     _check_state(make)
     _check_repeatable(make)
@@ -106,35 +111,61 @@ def _with_known_options(make: MakeStrategy) -> MakeStrategy:
     return build
 
 
+def _without_psi(make: MakeStrategy) -> MakeStrategy:
+    def build(**options: Any) -> CompositeStrategy:
+        return make(**{**options, "regularizer": Zero()})
+
+    return build
+
+
+def _check_psi_is_refused(make: MakeStrategy) -> None:
+    try:
+        make(regularizer=L1(_STRENGTH))
+    except ConfigurationError:
+        return
+    raise AssertionError("the limit says problem='smooth', but the strategy takes a psi: check it with one")
+
+
 def _require(condition: bool, message: str) -> None:
     if not condition:
         raise AssertionError(message)
 
 
-class _Lasso:
-    """The problem of the checks, with its solution."""
+class _Problem:
+    """The problem of the checks, with its solution; a strength of 0.0 is least squares."""
 
-    def __init__(self) -> None:
+    def __init__(self, strength: float) -> None:
+        self.strength = strength
         self.different, self.equal = _problem(), _problem(equal=True)
-        self.optimum = centralized_solution(self.different, L1(_STRENGTH), tol=1e-12)
+        self.optimum = self._solution(self.different)
+
+    def _solution(self, objectives: list[LeastSquares]) -> Vector:
+        psi = L1(self.strength) if self.strength else Zero()
+        return centralized_solution(objectives, psi, tol=1e-12)
 
     def error(self, w: Vector) -> float:
         return float(np.abs(w - self.optimum).max())
 
     def gap(self, w: Vector, *, equal: bool = False, factor: float = 1.0) -> float:
-        return lasso_duality_gap(self.equal if equal else self.different, None, factor * _STRENGTH, w)
+        objectives = self.equal if equal else self.different
+        if self.strength:
+            return lasso_duality_gap(objectives, None, factor * self.strength, w)
+        # Quadratic, so this is the gap itself, free of cancellation.
+        moved = w - (self._solution(objectives) if equal else self.optimum)
+        return float(np.mean([0.5 * moved @ objective.hessian_product(w, moved) for objective in objectives]))
 
     def support(self, w: Vector) -> int:
         return int(np.count_nonzero(w[self.different[0].layout.regularized_mask()]))
 
 
 def _check_limit(make: MakeStrategy) -> None:
-    problem = _Lasso()
+    limit = make().limit
+    problem = _Problem(_STRENGTH if limit.problem == "composite" else 0.0)
 
     def run(rounds: int, *, equal: bool = False, **options: Any) -> Vector:
         return _run(make, problem.equal if equal else problem.different, rounds, **options)[0]
 
-    make().limit.check(run, problem)
+    limit.check(run, problem)
 
 
 def _check_answers(make: MakeStrategy) -> None:
@@ -186,7 +217,7 @@ def _check_state(make: MakeStrategy) -> None:
                 all(np.array_equal(a, b) for a, b in zip(*following, strict=True)),
                 f"round {number} after saving and loading the state differs from round {number} without",
             )
-        other = make(regularizer=L1(_STRENGTH), client_lr=0.1, batch_size=8)
+        other = make(regularizer=L1(_STRENGTH), client_lr=0.1, batch_size=8, max_iterations=9)
         other.prepare(ArrayRecord(arrays))
         try:
             other.load_state(path)
@@ -207,6 +238,9 @@ def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], num
 
 def _check_repeatable(make: MakeStrategy) -> None:
     options: dict[str, Any] = {"client_lr": 0.1, "batch_size": 7, "min_train_nodes": 1, "seed": 3}
+    if isinstance(make().work(), Minimise) and not make().deterministic:
+        # There are no minibatches: what is random is who takes part.
+        options["fraction_train"] = 0.5
     objectives = _problem()
     first, second = (_run(make, objectives, 5, **options)[0] for _ in range(2))
     _require(np.array_equal(first, second), "two runs with the same seed differ")
@@ -218,11 +252,18 @@ def _check_repeatable(make: MakeStrategy) -> None:
     _require(not np.array_equal(first, other), "runs with different seeds are equal: the seed has no effect")
 
 
+class _Silence(InProcessGrid):
+    """Nobody answers, not even those that are asked again."""
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        return []
+
+
 def _check_skipped(make: MakeStrategy) -> None:
     objectives = _problem()
     _, strategy = _run(make, objectives, 2, client_lr=0.1)
     before = strategy.state
-    grid = InProcessGrid(client_app(lambda context: objectives[0]), _CLIENTS)
+    grid = _Silence(client_app(lambda context: objectives[0]), _CLIENTS)
     with _flower.quiet(50):
         strategy.configure_train(3, ArrayRecord(), ConfigRecord(), grid)
         arrays, metrics = strategy.aggregate_train(3, [])

@@ -319,7 +319,7 @@ class LocalTraining:
         elapsed, steps = optimizer.elapsed_since_start, optimizer.num_steps
         if "gradient" in downlink.numbers:
             elapsed, steps = downlink.client_lr, 1
-        if plan.wire_dtype != "float64":
+        if plan.wire_dtype == "float32":
             # What the client remembers must be what the server sees.
             increment = increment.astype(plan.wire_dtype).astype(np.float64)
         uplink = Uplink(

@@ -81,7 +81,8 @@ def test_the_app_runs_what_the_command_line_runs():
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_every_strategy_can_be_chosen(name):
-    strategy = strategy_of(run_settings({**CONFIG, "strategy": name, "seed": 7}, 3))
+    psi = {} if STRATEGIES[name].limit.problem == "composite" else {"regularizer": "Zero"}
+    strategy = strategy_of(run_settings({**CONFIG, **psi, "strategy": name, "seed": 7}, 3))
     assert type(strategy).__name__ == name
     assert strategy.seed == 7
 

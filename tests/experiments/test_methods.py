@@ -8,7 +8,8 @@ from flwr_fco.experiments import methods
 from flwr_fco.experiments.methods import STRATEGIES, equal_stages, make_strategy, option_names
 from flwr_fco.experiments.recorder import build_strategy
 from flwr_fco.experiments.settings import RunSettings
-from flwr_fco.regularizers import L1
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.strategies.options import WorkOptions
 
 
 class NoRates:
@@ -37,10 +38,15 @@ def test_an_option_that_a_strategy_does_not_have_is_not_dropped(no_rates):
 
 @pytest.mark.parametrize("name", sorted(STRATEGIES))
 def test_what_the_run_decides_reaches_every_strategy(name):
-    settings = RunSettings.of("lasso-small", name, {"client-lr": 0.03, "server-lr": 0.5, "local-steps": 4}, seed=9)
-    strategy = build_strategy(settings, 16, L1(0.5))
-    assert strategy.regularizer == L1(0.5)
-    assert (strategy.seed, strategy.local_steps, strategy.min_train_nodes) == (9, 4, 8)
+    everyone = STRATEGIES[name].participation == "everyone"
+    values = {"client-lr": 0.03, "server-lr": 0.5, "local-steps": 4, "clients-per-round": 16 if everyone else 8}
+    settings = RunSettings.of("lasso-small", name, values, seed=9)
+    psi = L1(0.5) if STRATEGIES[name].limit.problem == "composite" else Zero()
+    strategy = build_strategy(settings, 16, psi)
+    assert strategy.regularizer == psi
+    assert (strategy.seed, strategy.min_train_nodes) == (9, 16 if everyone else 8)
+    if isinstance(strategy, WorkOptions):
+        assert strategy.local_steps == 4
     for key in ("client_lr", "server_lr"):
         if key in inspect.signature(STRATEGIES[name]).parameters:
             assert getattr(strategy, key) == getattr(settings, key)

@@ -70,6 +70,30 @@ BLOWN = run(0.0, 9.0, diverged=1)
         ),
         ("stays-stable", {"run": "a"}, {"a": GOOD}, {"a": BLOWN}),
         (
+            "always-below",
+            {"run": "a", "than": ["b", "c"], "metric": "f1", "first": 1.0},
+            {"a": run(9, 2, 1), "b": run(1, 2, 2), "c": run(9, 9, 9)},
+            {"a": run(9, 2, 1), "b": run(1, 2, 2), "c": run(9, 1, 9)},
+        ),
+        (
+            "always-below",
+            {"run": "a", "than": ["b"], "metric": "f1", "first": 0.0, "floor": 1.0},
+            {"a": run(9, 0.2, 0.3), "b": run(9, 1, 0.1)},
+            {"a": run(9, 1.2, 0.3), "b": run(9, 1, 0.1)},
+        ),
+        (
+            "cheaper",
+            {"run": "a", "than": ["b"], "metric": "f1", "at_most": 1.0, "cost": "round", "factor": 2.0},
+            {"a": run(9, 1), "b": run(9, 9, 1)},
+            {"a": run(9, 9, 1), "b": run(9, 9, 9, 1)},
+        ),
+        (
+            "cheaper",
+            {"run": "a", "than": ["b"], "metric": "f1", "at_most": 1.0, "cost": "round"},
+            {"a": run(9, 1), "b": run(9, 9)},
+            {"a": run(9, 9), "b": run(9, 9)},
+        ),
+        (
             "final-ratio",
             {"run": "a", "than": "b", "metric": "f1", "at_least": 3.0, "at_most": 5.0},
             {"a": run(9, 4), "b": run(5, 1)},

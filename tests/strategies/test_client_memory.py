@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, RecordDict
-from problems import FEATURES, app_of, clients, flat, start_arrays
+from problems import FEATURES, app_of, clients, flat, optimum, problem, start_arrays
 
 from flwr_fco import _flower, records
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.threads import single_threaded_blas
-from flwr_fco.objectives import LeastSquares
 from flwr_fco.protocol import ClientStamp
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage
@@ -16,25 +15,6 @@ from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, FedDAGT, Multis
 D = FEATURES + 1
 SIZES = (30, 40, 20, 30, 25)
 VICTIM = 2  # a partition; on the chain it has two neighbours
-
-
-def problem(sizes=SIZES):
-    """Well-conditioned, heterogeneous, unequal sizes."""
-    objectives = []
-    for m, size in enumerate(sizes):
-        rng = np.random.default_rng((7, m))
-        q, _ = np.linalg.qr(rng.standard_normal((size, FEATURES)))
-        features = q * np.sqrt(size)
-        objectives.append(LeastSquares(features, features @ rng.standard_normal(FEATURES) + m, scale=0.5))
-    return objectives
-
-
-def optimum(objectives, weights):
-    """Of sum_m weights_m F_m, in closed form."""
-    full = [np.column_stack([f.features, np.ones(f.num_examples)]) for f in objectives]
-    hessian = sum(w * x.T @ x / len(x) for w, x in zip(weights, full, strict=True))
-    right = sum(w * x.T @ f.targets / len(x) for w, x, f in zip(weights, full, objectives, strict=True))
-    return np.linalg.solve(hessian, right)
 
 
 class Faulty(InProcessGrid):

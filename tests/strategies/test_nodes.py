@@ -3,14 +3,16 @@
 import logging
 
 import numpy as np
+import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco import _flower
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import DFedDA, FedDAGT, FedDualAvg, Scaffold
 
 
 def strategy(**options):
@@ -73,15 +75,15 @@ def test_without_partition_ids_the_run_says_that_it_is_not_reproducible(caplog):
     assert "4 of 4 nodes have no partition id of their own" in caplog.text
 
 
-def test_two_nodes_of_one_partition_are_noticed(caplog):
+def test_two_nodes_of_one_partition_are_refused():
     class Twins(InProcessGrid):
         def __init__(self, app, num_nodes):
             super().__init__(app, num_nodes)
             self.partition_ids[5] = self.partition_ids[4]
 
-    with caplog.at_level(logging.WARNING, logger="flwr"):
-        start_on(Twins(app_of(clients()), 4), strategy(), rounds=1)
-    assert "1 of 4 nodes" in caplog.text
+    for chosen in (strategy(), FedDAGT(), Scaffold(), DFedDA()):
+        with pytest.raises(ConfigurationError, match=r"node 4 \(partition 2\) and node 5 have the same partition id 2"):
+            start_on(Twins(app_of(clients()), 4), chosen, rounds=1)
 
 
 def test_nodes_may_come_and_go():

@@ -2,14 +2,14 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from problems import FEATURES, clients, flat, run, start_arrays
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.pooled import lasso_duality_gap
-from flwr_fco.regularizers import L1, L2Squared
-from flwr_fco.simulation import simulate
+from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared
+from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
 
 STRENGTH = 0.3
@@ -66,10 +66,151 @@ def test_the_clients_metrics_win_over_what_the_user_said():
         assert strategy.state.elapsed == pytest.approx(expected, rel=1e-15)
 
 
-def test_nobody_says_how_many_steps():
-    result, strategy = simulate_ordinary(clients(), 1, 3, 0.05)
-    assert result.train_metrics_clientapp[1]["skipped"] == 1
-    assert strategy.state.round == 0
+@pytest.mark.parametrize("regularizer", [L1(0.3), L2Squared(0.3), ElasticNet(0.3, 0.5)])
+def test_nobody_says_how_fast_the_weight_of_psi_grows(regularizer):
+    with pytest.raises(ConfigurationError, match=r"nobody says how fast the weight of psi grows. Give density=0.1"):
+        FedDualAvg(client="unmodified", regularizer=regularizer, client_lr=0.05)
+
+
+def test_a_constraint_has_no_weight_and_needs_nothing():
+    objectives = clients()
+    strategy = FedDualAvg(client="unmodified", regularizer=L1Ball(2.0), fraction_evaluate=0.0)
+    result = simulate(
+        strategy,
+        ordinary_app(objectives, 3, 0.05),
+        num_nodes=len(objectives),
+        num_rounds=50,
+        initial_arrays=start_arrays(),
+        progress=False,
+    )
+    assert np.abs(result.arrays["coefficients"].numpy()).sum() == pytest.approx(2.0, rel=1e-12)
+
+
+def unmodified(rounds=20, *, rate=0.05, dtype=np.float64, **options):
+    objectives = clients()
+    strategy = FedDualAvg(client="unmodified", fraction_evaluate=0.0, **options)
+    result = simulate(
+        strategy,
+        ordinary_app(objectives, 4, rate, dtype=dtype),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=start_arrays(dtype=dtype),
+        progress=False,
+    )
+    return flat(result.arrays), strategy, result
+
+
+def test_only_the_product_of_strength_rate_and_steps_matters():
+    """Bit by bit, when two of the three change against each other; threshold_per_round is the product."""
+    options = {"regularizer": L1(0.25), "client_lr": 0.05, "local_steps": 4}
+    first, _, _ = unmodified(**options)
+    assert 0 < np.count_nonzero(first[:FEATURES]) < FEATURES
+    for changed in (
+        {"regularizer": L1(0.5), "client_lr": 0.025},
+        {"regularizer": L1(0.5), "local_steps": 2},
+        {"client_lr": 0.1, "local_steps": 2},
+    ):
+        np.testing.assert_array_equal(unmodified(**options | changed)[0], first)
+    for regularizer in ({}, {"regularizer": L1(0.5)}):
+        ours, strategy, _ = unmodified(threshold_per_round=0.05, **regularizer)
+        np.testing.assert_allclose(ours, first, rtol=0, atol=1e-13)
+        assert strategy.state.elapsed * strategy.regularizer.strength == pytest.approx(20 * 0.05, rel=1e-12)
+    assert np.abs(unmodified(threshold_per_round=0.06)[0] - first).max() > 1e-3
+
+
+def test_the_threshold_grows_by_what_was_said_whatever_the_servers_rate():
+    _, strategy, _ = unmodified(7, threshold_per_round=0.01, server_lr=0.3)
+    assert strategy.state.elapsed == pytest.approx(0.07, rel=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("regularizer", [{}, {"regularizer": L1(3.0)}])
+def test_the_density_is_held(regularizer, dtype):
+    """Two of six coefficients: from half of the rounds on exactly, before it on the way there."""
+    _, strategy, result = unmodified(40, density=1 / 3, dtype=dtype, **regularizer)
+    densities = [result.train_metrics_clientapp[number]["density"] for number in range(1, 41)]
+    assert densities[0] == 1.0
+    assert densities[19:] == [1 / 3] * 21
+    assert np.all(np.diff(densities) <= 0)
+    assert np.count_nonzero(result.arrays["coefficients"].numpy()) == 2
+    # Whichever is largest in the dual is kept, and what psi does not act on is left alone.
+    largest = np.argsort(-np.abs(strategy.state.dual[:FEATURES]))[:2]
+    assert set(largest) == set(np.flatnonzero(result.arrays["coefficients"].numpy()))
+    assert result.arrays["intercept"].numpy()[0] != 0
+
+
+def test_strength_and_rates_have_no_effect_on_a_given_density():
+    first, _, _ = unmodified(20, density=0.5)
+    for options in ({"regularizer": L1(7.0)}, {"client_lr": 3.0}):
+        np.testing.assert_allclose(unmodified(20, density=0.5, **options)[0], first, rtol=0, atol=1e-12)
+
+
+def test_density_of_an_l1_norm_with_weights():
+    """An entry with weight 0 is never cut; the others leave in the order of |dual| / weight."""
+    weights = np.array([0.0, 1.0, 10.0, 1.0, 1.0, 0.1])
+    ours, strategy, _ = unmodified(30, regularizer=L1(1.0, weights), density=0.5)
+    with np.errstate(divide="ignore"):
+        expected = np.argsort(-np.abs(strategy.state.dual[:FEATURES]) / weights)[:3]
+    assert set(np.flatnonzero(ours[:FEATURES])) == set(expected)
+
+
+def test_the_density_is_resumed(tmp_path):
+    """The elapsed time and the round are in the state: the same next round after saving and loading."""
+    options = {"client": "unmodified", "density": 0.5, "density_rounds": 10, "fraction_evaluate": 0.0}
+    objectives = clients()
+    app = ordinary_app(objectives, 4, 0.05)
+
+    def go(strategy, rounds, begin=1):
+        grid = InProcessGrid(app, len(objectives))
+        for number in range(begin, rounds + 1):
+            messages = strategy.configure_train(number, start_arrays(), ConfigRecord(), grid)
+            arrays, _ = strategy.aggregate_train(number, grid.send_and_receive(messages))
+        return flat(arrays)
+
+    whole = go(FedDualAvg(**options), 12)
+    first = FedDualAvg(**options)
+    go(first, 7)
+    first.save_state(tmp_path / "state.npz")
+    second = FedDualAvg(**options)
+    second.prepare(start_arrays())
+    second.load_state(tmp_path / "state.npz")
+    assert second.state.elapsed > 0
+    np.testing.assert_array_equal(go(second, 12, 8), whole)
+    other = FedDualAvg(**options | {"density": 0.25})
+    other.prepare(start_arrays())
+    with pytest.raises(ConfigurationError, match="other settings"):
+        other.load_state(tmp_path / "state.npz")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"density": 0.1, "local_steps": 3}, "each of them says how fast"),
+        ({"density": 0.1, "threshold_per_round": 0.1}, "each of them says how fast"),
+        ({"density": 0.1, "regularizer": L2Squared(1.0)}, "has another form"),
+        ({"density": 0.1, "regularizer": L1(0.0)}, "one strength > 0"),
+        ({"threshold_per_round": 0.1, "regularizer": L1Ball(1.0)}, "one strength > 0"),
+        ({"density": 1.0}, "between 0 and 1"),
+        ({"density": 0.0}, "between 0 and 1"),
+        ({"threshold_per_round": -1.0}, "finite number > 0"),
+        ({"density_rounds": 3, "threshold_per_round": 0.1}, "needs density"),
+        ({"client": "composite", "density": 0.1}, "is for client='unmodified'"),
+        ({"client": "composite", "threshold_per_round": 0.1}, "is for client='unmodified'"),
+        ({"client": "composite", "density_rounds": 3}, "is for client='unmodified'"),
+    ],
+)
+def test_what_does_not_go_together(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        FedDualAvg(**{"client": "unmodified"} | options)
+
+
+def test_without_start_a_density_needs_its_rounds():
+    strategy = FedDualAvg(client="unmodified", density=0.5)
+    objectives = clients()
+    grid = InProcessGrid(ordinary_app(objectives, 1, 0.05), len(objectives))
+    replies = grid.send_and_receive(strategy.configure_train(1, start_arrays(), ConfigRecord(), grid))
+    with pytest.raises(ConfigurationError, match="give density_rounds"):
+        strategy.aggregate_train(1, replies)
 
 
 def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
@@ -84,7 +225,9 @@ def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():
         return Message(RecordDict({"arrays": message.content["arrays"], "metrics": metrics}), reply_to=message)
 
     # The ridge makes primal points that float32 cannot hold.
-    strategy = FedDualAvg(client="unmodified", regularizer=L2Squared(0.3), client_lr=0.1, fraction_evaluate=0.0)
+    strategy = FedDualAvg(
+        client="unmodified", regularizer=L2Squared(0.3), client_lr=0.1, local_steps=1, fraction_evaluate=0.0
+    )
     start = np.full(FEATURES + 1, 1 / 3)
     simulate(
         strategy,

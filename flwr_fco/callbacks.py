@@ -1,0 +1,523 @@
+"""Callbacks for ``start`` and ``simulate``: stopping early, files of metrics, progress, trackers, checkpoints.
+
+A callback is a function ``(round, arrays, metrics) -> bool or None``, called after each round with the averaged metrics
+of training, or an object with any of the four methods of :class:`Callback`, which is given all numbers of the round.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from logging import WARNING
+from pathlib import Path
+from typing import IO, Any, Literal
+
+import numpy as np
+from flwr.app import ArrayRecord
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.results import Number, Result, write_csv
+from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.strategies.contract import log
+from flwr_fco.strategies.hooks import Answer
+
+__all__ = [
+    "Callback",
+    "Checkpoint",
+    "Csv",
+    "EarlyStopping",
+    "JsonLines",
+    "MLflow",
+    "Progress",
+    "TensorBoard",
+    "WandB",
+]
+
+Score = Callable[[ArrayRecord], float]
+
+
+class Callback:
+    """What a run calls: a base class that does nothing, for your own.
+
+    The names of the metrics are those of :meth:`flwr_fco.results.Result.rows`: ``train/density``, ``evaluate/loss``,
+    ``server/loss``, and what callbacks before it in the list have added in this round.
+
+    Examples
+    --------
+    >>> import time
+    >>> class Slowest(Callback):
+    ...     longest = 0.0
+    ...     def on_round_begin(self, server_round, arrays):
+    ...         self.began = time.perf_counter()
+    ...     def on_round_end(self, server_round, arrays, metrics):
+    ...         self.longest = max(self.longest, time.perf_counter() - self.began)
+    ...         return False, {"slowest": self.longest}
+    """
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Do what must be done before round 1; the strategy is prepared.
+
+        Parameters
+        ----------
+        strategy : CompositeStrategy
+        num_rounds : int
+        """
+
+    def on_round_begin(self, server_round: int, arrays: ArrayRecord) -> None:
+        """Do what must be done before a round's messages are made.
+
+        Parameters
+        ----------
+        server_round : int
+            From 1.
+        arrays : ArrayRecord
+            The model.
+        """
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> Answer:
+        """Return whether to stop; or that and metrics, which become part of the result.
+
+        Parameters
+        ----------
+        server_round : int
+        arrays : ArrayRecord
+            The model after the round.
+        metrics : mapping of str to number
+        """
+        return None
+
+    def on_run_end(self, result: Result) -> None:
+        """Do what must be done after the last round, also if the run ended with an error.
+
+        Parameters
+        ----------
+        result : Result
+        """
+
+
+class EarlyStopping(Callback):
+    """Ends a run when the model no longer moves, when it is certified to be good enough, or when it no longer improves.
+
+    Exactly one of the three is given, or `certificate` with `tol`:
+
+    - ``EarlyStopping(tol=1e-6)``: ||w_r - w_{r-1}|| <= tol max(1, ||w_r||) in `patience` successive rounds. With
+      minibatches and constant rates a model never stops moving; a round that is skipped does not count.
+    - ``EarlyStopping(tol=1e-3, certificate=gap)``: ``gap(arrays) <= tol``. A duality gap bounds the distance of the
+      objective to its minimum.
+    - ``EarlyStopping(validation="evaluate/loss")``: no new best value in `patience` successive looks.
+
+    Parameters
+    ----------
+    tol : float, optional
+        Finite, >= 0.
+    certificate : callable or str, optional
+        ``(arrays) -> float``, or the name of a metric of the round.
+    validation : callable or str, optional
+        ``(arrays) -> float``, or the name of a metric of the round. Rounds that do not have it are not looked at.
+    patience : int, default 10
+        Number of successive rounds or looks; not used by a certificate, which needs one.
+    every : int, default 1
+        Rounds between two looks.
+    mode : {"min", "max"}, default "min"
+        Whether a smaller or a larger validation score is better.
+
+    Attributes
+    ----------
+    stopped : int
+        The round after which it ended the run; 0 if it did not.
+    best : float
+        The best validation score, NaN without any.
+    best_arrays : ArrayRecord or None
+        The model that it is of.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not said what to look at, or an argument is out of range.
+
+    Examples
+    --------
+    >>> stopping = EarlyStopping(validation="evaluate/loss", patience=2)
+    >>> losses = [3.0, 2.0, 2.5, 2.4]
+    >>> [stopping.on_round_end(n, ArrayRecord(), {"evaluate/loss": loss})[0] for n, loss in enumerate(losses)]
+    [False, False, False, True]
+    >>> stopping.best
+    2.0
+    """
+
+    def __init__(
+        self,
+        tol: float | None = None,
+        *,
+        certificate: Score | str | None = None,
+        validation: Score | str | None = None,
+        patience: int = 10,
+        every: int = 1,
+        mode: Literal["min", "max"] = "min",
+    ) -> None:
+        if (tol is None) == (validation is None) or (certificate is not None and tol is None):
+            raise ConfigurationError(
+                f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol (what the "
+                "model may still move), or tol and certificate, or validation"
+            )
+        if tol is not None and not 0.0 <= tol < math.inf:
+            raise ConfigurationError(f"tol={tol!r}; expected a finite number >= 0")
+        if patience < 1 or every < 1 or mode not in ("min", "max"):
+            raise ConfigurationError(
+                f"patience={patience!r}, every={every!r}, mode={mode!r}; expected whole numbers >= 1 and 'min' or 'max'"
+            )
+        self.tol, self.certificate, self.validation = tol, certificate, validation
+        self.patience, self.every, self.mode = patience, every, mode
+        self._begin()
+
+    def _begin(self) -> None:
+        self.stopped = 0
+        self.best = math.nan
+        self.best_arrays: ArrayRecord | None = None
+        self._waited = 0
+        self._before: np.ndarray[Any, np.dtype[np.float64]] | None = None
+        self._seen = False
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Forget an earlier run."""
+        self._begin()
+
+    def on_round_end(
+        self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]
+    ) -> tuple[bool, dict[str, Number]]:
+        """Look at a round; the metrics that it adds are ``change`` or ``certificate``."""
+        if server_round % self.every:
+            return False, {}
+        added: dict[str, Number] = {}
+        if self.validation is not None:
+            stop = self._no_longer_improves(self._look(self.validation, arrays, metrics), arrays)
+        elif self.certificate is not None:
+            found = self._look(self.certificate, arrays, metrics)
+            stop = found is not None and found <= float(self.tol or 0.0)
+            if found is not None and callable(self.certificate):
+                added["certificate"] = found
+        else:
+            change = self._change(arrays)
+            if metrics.get("train/skipped"):
+                return False, {}
+            self._waited = self._waited + 1 if change <= float(self.tol or 0.0) else 0
+            stop = self._waited >= self.patience
+            if math.isfinite(change):
+                added["change"] = change
+        self.stopped = server_round if stop else 0
+        return stop, added
+
+    def on_run_end(self, result: Result) -> None:
+        """Warn if the metric that it waits for was in no round."""
+        name = self.validation or self.certificate
+        if isinstance(name, str) and not self._seen:
+            names = sorted(set().union(*result.rows()))
+            log(WARNING, "EarlyStopping looks at %r, which no round had; they had %s", name, ", ".join(names))
+
+    def _look(self, what: Score | str, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> float | None:
+        if not isinstance(what, str):
+            return float(what(arrays))
+        self._seen = self._seen or what in metrics
+        return float(metrics[what]) if what in metrics else None
+
+    def _change(self, arrays: ArrayRecord) -> float:
+        values = [array.numpy() for array in arrays.values()]
+        w = np.concatenate([np.zeros(0), *(v.reshape(-1).astype(np.float64) for v in values if v.dtype.kind == "f")])
+        before, self._before = self._before, w
+        return math.inf if before is None else float(np.linalg.norm(w - before)) / max(1.0, float(np.linalg.norm(w)))
+
+    def _no_longer_improves(self, score: float | None, arrays: ArrayRecord) -> bool:
+        if score is None:
+            return False
+        if math.isnan(self.best) or (score < self.best if self.mode == "min" else score > self.best):
+            self.best, self.best_arrays, self._waited = score, arrays, 0
+        else:
+            self._waited += 1
+        return self._waited >= self.patience
+
+
+class JsonLines(Callback):
+    r"""Appends a line with the numbers of each round to a file, as the run goes on.
+
+    Parameters
+    ----------
+    path : path-like
+        An old file is replaced when a run begins.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "run.jsonl")
+    >>> lines = JsonLines(path)
+    >>> lines.on_run_begin(None, 1)
+    >>> lines.on_round_end(1, ArrayRecord(), {"train/density": 0.5})
+    >>> path.read_text()
+    '{"round": 1, "train/density": 0.5}\n'
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Begin the file anew."""
+        self.path.write_text("", encoding="utf-8")
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+        """Append a line."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"round": server_round, **metrics}) + "\n")
+
+
+class Csv(Callback):
+    """Appends a row with the numbers of each round to a CSV file, as the run goes on.
+
+    A metric that first appears in a later round gets a column of its own, for which the file is written again.
+
+    Parameters
+    ----------
+    path : path-like
+        An old file is replaced when a run begins.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._rows: list[dict[str, Number]] = []
+        self._names: list[str] = []
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Begin the file anew."""
+        self._rows, self._names = [], []
+        self.path.write_text("", encoding="utf-8")
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+        """Append a row."""
+        row: dict[str, Number] = {"round": server_round, **metrics}
+        self._rows.append(row)
+        if set(row) <= set(self._names):
+            with self.path.open("a", newline="", encoding="utf-8") as file:
+                file.write(",".join(str(row.get(name, "")) for name in self._names) + "\r\n")
+            return
+        self._names = list(dict.fromkeys([*self._names, *row]))
+        write_csv(self._rows, self.path)
+
+
+class Progress(Callback):
+    """Prints a line every few rounds: the round and some of its numbers.
+
+    Parameters
+    ----------
+    every : int, default 10
+        Rounds between two lines; the last round has one too.
+    names : sequence of str, optional
+        Which numbers; by default density, rank, feasibility and all losses.
+    file : file object, optional
+        Where to; standard output by default.
+
+    Examples
+    --------
+    >>> progress = Progress(every=1)
+    >>> progress.on_run_begin(None, 20)
+    >>> progress.on_round_end(3, ArrayRecord(), {"train/density": 0.25, "train/bytes-up": 800})
+    round 3/20: train/density 0.25
+    """
+
+    def __init__(self, every: int = 10, *, names: tuple[str, ...] | None = None, file: IO[str] | None = None) -> None:
+        if every < 1:
+            raise ConfigurationError(f"every={every!r}; expected a whole number >= 1")
+        self.every, self.names, self.file = every, names, file
+        self._total = 0
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Note the number of rounds."""
+        self._total = num_rounds
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+        """Print a line if it is time."""
+        if server_round % self.every and server_round != self._total:
+            return
+        shown = [f"{name} {value:.6g}" for name, value in metrics.items() if self._shows(name)]
+        print(f"round {server_round}/{self._total}: {', '.join(shown)}", file=self.file)
+
+    def _shows(self, name: str) -> bool:
+        if self.names is not None:
+            return name in self.names
+        return name.rsplit("/", 1)[-1] in ("density", "rank", "feasible", "loss", "certificate")
+
+
+class Checkpoint(Callback):
+    """Saves the strategy's state every few rounds, and after the last one, with ``strategy.save_state``.
+
+    A file is written beside the old one first and then takes its place, so there is always a whole one.
+
+    Parameters
+    ----------
+    path : path-like
+        Ends in ``.npz``.
+    every : int, default 10
+        Rounds between two files.
+
+    Attributes
+    ----------
+    saved_round : int
+        The round that the file is of; 0 before there is one.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], every: int = 10) -> None:
+        if every < 1:
+            raise ConfigurationError(f"every={every!r}; expected a whole number >= 1")
+        self.path, self.every, self.saved_round = Path(path), every, 0
+        self._strategy: CompositeStrategy | None = None
+        self._last, self._state = 0, None
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Note whose state it is."""
+        self._strategy, self._last, self._state, self.saved_round = strategy, 0, None, 0
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+        """Save the state if it is time."""
+        self._last = server_round
+        self._state = None if self._strategy is None else self._strategy.state
+        if server_round % self.every == 0:
+            self._save()
+
+    def on_run_end(self, result: Result) -> None:
+        """Save the state after the last round, unless an error or divergence ended the run in the midst of one."""
+        if self._strategy is not None and self._last > self.saved_round and self._strategy.state is self._state:
+            self._save()
+
+    def _save(self) -> None:
+        if self._strategy is not None:
+            self._strategy.save_state(self.path)
+            self.saved_round = self._last
+
+
+class TensorBoard(Callback):
+    """Writes the numbers of each round for TensorBoard, with tensorboardX.
+
+    Parameters
+    ----------
+    folder : path-like
+        ``tensorboard --logdir`` of it, or of a folder above it.
+
+    Raises
+    ------
+    ConfigurationError
+        If tensorboardX is not installed.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str]) -> None:
+        self._library = _library("tensorboardX", "TensorBoard", "tensorboardX")
+        self.folder = Path(folder)
+        self._writer: Any = None
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Open the folder."""
+        self._writer = self._library.SummaryWriter(str(self.folder))
+        self._writer.add_text("strategy", repr(strategy), 0)
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+        """Write the scalars."""
+        for name, value in metrics.items():
+            self._writer.add_scalar(name, value, server_round)
+
+    def on_run_end(self, result: Result) -> None:
+        """Close the files."""
+        if self._writer is not None:
+            self._writer.close()
+
+
+class WandB(Callback):
+    """Logs the numbers of each round to Weights & Biases.
+
+    Parameters
+    ----------
+    **options
+        Passed to ``wandb.init``, such as ``project="lasso"`` or ``mode="offline"``; the config has the strategy's repr.
+
+    Raises
+    ------
+    ConfigurationError
+        If wandb is not installed.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        self._library = _library("wandb", "WandB", "wandb")
+        self.options = options
+        self._run: Any = None
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Begin a run."""
+        config = {"strategy": repr(strategy), "num-rounds": num_rounds, **self.options.get("config", {})}
+        self._run = self._library.init(**{**self.options, "config": config})
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+        """Log the numbers."""
+        self._run.log(dict(metrics), step=server_round)
+
+    def on_run_end(self, result: Result) -> None:
+        """Finish the run."""
+        if self._run is not None:
+            self._run.finish()
+
+
+class MLflow(Callback):
+    """Logs the numbers of each round to MLflow.
+
+    Parameters
+    ----------
+    tracking_uri : str, optional
+        Of a server, or a local store; MLflow's own default otherwise.
+    experiment : str, default "flwr-fco"
+        Made if there is none of that name.
+    run_name : str, optional
+
+    Attributes
+    ----------
+    run_id : str
+        Of the last run that has begun; empty before.
+
+    Raises
+    ------
+    ConfigurationError
+        If MLflow is not installed.
+    """
+
+    def __init__(
+        self, tracking_uri: str | None = None, *, experiment: str = "flwr-fco", run_name: str | None = None
+    ) -> None:
+        self._library = _library("mlflow", "MLflow", "mlflow-skinny")
+        self.tracking_uri, self.experiment, self.run_name = tracking_uri, experiment, run_name
+        self.run_id = ""
+        self._client: Any = None
+
+    def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
+        """Begin a run."""
+        # A client of its own: the module's functions would share the active run with the user's code.
+        self._client = self._library.MlflowClient(tracking_uri=self.tracking_uri)
+        known = self._client.get_experiment_by_name(self.experiment)
+        experiment = self._client.create_experiment(self.experiment) if known is None else known.experiment_id
+        self.run_id = self._client.create_run(experiment, run_name=self.run_name).info.run_id
+        # MLflow cuts or refuses long parameters; a tag may be longer.
+        self._client.set_tag(self.run_id, "strategy", repr(strategy)[:5000])
+        self._client.log_param(self.run_id, "num-rounds", num_rounds)
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+        """Log the numbers."""
+        for name, value in metrics.items():
+            self._client.log_metric(self.run_id, name, float(value), step=server_round)
+
+    def on_run_end(self, result: Result) -> None:
+        """Finish the run."""
+        if self._client is not None:
+            self._client.set_terminated(self.run_id)
+
+
+def _library(module: str, owner: str, package: str) -> Any:
+    """Return an optional library, imported now: what is missing is said before the first round."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise ConfigurationError(f"{owner} needs {module}: pip install {package}") from error

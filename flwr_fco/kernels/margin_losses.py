@@ -1,0 +1,42 @@
+"""Second derivatives of losses in the margins: what a Hessian product needs between its products with the features."""
+
+from numba import njit
+
+__all__ = ["logistic_curvature", "softmax_curvature"]
+
+
+@njit(cache=True)
+def softmax_curvature(chances, change, weight):  # type: ignore[no-untyped-def]
+    """Replace each row c of `change` by weight (diag(p) - pp') c, p the row of `chances`.
+
+    Parameters
+    ----------
+    chances : ndarray of float64 or float32, shape (n, k)
+        Probabilities of the classes.
+    change : ndarray of the same type and shape
+        Margins of a direction; changed in place.
+    weight : float
+    """
+    n, k = change.shape
+    for i in range(n):
+        mean = 0.0
+        for c in range(k):
+            mean += chances[i, c] * change[i, c]
+        for c in range(k):
+            change[i, c] = weight * chances[i, c] * (change[i, c] - mean)
+
+
+@njit(cache=True)
+def logistic_curvature(chances, change, weight):  # type: ignore[no-untyped-def]
+    """Replace each entry c of `change` by weight p (1 - p) c.
+
+    Parameters
+    ----------
+    chances : ndarray of float64 or float32, shape (n,)
+        Probabilities of one of the two labels.
+    change : ndarray of the same type and shape
+        Margins of a direction; changed in place.
+    weight : float
+    """
+    for i in range(change.shape[0]):
+        change[i] = weight * chances[i] * (1.0 - chances[i]) * change[i]

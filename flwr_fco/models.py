@@ -1,0 +1,182 @@
+"""A trained model outside Flower: small files, PyTorch's state dicts, and the way back as initial arrays."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import Result as FlowerResult
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from flwr_fco.errors import ConfigurationError
+
+__all__ = ["arrays_from", "load_npz", "save_npz", "state_dict"]
+
+_DENSE, _SPARSE = "dense/", "csr/"
+_PARTS = ("data", "indices", "indptr", "shape")
+
+
+def save_npz(
+    source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike], path: str | os.PathLike[str]
+) -> dict[str, str]:
+    """Write a model to an ``.npz`` file: each array dense or in CSR, whichever is smaller.
+
+    CSR is for float32 and float64. Plain NumPy reads the file: ``dense/<name>``, or ``csr/<name>/data``, ``/indices``,
+    ``/indptr`` and ``/shape``; an array of more than two dimensions is in CSR as the matrix of its first axis and all
+    others, one of one dimension as a row.
+
+    Parameters
+    ----------
+    source : Result, ArrayRecord or mapping of str to array
+        The model.
+    path : path-like
+        The file; it is replaced at once, so that there is never half a file.
+
+    Returns
+    -------
+    dict of str to {"dense", "csr"}
+        How each array was written.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "model.npz")
+    >>> save_npz({"coefficients": np.eye(1, 1000)[0], "intercept": np.ones(1)}, path)
+    {'coefficients': 'csr', 'intercept': 'dense'}
+    >>> load_npz(path)["coefficients"].shape
+    (1000,)
+    """
+    target = Path(path)
+    written: dict[str, Any] = {}
+    forms = {}
+    for name, array in _arrays_of(source).items():
+        parts = _csr_parts(array)
+        forms[name] = "csr" if parts and sum(part.nbytes for part in parts.values()) < array.nbytes else "dense"
+        if forms[name] == "dense":
+            written[_DENSE + name] = array
+        else:
+            written.update({f"{_SPARSE}{name}/{part}": value for part, value in parts.items()})
+    partial = target.with_name(f".{target.name}.partial")
+    with partial.open("wb") as file:
+        np.savez(file, **written)
+    partial.replace(target)
+    return forms
+
+
+def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
+    """Read a model that :func:`save_npz` wrote: dense arrays in their shapes and dtypes.
+
+    Parameters
+    ----------
+    path : path-like
+
+    Raises
+    ------
+    ConfigurationError
+        If the file is another one's.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    with np.load(path, allow_pickle=False) as file:
+        for key in file.files:
+            name = key.removeprefix(_DENSE)
+            if key.startswith(_DENSE):
+                arrays[name] = file[key]
+            elif key.startswith(_SPARSE) and key.endswith("/data"):
+                stem = key.removesuffix("/data")
+                data, indices, indptr, shape = (file[f"{stem}/{part}"] for part in _PARTS)
+                length = math.prod(shape.tolist()) // max(1, indptr.size - 1)
+                matrix = csr_array((data, indices, indptr), shape=(indptr.size - 1, length))
+                arrays[stem.removeprefix(_SPARSE)] = matrix.toarray().reshape(shape)
+            elif not key.startswith(_SPARSE):
+                raise ConfigurationError(
+                    f"{os.fspath(path)} holds an array {key!r}; expected a file that save_npz wrote, whose names begin "
+                    f"with {_DENSE!r} or {_SPARSE!r}"
+                )
+    return arrays
+
+
+def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> dict[str, Any]:
+    """Return a model as tensors, for ``torch.nn.Module.load_state_dict``.
+
+    Parameters
+    ----------
+    source : Result, ArrayRecord or mapping of str to array
+
+    Returns
+    -------
+    dict of str to torch.Tensor
+        With memory of their own.
+
+    Raises
+    ------
+    ConfigurationError
+        If PyTorch is not installed.
+    """
+    try:
+        torch = import_module("torch")
+    except ImportError as error:
+        raise ConfigurationError("state_dict needs PyTorch: pip install torch") from error
+    return {name: torch.from_numpy(array.copy()) for name, array in _arrays_of(source).items()}
+
+
+def arrays_from(source: Any) -> ArrayRecord:
+    """Return initial arrays for ``start`` or ``simulate`` from a model, wherever it comes from.
+
+    Parameters
+    ----------
+    source : Result, ArrayRecord, mapping of str to array or tensor, object with ``state_dict()``, or path-like
+        An earlier run's result, arrays under their names, a PyTorch module or its state dict, or a file that
+        :func:`save_npz` wrote.
+
+    Returns
+    -------
+    ArrayRecord
+
+    Raises
+    ------
+    ConfigurationError
+        If it is nothing of that.
+
+    Examples
+    --------
+    >>> arrays_from({"coefficients": [0.0, 1.0]})["coefficients"].numpy()
+    array([0., 1.])
+    """
+    if isinstance(source, str | os.PathLike):
+        source = load_npz(source)
+    elif not isinstance(source, FlowerResult | ArrayRecord | Mapping) and hasattr(source, "state_dict"):
+        source = source.state_dict()
+    return ArrayRecord({name: Array(array) for name, array in _arrays_of(source).items()})
+
+
+def _csr_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
+    """Return the parts of an array in CSR; nothing for dtypes that SciPy has no matrices of."""
+    if not array.size or array.dtype not in (np.float32, np.float64):
+        return {}
+    matrix = csr_array(array.reshape(1, -1) if array.ndim < 2 else array.reshape(array.shape[0], -1))
+    return dict(zip(_PARTS, (matrix.data, matrix.indices, matrix.indptr, np.array(array.shape)), strict=True))
+
+
+def _arrays_of(source: Any) -> dict[str, NDArray[Any]]:
+    """Return a model as arrays; they may share memory with it."""
+    if isinstance(source, FlowerResult):
+        source = source.arrays
+    if isinstance(source, ArrayRecord):
+        return {name: array.numpy() for name, array in source.items()}
+    if isinstance(source, Mapping):
+        return {str(name): _array(value) for name, value in source.items()}
+    raise ConfigurationError(
+        f"{source!r} is a {type(source).__name__}; expected a Result, an ArrayRecord or a mapping of names to arrays"
+    )
+
+
+def _array(value: Any) -> NDArray[Any]:
+    # Tensors that require a gradient, or are on another device, say no to np.asarray.
+    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)

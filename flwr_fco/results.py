@@ -1,0 +1,195 @@
+"""What a run returns: Flower's result with a short look, a table of all rounds, and files of it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, MetricRecord
+from flwr.serverapp.strategy import Result as FlowerResult
+
+__all__ = ["Number", "Result", "numbers_of", "write_csv", "write_jsonl"]
+
+Number = int | float
+
+_SHOWN_ARRAYS = 8
+
+
+@dataclass(repr=False)
+class Result(FlowerResult):
+    """Flower's result of a run; printed, it is the model and the last round.
+
+    Rows, tables and files have one line for each round, with the names ``train/...`` for the averaged metrics of
+    training, ``evaluate/...`` for those of federated evaluation, ``server/...`` for those of ``evaluate_fn``, and the
+    metrics that callbacks have added under the names that they gave.
+
+    Parameters
+    ----------
+    arrays, train_metrics_clientapp, evaluate_metrics_clientapp, evaluate_metrics_serverapp
+        As in Flower's.
+    callback_metrics : dict of int to dict of str to number
+        By round, what the ``on_round_end`` of callbacks returned.
+    left_out : list of LeftOut
+        Round, node, partition and reason of every reply that did not count, of training and of evaluation rounds.
+
+    Examples
+    --------
+    >>> from flwr.app import ArrayRecord
+    >>> result = Result(arrays=ArrayRecord({"coefficients": Array(np.array([0.0, 2.0]))}))
+    >>> result.train_metrics_clientapp[1] = MetricRecord({"density": 0.5})
+    >>> result
+    Result after round 1
+      arrays: coefficients float64[2], 1 not zero
+      train: density 0.5
+    All rounds: .table(), .to_csv(path), .to_jsonl(path)
+    """
+
+    callback_metrics: dict[int, dict[str, Number]] = field(default_factory=dict)
+    left_out: list[Any] = field(default_factory=list)
+
+    def rows(self) -> list[dict[str, Number]]:
+        """Return a mapping of names to numbers for each round, in the order of the rounds; only what there is.
+
+        Examples
+        --------
+        >>> Result(train_metrics_clientapp={1: MetricRecord({"skipped": 0})}).rows()
+        [{'round': 1, 'train/skipped': 0}]
+        """
+        found: dict[int, dict[str, Number]] = {}
+        for prefix, history in self._histories():
+            for number, metrics in history.items():
+                found.setdefault(number, {}).update(numbers_of(prefix, metrics))
+        for number, own in self.callback_metrics.items():
+            found.setdefault(number, {}).update(own)
+        return [{"round": number, **found[number]} for number in sorted(found)]
+
+    def table(self) -> Any:
+        """Return all rounds as a pandas ``DataFrame``, without pandas as a dict of lists; NaN where there is nothing.
+
+        Examples
+        --------
+        >>> result = Result(train_metrics_clientapp={1: MetricRecord({"skipped": 0}), 2: MetricRecord({"skipped": 1})})
+        >>> [int(number) for number in result.table()["train/skipped"]]
+        [0, 1]
+        """
+        rows = self.rows()
+        columns = {name: [row.get(name, math.nan) for row in rows] for name in _names(rows)}
+        try:
+            pandas = import_module("pandas")
+        except ImportError:
+            return columns
+        return pandas.DataFrame(columns)
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write all rounds to a CSV file with a header; a cell is empty where there is nothing.
+
+        Parameters
+        ----------
+        path : path-like
+        """
+        write_csv(self.rows(), path)
+
+    def to_jsonl(self, path: str | os.PathLike[str]) -> None:
+        """Write all rounds to a JSON Lines file: one object a line.
+
+        Parameters
+        ----------
+        path : path-like
+        """
+        write_jsonl(self.rows(), path)
+
+    def _histories(self) -> tuple[tuple[str, dict[int, MetricRecord]], ...]:
+        return (
+            ("train", self.train_metrics_clientapp),
+            ("evaluate", self.evaluate_metrics_clientapp),
+            ("server", self.evaluate_metrics_serverapp),
+        )
+
+    def __repr__(self) -> str:
+        numbers = [number for _, history in self._histories() for number in history]
+        lines = [f"Result after round {max([*numbers, *self.callback_metrics], default=0)}"]
+        shown = [f"{name} {_described(array)}" for name, array in list(self.arrays.items())[:_SHOWN_ARRAYS]]
+        more = len(self.arrays) - len(shown)
+        lines.append("  arrays: " + "; ".join(shown) + (f"; and {more} more" if more > 0 else ""))
+        histories: list[tuple[str, Mapping[int, Mapping[str, Any]]]] = [
+            *self._histories(),
+            ("callbacks", self.callback_metrics),
+        ]
+        last = max(numbers, default=0)
+        for title, history in histories:
+            if history:
+                number = max(history)
+                when = "" if number == last else f" (round {number})"
+                metrics = ", ".join(f"{name} {_short(value)}" for name, value in history[number].items())
+                lines.append(f"  {title}{when}: {metrics}")
+        return "\n".join([*lines, "All rounds: .table(), .to_csv(path), .to_jsonl(path)"])
+
+    __str__ = __repr__
+
+
+def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:
+    """Return the numbers among metrics under prefixed names; lists are left out.
+
+    Parameters
+    ----------
+    prefix : str
+    metrics : mapping of str to number or list
+
+    Examples
+    --------
+    >>> numbers_of("train", {"loss": 0.5, "histogram": [1, 2]})
+    {'train/loss': 0.5}
+    """
+    return {f"{prefix}/{name}": value for name, value in metrics.items() if isinstance(value, int | float)}
+
+
+def write_csv(rows: Sequence[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
+    """Write rows that may have different names to a CSV file, with the union of the names as header.
+
+    Parameters
+    ----------
+    rows : sequence of mapping of str to number
+    path : path-like
+    """
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, _names(rows), restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_jsonl(rows: Iterable[Mapping[str, Number]], path: str | os.PathLike[str]) -> None:
+    """Write rows to a JSON Lines file.
+
+    Parameters
+    ----------
+    rows : iterable of mapping of str to number
+    path : path-like
+    """
+    with Path(path).open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(dict(row)) + "\n")
+
+
+def _names(rows: Iterable[Mapping[str, Number]]) -> list[str]:
+    """Return all names of all rows, in the order in which they first appear."""
+    return list(dict.fromkeys(name for row in rows for name in row))
+
+
+def _short(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _described(array: Array) -> str:
+    shape = ", ".join(map(str, array.shape))
+    text = f"{array.dtype}[{shape}]"
+    if array.stype != "numpy.ndarray":
+        return text
+    return f"{text}, {np.count_nonzero(array.numpy())} not zero"

@@ -1,0 +1,533 @@
+"""Faults on purpose: a grid and a mod that lose, damage and forge replies with seeded probabilities.
+
+What a reply meets is drawn from (seed, round, partition) alone. So two runs with the same seed meet the same faults,
+whatever else differs between them, and a node that is asked again in a round meets the same fault again.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from flwr_fco import _flower
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.simulation.grid import CLIENT_APP_RAISED, InProcessGrid
+
+__all__ = ["FAULTS", "Delivery", "Fault", "FaultyGrid", "Injected", "InjectedError", "fault_mod", "lying"]
+
+Arrays = dict[str, Array]
+Metrics = dict[str, Any]
+
+
+class InjectedError(RuntimeError):
+    """What a client raises when the fault ``"raise"`` hits it."""
+
+
+@dataclass
+class Delivery:
+    """A message on its way to a client, in the hands of a fault.
+
+    Parameters
+    ----------
+    message : flwr.app.Message
+        What the server sends.
+    context : flwr.app.Context
+        The node's; a fault may change its state.
+    rng : numpy.random.Generator
+        Of this (seed, round, partition).
+    deliver : callable
+        ``() -> Message or None``: hands the message to the client and returns its answer.
+    """
+
+    message: Message
+    context: Context
+    rng: np.random.Generator
+    deliver: Callable[[], Message | None]
+
+
+#: ``(delivery) -> replies``: what reaches the server instead of the one answer.
+Fault = Callable[[Delivery], Sequence[Message]]
+
+
+class Injected(NamedTuple):
+    """A fault that has hit.
+
+    Parameters
+    ----------
+    server_round : int
+    partition : int
+    fault : str
+        Its name.
+    """
+
+    server_round: int
+    partition: int
+    fault: str
+
+
+# --- what can go wrong -----------------------------------------------------------------------------------------------
+
+
+def _drop(delivery: Delivery) -> list[Message]:
+    """Lose the reply of a client that has done its work."""
+    delivery.deliver()
+    return []
+
+
+def _lose(delivery: Delivery) -> list[Message]:
+    """Lose the message: it never reaches the client."""
+    return []
+
+
+def _duplicate(delivery: Delivery) -> list[Message]:
+    """Answer twice."""
+    return _answers(delivery) * 2
+
+
+def _raise(delivery: Delivery) -> list[Message]:
+    """Raise before the client has done anything."""
+    raise InjectedError("this client raises on purpose")
+
+
+def _restart(delivery: Delivery) -> list[Message]:
+    """Answer as a new process: the client's state is gone."""
+    delivery.context.state = RecordDict()
+    return _answers(delivery)
+
+
+def _corrupt(delivery: Delivery) -> list[Message]:
+    """Flip one bit of one array's data: it can still be read, and may be finite."""
+
+    def change(arrays: Arrays, metrics: Metrics) -> None:
+        name = _some(delivery.rng, sorted(arrays))
+        array = arrays[name]
+        data = bytearray(array.data)
+        start = min(128, len(data) - 1)
+        place = int(delivery.rng.integers(start, len(data)))
+        data[place] ^= 1 << int(delivery.rng.integers(8))
+        arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, bytes(data))
+
+    return _changed(delivery, change)
+
+
+def _malformed(delivery: Delivery) -> list[Message]:
+    """Break the protocol: NaN, another shape, dtype or name, a metric too few or out of range."""
+
+    def change(arrays: Arrays, metrics: Metrics) -> None:
+        name = _some(delivery.rng, sorted(arrays))
+        value = arrays[name].numpy().copy()
+        kind = _some(delivery.rng, ("NaN", "infinite", "shape", "dtype", "name", "extra", "none", "weight", "metrics"))
+        if kind in ("NaN", "infinite"):
+            value.flat[int(delivery.rng.integers(value.size))] = np.nan if kind == "NaN" else np.inf
+            arrays[name] = Array(value)
+        elif kind == "shape":
+            arrays[name] = Array(value.reshape(-1)[:-1])
+        elif kind == "dtype":
+            arrays[name] = Array(value.astype(np.float16))
+        elif kind == "name":
+            arrays["another-name"] = arrays.pop(name)
+        elif kind == "extra":
+            arrays["one-too-many"] = Array(value)
+        elif kind == "none":
+            arrays.clear()
+        elif kind == "weight":
+            metrics["num-examples"] = -3
+        else:
+            metrics.clear()
+
+    return _changed(delivery, change)
+
+
+def _npy(header: bytes) -> bytes:
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+
+
+#: Bytes that are no array of the protocol, some of which end general readers in errors of their own.
+_GARBAGE = (
+    b"",
+    b"not an array",
+    b"PK\x03\x04junk",
+    b"\x93NUMPY",
+    _npy(b"-" * 9_000),
+    _npy(b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }\n"),
+    _npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (7,), }\n"),
+    _npy(b"{'': {"),
+)
+
+
+def _garbage(delivery: Delivery) -> list[Message]:
+    """Replace an array's bytes by crafted or random ones."""
+
+    def change(arrays: Arrays, metrics: Metrics) -> None:
+        name = _some(delivery.rng, sorted(arrays))
+        array = arrays[name]
+        data = _some(delivery.rng, (*_GARBAGE, delivery.rng.bytes(64), array.data[:-3], array.data + b"more"))
+        arrays[name] = Array(array.dtype, tuple(array.shape), array.stype, data)
+
+    return _changed(delivery, change)
+
+
+def _absurd(delivery: Delivery) -> list[Message]:
+    """Make a number of a well-formed reply absurd: elapsed, steps, examples, or the size of an increment."""
+
+    def change(arrays: Arrays, metrics: Metrics) -> None:
+        name = _some(delivery.rng, ("elapsed", "local-steps", "num-examples", "increment"))
+        if name == "increment" or name not in metrics:
+            factor = _some(delivery.rng, (1e12, -1e12, 1e100))
+            for key, array in arrays.items():
+                arrays[key] = Array(array.numpy() * np.asarray(factor).astype(array.dtype))
+        elif name == "elapsed":
+            metrics[name] *= _some(delivery.rng, (1e12, 1e-12, 1e300))
+        else:
+            metrics[name] = int(_some(delivery.rng, (10**15, 10**18)))
+
+    return _changed(delivery, change)
+
+
+def lying(factor: float) -> Fault:
+    """Return a fault that multiplies every array of a reply by a number.
+
+    Parameters
+    ----------
+    factor : float
+        -1 turns the increment round; 10 is within what honest heterogeneity may look like, so no bound sees it.
+
+    Examples
+    --------
+    >>> lying(-1.0).__name__
+    'lying(-1)'
+    """
+
+    def fault(delivery: Delivery) -> list[Message]:
+        return _changed(delivery, lambda arrays, metrics: _scale(arrays, factor))
+
+    fault.__name__ = f"lying({factor:g})"
+    fault.__doc__ = f"Every array of the reply times {factor:g}."
+    return fault
+
+
+def _lie(delivery: Delivery) -> list[Message]:
+    """Multiply every array of the reply by a number between -10 and 10."""
+    factor = float(delivery.rng.uniform(-10.0, 10.0))
+    return _changed(delivery, lambda arrays, metrics: _scale(arrays, factor))
+
+
+#: Faults by name that a client or the way to it may have; a mod can inject those of :data:`_OF_A_CLIENT`.
+FAULTS: dict[str, Fault] = {
+    "absurd": _absurd,
+    "corrupt": _corrupt,
+    "drop": _drop,
+    "duplicate": _duplicate,
+    "garbage": _garbage,
+    "lie": _lie,
+    "lose": _lose,
+    "malformed": _malformed,
+    "raise": _raise,
+    "restart": _restart,
+}
+#: Those that only a grid can inject, which has several messages in its hands, and nodes.
+_OF_A_GRID = ("delay", "leave")
+_OF_A_CLIENT = ("absurd", "corrupt", "garbage", "lie", "malformed", "raise", "restart")
+
+
+# --- who injects them ------------------------------------------------------------------------------------------------
+
+
+class _Schedule:
+    """Which fault a message meets."""
+
+    def __init__(
+        self,
+        faults: Mapping[str | Fault, float],
+        seed: int,
+        rounds: Container[int] | None,
+        partitions: Container[int] | None,
+        message_types: Sequence[str],
+        known: Iterable[str],
+    ) -> None:
+        self.seed, self.rounds, self.partitions, self.message_types = seed, rounds, partitions, message_types
+        names = sorted(known)
+        for fault, probability in faults.items():
+            if isinstance(fault, str) and fault not in names:
+                raise ConfigurationError(f"fault={fault!r}; expected a function or one of {', '.join(names)}")
+            if isinstance(probability, bool) or not isinstance(probability, int | float) or not 0 <= probability <= 1:
+                raise ConfigurationError(f"the probability of {_name(fault)} is {probability!r}; expected 0 to 1")
+        if sum(faults.values()) > 1.0 + 1e-9:
+            raise ConfigurationError(
+                f"the probabilities of the faults sum to {sum(faults.values()):g}; a reply meets one at most, so they "
+                "must sum to 1 or less"
+            )
+        self.faults = dict(faults)
+
+    def draw(self, message: Message, partition: int) -> tuple[str | Fault | None, np.random.Generator]:
+        """Return the fault that a message meets, and the generator that decides on the rest."""
+        number = _round_of(message)
+        rng = np.random.default_rng((self.seed, number, partition, 11))
+        chance = float(rng.random())
+        if message.metadata.message_type not in self.message_types:
+            return None, rng
+        if self.rounds is not None and number not in self.rounds:
+            return None, rng
+        if self.partitions is not None and partition not in self.partitions:
+            return None, rng
+        for fault, probability in self.faults.items():
+            if chance < probability:
+                return fault, rng
+            chance -= probability
+        return None, rng
+
+
+class FaultyGrid(InProcessGrid):
+    """An in-process grid in which things go wrong with seeded probabilities.
+
+    Parameters
+    ----------
+    client_app : flwr.clientapp.ClientApp
+    num_nodes : int
+        Node m has partition id m.
+    faults : mapping of (str or callable) to float
+        Probability of each fault that a reply may meet; at most one hits it. Names are those of :data:`FAULTS`, and
+        ``"delay"`` (the reply comes in the next round) and ``"leave"`` (the node is gone, and comes back after
+        `absence` rounds under another id and without its state). A function of one's own takes a :class:`Delivery` and
+        returns the messages that reach the server.
+    seed : int, default 0
+        Of the faults.
+    rounds, partitions : container of int, optional
+        Where faults may hit; by default everywhere.
+    message_types : sequence of str, default ("train",)
+        Which messages they may hit.
+    joins : mapping of int to int, optional
+        Round in which a partition's node connects for the first time; by default all are there from the beginning.
+    absence : int or None, default 3
+        Rounds that a node stays away after ``"leave"``; None: for ever.
+    missing : bool, default False
+        Whatever the fault, the message is lost in its place: the run that a server ought to come close to if it leaves
+        out what is wrong.
+    **options
+        Those of :class:`flwr_fco.simulation.InProcessGrid`; a client's exception is an error reply by default.
+
+    Attributes
+    ----------
+    injected : list of Injected
+        The faults that have hit so far.
+
+    Raises
+    ------
+    ConfigurationError
+        If a fault is unknown, or a probability out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco import _flower
+    >>> from flwr.app import Array, ArrayRecord
+    >>> from flwr_fco.client_apps import client_app
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> from flwr_fco.strategies import FedDualAvg
+    >>> app = client_app(lambda context: LeastSquares(np.eye(2), np.ones(2)))
+    >>> grid = FaultyGrid(app, 4, {"drop": 0.2, "malformed": 0.2}, seed=1)
+    >>> start = ArrayRecord({"coefficients": Array(np.zeros(2)), "intercept": Array(np.zeros(1))})
+    >>> with _flower.identity(grid.run_id), _flower.quiet(50):
+    ...     result = FedDualAvg(client_lr=0.1, fraction_evaluate=0.0).start(grid, start, 10)
+    >>> left_out = sum(metrics["num-left-out"] for metrics in result.train_metrics_clientapp.values())
+    >>> left_out == len(grid.injected) > 5
+    True
+    """
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        num_nodes: int,
+        faults: Mapping[str | Fault, float],
+        *,
+        seed: int = 0,
+        rounds: Container[int] | None = None,
+        partitions: Container[int] | None = None,
+        message_types: Sequence[str] = ("train",),
+        joins: Mapping[int, int] | None = None,
+        absence: int | None = 3,
+        missing: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(client_app, num_nodes, **{"raise_errors": False, **options})
+        known = (*FAULTS, *_OF_A_GRID)
+        self.schedule = _Schedule(faults, seed, rounds, partitions, message_types, known)
+        self.absence, self.missing = absence, missing
+        self.injected: list[Injected] = []
+        self._round = 0
+        self._late: list[Message] = []
+        #: Contexts of nodes that are away, with the round from which on they are there and their id.
+        self._away: list[tuple[int, int, Context]] = []
+        self._new_ids = itertools.count(num_nodes + 2)
+        for partition, first in (joins or {}).items():
+            node_id = partition + 2
+            if first > 1:
+                self._away.append((first, node_id, self.contexts[node_id]))
+                self._disconnect(node_id)
+
+    def get_node_ids(self) -> list[int]:
+        """Return the ids of the nodes that are connected for the next round."""
+        due = [entry for entry in self._away if entry[0] <= self._round + 1]
+        self._away = [entry for entry in self._away if entry[0] > self._round + 1]
+        for _, node_id, context in due:
+            self.contexts[node_id] = context
+            self.partition_ids[node_id] = int(context.node_config["partition-id"])
+        return super().get_node_ids()
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        """Deliver messages at once; the first reply of each waits for :meth:`pull_messages`."""
+        numbers = []
+        for message in messages:
+            answers = self._answers_to(message)
+            number = message.metadata.message_id
+            numbers.append(number)
+            if answers:
+                self._replies[number] = answers[0]
+        return numbers
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
+        """Deliver messages one after the other and return what comes back, late replies of the last round first."""
+        messages = list(messages)
+        replies: list[Message] = []
+        if messages and messages[0].metadata.message_type in self.schedule.message_types:
+            replies, self._late = self._late, []
+        for message in messages:
+            replies.extend(self._answers_to(message))
+        return replies
+
+    def _answers_to(self, message: Message) -> list[Message]:
+        node_id = message.metadata.dst_node_id
+        if message.metadata.message_type == "train":
+            self._round = max(self._round, _round_of(message))
+        if node_id not in self.contexts:
+            return []
+        partition = self.partition_ids[node_id]
+        fault, rng = self.schedule.draw(message, partition)
+        if fault is None:
+            return self._one(message)
+        self.injected.append(Injected(_round_of(message), partition, _name(fault)))
+        if self.missing:
+            return []
+        if fault == "delay":
+            self._late.extend(self._one(message))
+            return []
+        if fault == "leave":
+            self._leave(node_id)
+            return []
+        function = FAULTS[fault] if isinstance(fault, str) else fault
+        try:
+            return list(function(Delivery(message, self.contexts[node_id], rng, lambda: self._deliver(message))))
+        except InjectedError as error:
+            _flower.set_message_id(message, f"{next(self._numbers)}")
+            return [Message(Error(CLIENT_APP_RAISED, f"{error}"), reply_to=message)]
+
+    def _one(self, message: Message) -> list[Message]:
+        reply = self._deliver(message)
+        return [] if reply is None else [reply]
+
+    def _leave(self, node_id: int) -> None:
+        old = self.contexts[node_id]
+        self._disconnect(node_id)
+        if self.absence is not None:
+            new_id = next(self._new_ids)
+            config, run_config = dict(old.node_config), dict(old.run_config)
+            context = _flower.new_context(self.run_id, new_id, config, run_config)
+            self._away.append((self._round + 1 + self.absence, new_id, context))
+
+    def _disconnect(self, node_id: int) -> None:
+        del self.contexts[node_id], self.partition_ids[node_id]
+
+
+def fault_mod(
+    faults: Mapping[str | Fault, float],
+    *,
+    seed: int = 0,
+    rounds: Container[int] | None = None,
+    partitions: Container[int] | None = None,
+    message_types: Sequence[str] = ("train",),
+) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
+    """Return a Flower mod that lets a client fail: in Flower's own simulation and in a deployment too.
+
+    Parameters
+    ----------
+    faults : mapping of (str or callable) to float
+        As of :class:`FaultyGrid`. Those that are the network's (``"drop"``, ``"lose"``, ``"delay"``, ``"duplicate"``,
+        ``"leave"``) are refused: a mod must return one message.
+    seed, rounds, partitions, message_types
+        As of :class:`FaultyGrid`.
+
+    Raises
+    ------
+    ConfigurationError
+        If a fault is unknown or not a client's, or a probability out of range.
+
+    Examples
+    --------
+    >>> from flwr_fco.client_apps import client_app
+    >>> app = client_app(lambda context: ..., mods=[fault_mod({"lie": 1.0}, partitions=[3])])
+    """
+    schedule = _Schedule(faults, seed, rounds, partitions, message_types, _OF_A_CLIENT)
+
+    def injecting(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+        partition = int(context.node_config.get("partition-id", context.node_id))
+        fault, rng = schedule.draw(message, partition)
+        if fault is None:
+            return call_next(message, context)
+        function = FAULTS[fault] if isinstance(fault, str) else fault
+        return function(Delivery(message, context, rng, lambda: call_next(message, context)))[0]
+
+    return injecting
+
+
+# --- helpers ---------------------------------------------------------------------------------------------------------
+
+
+def _answers(delivery: Delivery) -> list[Message]:
+    reply = delivery.deliver()
+    return [] if reply is None else [reply]
+
+
+def _changed(delivery: Delivery, change: Callable[[Arrays, Metrics], None]) -> list[Message]:
+    """Return the client's answer with other arrays and metrics; one without arrays stays as it is."""
+    reply = delivery.deliver()
+    if reply is None:
+        return []
+    if not reply.has_content():
+        return [reply]
+    content = reply.content.copy()
+    for key, record in reply.content.items():
+        if not isinstance(record, ArrayRecord) or not record:
+            continue
+        places = [name for name, other in reply.content.items() if isinstance(other, MetricRecord)]
+        arrays: Arrays = dict(record)
+        metrics: Metrics = dict(reply.content[places[0]]) if places else {}
+        change(arrays, metrics)
+        content[key] = ArrayRecord(arrays)
+        if places:
+            content[places[0]] = MetricRecord(metrics)
+    return [_flower.with_content(reply, content)]
+
+
+def _scale(arrays: Arrays, factor: float) -> None:
+    for name, array in arrays.items():
+        value = array.numpy()
+        arrays[name] = Array((value * factor).astype(value.dtype))
+
+
+def _some(rng: np.random.Generator, choices: Sequence[Any]) -> Any:
+    return choices[int(rng.integers(len(choices)))]
+
+
+def _round_of(message: Message) -> int:
+    text = message.metadata.group_id
+    return int(text) if text.isdecimal() else 0
+
+
+def _name(fault: str | Fault) -> str:
+    return fault if isinstance(fault, str) else getattr(fault, "__name__", type(fault).__name__)

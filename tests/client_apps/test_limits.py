@@ -1,0 +1,455 @@
+"""What a server says: every field of a training message with absurd values is an error that says so, at once."""
+
+import copy
+import json
+import math
+import re
+import time
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from problems import FEATURES, app_of, clients, start_arrays
+
+from flwr_fco import _flower
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.limits import Limits
+from flwr_fco.errors import ClientError, CompositeError, ConfigurationError
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.spec import Spec
+from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid
+from flwr_fco.work import FirstOrder
+
+D = FEATURES + 1
+NAN, INF = math.nan, math.inf
+#: Values that no field of a message has a use for.
+ABSURD = {"NaN": NAN, "infinite": INF, "minus infinity": -INF, "negative": -1.0, "huge": 1e300, "text": "x"}
+
+
+class Hostile:
+    """A message of one of our strategies in pieces: the plan's header and arrays, the numbers, the vectors."""
+
+    def __init__(self, strategy):
+        strategy.fraction_evaluate = 0.0
+        self.grid = InProcessGrid(app_of(clients()), 4)
+        with _flower.identity(self.grid.run_id), _flower.quiet(50):
+            strategy.prepare(start_arrays())
+            strategy.configure_train(1, start_arrays(), ConfigRecord(), self.grid)
+            # Whoever has a round 0 knows the plan by now: it travels again when it is renewed.
+            strategy.renew_plan(strategy.plan.mirror_map)
+            self.message = strategy.configure_train(2, start_arrays(), ConfigRecord(), self.grid)[0]
+        content = self.message.content
+        self.fco = dict(content["fco"])
+        self.header = json.loads(self.fco["plan-header"])
+        self.plan_arrays = {name: array.numpy() for name, array in content.get("fco-plan", {}).items()}
+        self.arrays = dict(content["arrays"])
+        self.more = {}
+        self.header_text = None
+        self.group = "2"
+
+    def plan(self, path, value):
+        """Set one entry of the plan's header; `path` is keys with dots."""
+        *way, last = path.split(".")
+        place = self.header
+        for key in way:
+            place = place[key]
+        place[last] = value
+
+    def send(self, app=None):
+        """Return the answer; the plan's digest is right, as that of a liar who knows the protocol."""
+        content = copy.copy(self.message.content)
+        spec = Spec(self.header, self.plan_arrays)
+        fco = dict(self.fco)
+        if isinstance(fco.get("plan-header"), str):
+            if self.header_text is not None:
+                fco["plan-header"] = self.header_text
+                fco["plan"] = digest_of(self.header_text)
+            elif spec.to_json() != fco["plan-header"]:
+                fco["plan-header"], fco["plan"] = spec.to_json(), spec.digest()
+        content["fco"] = ConfigRecord(fco)
+        content["arrays"] = ArrayRecord(self.arrays)
+        if self.plan_arrays:
+            content["fco-plan"] = ArrayRecord({name: Array(array) for name, array in self.plan_arrays.items()})
+        for name, record in self.more.items():
+            content[name] = record
+        message = _flower.with_content(self.message, content)
+        message.metadata.__dict__["_group_id"] = self.group
+        _flower.set_message_id(message, "1")
+        with _flower.identity(self.grid.run_id):
+            return (app or self.grid.client_app)(message, self.grid.contexts[self.message.metadata.dst_node_id])
+
+
+def digest_of(text):
+    """What the client will compute, if it gets so far."""
+    try:
+        return Spec(json.loads(text), {}).digest()
+    except (ValueError, RecursionError, AttributeError):
+        return "f" * 32
+
+
+def fco(name, value):
+    def change(hostile):
+        if value is None:
+            del hostile.fco[name]
+        else:
+            hostile.fco[name] = value
+
+    return change
+
+
+def plan(path, value):
+    return lambda hostile: hostile.plan(path, value)
+
+
+def without(key):
+    return lambda hostile: hostile.header.pop(key)
+
+
+def header_text(text):
+    def change(hostile):
+        hostile.header_text = text
+
+    return change
+
+
+def vector(name, array):
+    def change(hostile):
+        if array is None:
+            del hostile.arrays[name]
+        else:
+            hostile.arrays[name] = array if isinstance(array, Array) else Array(array)
+
+    return change
+
+
+def group(value):
+    def change(hostile):
+        hostile.group = value
+
+    return change
+
+
+def regularizer(kind, arrays=None, **values):
+    def change(hostile):
+        hostile.header["regularizer"] = {"family": "regularizer", "kind": kind, **values}
+        hostile.plan_arrays = {f"regularizer/{name}": array for name, array in (arrays or {}).items()}
+
+    return change
+
+
+def work(**values):
+    return fco("work", json.dumps({"kind": "first-order", "steps": 3, "epochs": None, "batch-size": 5, **values}))
+
+
+def minimise(**values):
+    known = {"kind": "minimise", "engine": "auto", "tolerance": 1e-8, "rule": "gradient", "max-iterations": 10}
+    return fco("work", json.dumps({**known, **values}))
+
+
+def nested(depth):
+    """A specification in a specification in a specification."""
+    inner = {"family": "regularizer", "kind": "l1", "strength": 0.1}
+    text = json.dumps(inner)
+    opening = '{"family":"regularizer","kind":"per_parameter","patterns":{"$mapping":[["*",{"$nested":'
+    return opening * depth + text + "}]]}}" * depth
+
+
+def raw(data, dtype="float64", shape=(D,), stype="numpy.ndarray"):
+    return Array(dtype, shape, stype, data)
+
+
+def npy(header, payload=b""):
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + payload
+
+
+EIGHT_TERABYTES = b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }\n"
+
+FED_DUAL_AVG = {
+    # --- the numbers of the round
+    **{f"client-lr {what}": fco("client-lr", value) for what, value in ABSURD.items()},
+    **{f"elapsed {what}": fco("elapsed", value) for what, value in ABSURD.items()},
+    "client-lr zero": fco("client-lr", 0.0),
+    "client-lr a list": fco("client-lr", [0.1, 0.2]),
+    "client-lr absent": fco("client-lr", None),
+    "elapsed a list": fco("elapsed", [1.0]),
+    "elapsed absent": fco("elapsed", None),
+    "a number that is NaN": fco("number:x", NAN),
+    "a number that is infinite": fco("number:x", INF),
+    "a number that is text": fco("number:x", "ten"),
+    "a number that is a list": fco("number:x", [1.0]),
+    "a number that is huge": fco("number:x", -1e301),
+    # --- the round's work
+    "1e12 steps": work(steps=10**12),
+    "1e400 steps": work(steps=10**400),
+    "1e12 epochs": work(steps=None, epochs=10**12),
+    "1e12 steps of the plan": plan("work.steps", 10**12),
+    "no steps": work(steps=0),
+    "negative steps": work(steps=-3),
+    "half a step": work(steps=1.5),
+    "steps as text": work(steps="many"),
+    "steps true": work(steps=True),
+    "steps infinite": work(steps=INF),
+    "steps and epochs": work(epochs=2),
+    "epochs NaN": work(steps=None, epochs=NAN),
+    "no batch": work(**{"batch-size": 0}),
+    "a negative batch": work(**{"batch-size": -5}),
+    "a batch as a list": work(**{"batch-size": [5]}),
+    "work of another kind": work(kind="mine-bitcoin"),
+    "work of an unhashable kind": work(kind=["first-order"]),
+    "work with more": work(gpu=True),
+    "work that is no JSON": fco("work", "{steps: 3"),
+    "work that is a list": fco("work", "[1, 2]"),
+    "work that is a number": fco("work", "17"),
+    "work that is null": fco("work", "null"),
+    "work nested deeply": fco("work", "[" * 100_000),
+    "work as a number": fco("work", 3),
+    "a minimisation for a solver that takes steps": minimise(),
+    "1e12 iterations": minimise(**{"max-iterations": 10**12}),
+    "a tolerance of zero": minimise(tolerance=0.0),
+    "a tolerance that is NaN": minimise(tolerance=NAN),
+    "an unknown rule": minimise(rule="mood"),
+    "an engine that is a number": minimise(engine=3),
+    # --- the plan as a whole
+    "a digest that is not the plan's": fco("plan", "0" * 32),
+    "no digest": fco("plan", None),
+    "a plan that is no JSON": header_text("{"),
+    "a plan that is a list": header_text("[]"),
+    "a plan that is a number": header_text("1"),
+    "an empty plan": header_text("{}"),
+    "a plan nested deeply": header_text('{"layout":' * 50_000),
+    "a plan of two megabytes": header_text('{"layout": "' + "x" * 2_000_000 + '"}'),
+    "a plan as a number": lambda h: h.fco.update({"plan-header": 7, "plan": "e" * 32}),
+    **{
+        f"a plan without {key}": without(key)
+        for key in ("solver", "layout", "regularizer", "mirror-map", "scope", "work", "seed", "wire-dtype", "options")
+    },
+    **{
+        f"{key} {what}": plan(key, value)
+        for key in ("solver", "layout", "regularizer", "mirror-map", "scope", "work", "wire-dtype")
+        for what, value in {"null": None, "a number": 3, "a list": ["x"], "an object": {"x": 1}}.items()
+    },
+    "an unknown solver": plan("solver", "quantum_descent"),
+    "seed negative": plan("seed", -1),
+    "seed a half": plan("seed", 1.5),
+    "seed text": plan("seed", "x"),
+    "seed NaN": plan("seed", NAN),
+    "seed of 2**70": plan("seed", 2**70),
+    "options a list": plan("options", [1]),
+    "options text": plan("options", "x"),
+    "options null": plan("options", None),
+    "an option that is infinite": plan("options.client-prox", INF),
+    "an option that is a list": plan("options.client-prox", [1]),
+    "a complex wire": plan("wire-dtype", "complex128"),
+    "an unknown scope": plan("scope", "all"),
+    "plan's work negative": plan("work.batch-size", -1),
+    # --- the layout
+    "1e9 parameters": plan("layout", [["coefficients", [10**9], "float64", 0, True]]),
+    "1e18 parameters": plan("layout", [["coefficients", [10**9, 10**9], "float64", 0, True]]),
+    "a negative shape": plan("layout", [["coefficients", [-6], "float64", 0, True]]),
+    "no arrays": plan("layout", []),
+    "another shape": plan("layout", [["coefficients", [9], "float64", 0, True]]),
+    "other names": plan("layout", [["weights", [6], "float64", 0, True], ["intercept", [1], "float64", 6, False]]),
+    "another order": plan(
+        "layout", [["intercept", [1], "float64", 0, False], ["coefficients", [6], "float64", 1, True]]
+    ),
+    "overlapping arrays": plan(
+        "layout", [["coefficients", [6], "float64", 0, True], ["intercept", [1], "float64", 0, True]]
+    ),
+    "an array twice": plan("layout", [["a", [6], "float64", 0, True], ["a", [1], "float64", 6, True]]),
+    "entries too short": plan("layout", [["coefficients", [6]]]),
+    "an unknown dtype": plan("layout", [["coefficients", [6], "float1024", 0, True]]),
+    "an offset that is NaN": plan("layout", [["coefficients", [6], "float64", NAN, True]]),
+    "a shape that is text": plan("layout", [["coefficients", "six", "float64", 0, True]]),
+    # --- psi and h
+    **{f"strength {what}": plan("regularizer.strength", value) for what, value in ABSURD.items() if what != "huge"},
+    "strength a list": plan("regularizer.strength", [1.0, 2.0]),
+    "strength an object": plan("regularizer.strength", {"$array": "nowhere"}),
+    "strength a mapping": plan("regularizer.strength", {"$mapping": 3}),
+    "a regularizer with more": plan("regularizer.power", 2),
+    "an unknown regularizer": plan("regularizer.kind", "l17"),
+    "a kind that is a list": plan("regularizer.kind", ["l1"]),
+    "a family that is a list": plan("regularizer.family", ["regularizer"]),
+    "a mirror map as regularizer": plan("regularizer", {"family": "mirror_map", "kind": "euclidean"}),
+    "weights of another length": regularizer(
+        "l1", {"weights": np.ones(40)}, strength=0.1, weights={"$array": "weights"}
+    ),
+    "weights that are NaN": regularizer(
+        "l1", {"weights": np.full(6, NAN)}, strength=0.1, weights={"$array": "weights"}
+    ),
+    "weights that are negative": regularizer(
+        "l1", {"weights": -np.ones(6)}, strength=0.1, weights={"$array": "weights"}
+    ),
+    "specifications nested deeply": header_text(nested(300)),
+    **{
+        f"p-norm {what}": plan("mirror-map", {"family": "mirror_map", "kind": "p_norm", "p": value})
+        for what, value in {**ABSURD, "one": 1.0, "a list": [2.0]}.items()
+    },
+    "an unknown mirror map": plan("mirror-map.kind", "bregman"),
+    "a regularizer as mirror map": plan("mirror-map", {"family": "regularizer", "kind": "l1", "strength": 0.1}),
+    # --- the vectors
+    "no dual": vector("dual", None),
+    "dual NaN": vector("dual", np.full(D, NAN)),
+    "dual infinite": vector("dual", np.full(D, INF)),
+    "dual of another length": vector("dual", np.zeros(D + 1)),
+    "dual of length 1": vector("dual", np.zeros(1)),
+    "dual a matrix": vector("dual", np.zeros((D, 1))),
+    "dual of integers": vector("dual", np.zeros(D, dtype=np.int64)),
+    "dual complex": vector("dual", np.zeros(D, dtype=complex)),
+    "dual pickled": vector("dual", raw(b"cos\nsystem\n", stype="pickle")),
+    "dual of no bytes": vector("dual", raw(b"")),
+    "dual zipped": vector("dual", raw(b"PK\x03\x04junk")),
+    "dual cut": vector("dual", raw(Array(np.zeros(D)).data[:-5])),
+    "dual with bytes after it": vector("dual", raw(Array(np.zeros(D)).data + b"x")),
+    "dual of eight terabytes": vector("dual", raw(npy(EIGHT_TERABYTES))),
+    "dual with minus signs": vector("dual", raw(npy(b"-" * 9_000))),
+    "dual that holds objects": vector("dual", raw(npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (7,), }\n"))),
+    "a pass-through array that the plan has not": vector("pass:x", np.zeros(2)),
+    # --- the envelope
+    "no round": group(""),
+    "a round that is text": group("first"),
+    "a negative round": group("-1"),
+    "a round that is a fraction": group("1.5"),
+    "epoch text": lambda h: h.fco.update({"epoch": "x", "accepted": 1}),
+    "accepted infinite": lambda h: h.fco.update({"epoch": 0, "accepted": INF}),
+    "accepted without epoch": lambda h: h.fco.update({"accepted": 1}),
+}
+
+TRACKING = {
+    "advance zero": lambda h: numbers_of(h, advance=0.0),
+    **{f"advance {what}": lambda h, v=value: numbers_of(h, advance=v) for what, value in ABSURD.items()},
+    "no dual and no memory": lambda h: (h.fco.update({"accepted": -1}), vector("dual", None)(h)),
+    "restored of another length": lambda h: h.more.update(
+        {"fco-restored": ArrayRecord({"own": Array(np.zeros(3)), "dual": Array(np.zeros(D))})}
+    ),
+    "restored NaN": lambda h: h.more.update(
+        {"fco-restored": ArrayRecord({"own": Array(np.full(D, NAN)), "dual": Array(np.zeros(D))})}
+    ),
+    "restored without own": lambda h: (
+        h.fco.pop("number:gradient", None),
+        h.more.update({"fco-restored": ArrayRecord({"dual": Array(np.zeros(D))})}),
+    ),
+    "control NaN": vector("control", np.full(D, NAN)),
+    "an unknown variate": plan("options.variate", "third"),
+    "a variate that is a number": plan("options.variate", 1.0),
+}
+
+MODELS = {
+    **{
+        f"{name} {what}": fco(f"number:{name}", value)
+        for name in ("steps", "rounds", "radius", "strength")
+        for what, value in ABSURD.items()
+    },
+    "no steps told": fco("number:steps", None),
+    "an unknown variant": plan("options.variant", "third"),
+    "a variant that is a number": plan("options.variant", 3),
+    "convexity text": plan("options.convexity", "strong"),
+    "convexity negative": plan("options.convexity", -1.0),
+    "no convexity at all": lambda h: h.header["options"].update({"convexity": 0.0, "anchor-weight": 0.0}),
+    "no points": vector("points", None),
+}
+
+MIRROR_DESCENT = {
+    "no primal": vector("primal", None),
+    "primal NaN": vector("primal", np.full(D, NAN)),
+    "no learning rate": fco("client-lr", None),
+}
+
+
+def numbers_of(hostile, **numbers):
+    """A second round, in which the client has a memory that it was sent."""
+    hostile.fco.pop("number:gradient", None)
+    hostile.arrays.pop("control", None)
+    hostile.fco.update({f"number:{name}": value for name, value in numbers.items()})
+    hostile.fco.update({"epoch": 0, "accepted": 0})
+    hostile.more["fco-restored"] = ArrayRecord({"own": Array(np.zeros(D)), "dual": Array(np.ones(D))})
+
+
+STRATEGIES = {
+    "FedDualAvg": (lambda: FedDualAvg(regularizer=L1(0.3), client_lr=0.02, batch_size=5, local_steps=3), FED_DUAL_AVG),
+    "FedDAGT": (lambda: FedDAGT(regularizer=L1(0.3), client_lr=0.02, batch_size=5), TRACKING),
+    "FastFedDA": (lambda: FastFedDA(regularizer=L1(0.3), batch_size=5, local_steps=3), MODELS),
+    "FedMid": (lambda: FedMid(regularizer=L1(0.3), client_lr=0.02, batch_size=5), MIRROR_DESCENT),
+}
+CASES = [(strategy, case) for strategy, (_, cases) in STRATEGIES.items() for case in cases]
+
+
+@pytest.mark.parametrize(("strategy", "case"), CASES, ids=[f"{s}-{c}" for s, c in CASES])
+def test_an_absurd_message_is_a_clear_error_at_once(strategy, case):
+    make, cases = STRATEGIES[strategy]
+    hostile = Hostile(make())
+    good = Hostile(make())
+    good.grid = hostile.grid
+    good.send()
+    cases[case](hostile)
+    # Of this process: a machine that is busy with something else does not count.
+    began = time.process_time()
+    with pytest.raises(CompositeError) as caught:
+        hostile.send()
+    assert time.process_time() - began < 1.0
+    text = str(caught.value)
+    assert len(text) < 2_000
+    assert not isinstance(caught.value, ClientError)
+    # The node lives: it answers the next message as if nothing had been.
+    answer = good.send()
+    assert np.isfinite(answer.content["arrays"]["increment"].numpy()).all()
+
+
+def test_there_are_as_many_as_the_field_has_fields():
+    assert len(CASES) >= 168
+
+
+@pytest.mark.parametrize(
+    ("limits", "text"),
+    [
+        (Limits(max_steps=2), r"asks for 3 step\(s\) in batches of 5: 3 local steps; this client allows max_steps=2"),
+        (Limits(max_parameters=6), "asks for a model of 7 parameters; this client allows max_parameters=6"),
+        (Limits(max_plan=100), "a plan of .* characters; this client allows max_plan=100"),
+        (
+            Limits(max_parameters=20),
+            "all 3 local points: 21 numbers in the reply; this client allows max_parameters=20",
+        ),
+        (Limits(max_number=0.01), "asks for client-lr 0.02; this client allows max_number=0.01"),
+    ],
+)
+def test_an_owner_may_allow_less(limits, text):
+    hostile = Hostile(STRATEGIES["FedDualAvg"][0]())
+    hostile.plan("options.trajectory", limits.max_parameters == 20)
+    objectives = clients()
+    with pytest.raises(ConfigurationError, match=text):
+        hostile.send(client_app(lambda context: objectives[0], limits=limits))
+
+
+@pytest.mark.parametrize("value", [0, -1, NAN, "ten", True, None])
+def test_a_limit_that_is_none_is_refused(value):
+    with pytest.raises(ConfigurationError, match=re.escape(f"max_seconds={value!r}")):
+        Limits(max_seconds=value)
+
+
+class Slow(LeastSquares):
+    """Takes its time for a gradient."""
+
+    def gradient(self, w, batch=None, out=None):
+        time.sleep(0.02)
+        return super().gradient(w, batch, out)
+
+
+@pytest.mark.parametrize("strategy", ["FedDualAvg", "FedMid", "FastFedDA"])
+def test_the_time_is_looked_at_between_two_batches(strategy):
+    hostile = Hostile(STRATEGIES[strategy][0]())
+    hostile.fco["work"] = json.dumps(FirstOrder(steps=10_000, batch_size=5).to_header())
+    slow = Slow(clients()[0].features, clients()[0].targets)
+    began = time.process_time()
+    with pytest.raises(ConfigurationError, match=r"stopped after 0\.1 seconds, in which it took [0-9]+ minibatches"):
+        hostile.send(client_app(lambda context: slow, limits=Limits(max_seconds=0.1)))
+    assert time.process_time() - began < 1.0
+
+
+def test_the_time_is_looked_at_between_two_compiled_epochs():
+    hostile = Hostile(STRATEGIES["FedDualAvg"][0]())
+    hostile.fco["work"] = json.dumps(FirstOrder(epochs=900_000 // 3, batch_size=5).to_header())
+    began = time.process_time()
+    with pytest.raises(ConfigurationError, match=r"stopped after 0\.05 seconds"):
+        hostile.send(client_app(lambda context: clients()[0], limits=Limits(max_seconds=0.05)))
+    assert time.process_time() - began < 1.0

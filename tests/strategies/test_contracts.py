@@ -1,0 +1,201 @@
+"""The contracts that methods to come stand on: work that changes, metrics of clients, memories of several vectors."""
+
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+from problems import app_of, clients, flat, run, start_arrays
+
+from flwr_fco.client_apps import local_solver
+from flwr_fco.errors import ConfigurationError, SpecError
+from flwr_fco.protocol import Uplink
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import CompositeStrategy, FedDualAvg
+from flwr_fco.strategies.client_memory import ClientMemories
+from flwr_fco.strategies.limits import Exact
+from flwr_fco.strategies.options import MemoryOptions
+from flwr_fco.work import FirstOrder, Minimise, work_from_header
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class RandomSteps(FedDualAvg):
+    """The number of local steps changes from round to round."""
+
+    def downlink(self, state, node):
+        return super().downlink(state, node)._replace(work=FirstOrder(steps=self.server_round, batch_size=None))
+
+
+def test_a_message_can_override_the_work_of_the_plan():
+    result = run(RandomSteps(client_lr=0.02, local_epochs=1), clients(), 3)
+    assert [result.train_metrics_clientapp[r]["local-steps"] for r in (1, 2, 3)] == [1, 2, 3]
+    plain = run(FedDualAvg(client_lr=0.02, local_steps=1, batch_size=None), clients(), 1)
+    varying = run(RandomSteps(client_lr=0.02), clients(), 1)
+    assert flat(plain.arrays).tobytes() == flat(varying.arrays).tobytes()
+
+
+class AverageState(NamedTuple):
+    primal: np.ndarray
+    round: int
+    total: np.ndarray
+    averaged: int
+
+
+@local_solver("test_exact_proximal_point")
+def proximal_point(downlink, objective, state, rng):
+    """argmin F(w) + 1/2 ||w - primal||^2 of least squares, in closed form; remembers two vectors."""
+    primal, job = downlink.vectors["primal"], downlink.job
+    assert isinstance(job, Minimise)
+    size = primal.size
+    hessian = np.array([objective.hessian_product(primal, e) for e in np.eye(size)])
+    w = np.linalg.solve(hessian + np.eye(size), primal - objective.gradient(np.zeros(size)))
+    own = {"seen": np.zeros(size), "moved": np.zeros(size)} if state is None else state
+    after = {"seen": own["seen"] + (w - primal), "moved": w - primal}
+    return Uplink({"increment": w - primal}, None, 1, metrics={"inner-iterations": 7.0}), after
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class ProximalPoint(MemoryOptions, CompositeStrategy):
+    """Averages of proximal points: a strategy with a minimisation for its work, no rates, two vectors a client."""
+
+    local_solver: ClassVar[str] = "test_exact_proximal_point"
+    limit = Exact()
+    deterministic = True
+
+    def __post_init__(self):
+        self.memories = ClientMemories(
+            ("seen", "moved"),
+            lambda before, after, memory, uplink: {
+                "seen": memory["seen"] + uplink.vectors["increment"],
+                "moved": uplink.vectors["increment"],
+            },
+            client_state=self.client_state,
+            ledger_bytes=self.ledger_bytes,
+            weighting=self.weighting,
+        )
+        super().__post_init__()
+
+    def work(self):
+        return Minimise("exact", tolerance=1e-12)
+
+    def init_state(self, primal):
+        self.memories.forget(primal.size)
+        return AverageState(primal, 0, self.averaging.start(primal.size), 0)
+
+    def vectors(self, state):
+        return {"primal": state.primal}
+
+    def downlink(self, state, node):
+        restore = node.node_id in self.current.restoring
+        return super().downlink(state, node)._replace(stamp=self.memories.stamp(node, restore=restore))
+
+    def aggregate(self, state, uplinks):
+        assert all(uplink.elapsed is None for uplink in uplinks)
+        mean = sum(uplink.weight * uplink.vectors["increment"] for uplink in uplinks)
+        return self.averaging.add(state._replace(primal=state.primal + mean, round=state.round + 1), state.primal)
+
+    def retrieve(self, state):
+        return state.primal
+
+    def before_round(self, grid, server_round, config, nodes):
+        self.memories.notice(self.nodes.ordered)
+        return nodes
+
+    def after_round(self, before, uplinks):
+        self.memories.note(self.current.number, before, self.state, uplinks)
+
+    def state_lost(self, node):
+        return self.memories.lost(node)
+
+    def saved_arrays(self):
+        return self.memories.to_arrays()
+
+    def restore_arrays(self, arrays):
+        self.memories.from_arrays(arrays)
+
+
+def ledger(strategy):
+    return {key: strategy.memories.memory(key) for key in sorted(strategy.memories.present)}
+
+
+def test_a_minimisation_has_no_rates_no_elapsed_and_its_metrics_arrive():
+    strategy = ProximalPoint(fraction_evaluate=0.0)
+    result = run(strategy, clients(), 4)
+    metrics = result.train_metrics_clientapp[4]
+    assert metrics["inner-iterations"] == 7.0
+    assert "sum-of-step-sizes" not in metrics
+    assert all(np.isnan(rate) for rate in strategy.rates())
+    with pytest.raises(TypeError, match="client_lr"):
+        ProximalPoint(client_lr=0.1)
+
+
+def test_several_vectors_are_remembered_restored_and_saved(tmp_path):
+    """The ledger's copies are the clients' own, a node that lost them goes on as if it had not, a file keeps them."""
+
+    class Forgetful(InProcessGrid):
+        def _deliver(self, message):
+            if message.metadata.group_id == "3" and message.metadata.dst_node_id == 3 and not self.done:
+                self.done = True
+                self.contexts[3].state.clear()
+            return super()._deliver(message)
+
+    strategies = []
+    for kind in (InProcessGrid, Forgetful):
+        grid = kind(app_of(clients()), 4)
+        grid.done = False
+        strategy = ProximalPoint(fraction_evaluate=0.0)
+        result = strategy.start(grid, start_arrays(), 5)
+        strategies.append(strategy)
+        for node, partition in grid.partition_ids.items():
+            held = grid.contexts[node].state["fco-pending"]
+            kept = strategy.memories.memory((0, partition))
+            assert kept.keys() == set(held)
+            assert all(np.array_equal(held[name].numpy(), kept[name]) for name in kept)
+    assert grid.done
+    plain, restored = (ledger(strategy) for strategy in strategies)
+    assert all(np.array_equal(plain[k][n], restored[k][n]) for k in plain for n in ("seen", "moved"))
+    path = tmp_path / "state.npz"
+    strategies[0].save_state(path)
+    again = ProximalPoint(fraction_evaluate=0.0)
+    again.prepare(start_arrays())
+    again.load_state(path)
+    assert all(np.array_equal(ledger(again)[k][n], plain[k][n]) for k in plain for n in ("seen", "moved"))
+    assert np.isfinite(flat(result.arrays)).all()
+
+
+def test_a_gradient_solver_refuses_a_minimisation():
+    @dataclass(repr=False, eq=False, kw_only=True)
+    class Wrong(FedDualAvg):
+        def work(self):
+            return Minimise()
+
+    with pytest.raises(Exception, match="takes gradient steps"):
+        run(Wrong(client_lr=0.02), clients(), 1)
+
+
+@pytest.mark.parametrize(
+    "work", [FirstOrder(), FirstOrder(steps=3, batch_size=None), Minimise(tolerance=1e-6)], ids=str
+)
+def test_work_survives_the_wire(work):
+    assert work_from_header(work.to_header()) == work
+
+
+@pytest.mark.parametrize(
+    "header",
+    [{}, {"kind": "dance"}, {"kind": "first-order", "steps": 0}, {"kind": "minimise", "tolerance": -1.0}, {"kind": []}],
+    ids=str,
+)
+def test_a_header_that_is_no_work_is_an_error_in_words(header):
+    with pytest.raises(SpecError, match="is not a client's work"):
+        work_from_header(header)
+
+
+def test_an_epoch_counts_draws_and_a_step_takes_two():
+    assert FirstOrder(epochs=2, batch_size=10).num_draws(25) == 6
+    assert FirstOrder(epochs=1, batch_size=10).num_draws(25, per_step=2) == 4
+    assert FirstOrder(steps=5, batch_size=10).num_draws(25, per_step=2) == 10
+
+
+def test_steps_and_epochs_exclude_each_other():
+    with pytest.raises(ConfigurationError, match="give one of them"):
+        FirstOrder(steps=1, epochs=1)

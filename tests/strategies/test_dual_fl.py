@@ -1,0 +1,384 @@
+"""DualFL and its rivals through Flower's messages: faults, clients that go, the ledger, refusals, the optimum."""
+
+import numpy as np
+import pytest
+from problems import FEATURES, clients, flat, run, start_arrays
+from strategies.test_client_memory import (
+    FAULTS,
+    VICTIM,
+    faulty_run,
+    leave,
+    lose_the_reply,
+    optimum,
+    problem,
+    restart,
+    weights_of,
+)
+
+from flwr_fco import records
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.protocol import ClientStamp
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import (
+    APDAInexact,
+    DualFL,
+    FedCM,
+    FedDR,
+    FedDyn,
+    FedPD,
+    FedProx,
+    FedSAM,
+    FiveGCS,
+    LocalSGD,
+    Scaffnew,
+)
+from flwr_fco.strategies.dual_fl import linear_tolerance, sublinear_tolerance
+
+D = FEATURES + 1
+NU = 0.02
+
+#: With rates for the problem of test_client_memory, whose Hessians have eigenvalues from about 0.1 to 2.
+EVERYONE = {
+    "DualFL": lambda **o: DualFL(nu=NU, smoothness=2.0, tolerance=1e-12, **o),
+    "FedPD": lambda **o: FedPD(step=2.0, **o),
+    "Scaffnew": lambda **o: Scaffnew(client_lr=0.4, probability=0.3, seed=5, **o),
+    "APDAInexact": lambda **o: APDAInexact(primal_step=0.5, damping=0.5, convexity=0.1, **o),
+}
+SAMPLED = {
+    "FedDR": lambda **o: FedDR(step=2.0, **o),
+    "FedDyn": lambda **o: FedDyn(penalty=0.5, **o),
+    "FiveGCS": lambda **o: FiveGCS(step=2.0, convexity=0.05, **o),
+}
+ROUNDS = {"DualFL": 220, "FedPD": 120, "Scaffnew": 250, "APDAInexact": 500, "FedDR": 150, "FedDyn": 150, "FiveGCS": 400}
+
+
+def held_by_clients(strategy, grid):
+    """What the clients hold in their own contexts, as far as the server's stamps accept it."""
+    held = {}
+    for node_id, partition in grid.partition_ids.items():
+        member = strategy.memories.members.get((0, partition))
+        stamp = ClientStamp(strategy.memories.epoch, -1 if member is None else member.accepted)
+        try:
+            state = records.read_state(grid.contexts[node_id], stamp, D)
+        except records.StateMissingError:
+            state = strategy.memories.memory((0, partition))
+        held[partition] = state
+    return held
+
+
+def check_ledger(strategy, grid, number, metrics):
+    """The ledger is what the clients hold, to the bit."""
+    if not strategy.memories.ledger:
+        return
+    for partition, state in held_by_clients(strategy, grid).items():
+        if state is not None:
+            kept = strategy.memories.memory((0, partition))
+            assert state.keys() == kept.keys()
+            for name, vector in state.items():
+                np.testing.assert_array_equal(vector, kept[name], err_msg=f"round {number}, {partition}, {name}")
+
+
+def check_controls(strategy, grid, number, metrics):
+    """sum p_j zeta_j = 0 over what the clients hold."""
+    check_ledger(strategy, grid, number, metrics)
+    held, weights = held_by_clients(strategy, grid), weights_of(strategy, grid)
+    controls = [held[p]["control"] if held[p] is not None else np.zeros(D) for p in sorted(held)]
+    assert np.abs(weights @ np.array(controls)).max() <= 1e-11 * max(1.0, np.abs(controls).max()), f"round {number}"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+def test_the_controls_of_dual_fl_sum_to_zero_and_the_optimum_is_reached(fault, client_state):
+    strategy = EVERYONE["DualFL"](client_state=client_state)
+    w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=ROUNDS["DualFL"], check=check_controls)
+    assert grid.hits >= 3
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+    skipped = [number for number, metrics in result.train_metrics_clientapp.items() if metrics["skipped"]]
+    # A ledger restores what a restart has lost in the same round; what stays away skips its round. Without a ledger a
+    # restart skips it too, but not in round 4: there is nothing to lose after an epoch's end.
+    lost = [3, 9] if client_state == "reset" else []
+    assert skipped == (lost if fault == "restart" else [3, 4, 9])
+
+
+@pytest.mark.parametrize(
+    ("fault", "client_state"), [("lost reply", "reset"), ("restart", "ledger"), ("restart", "reset")]
+)
+@pytest.mark.parametrize("name", [name for name in EVERYONE if name != "DualFL"])
+def test_those_that_need_everyone_reach_the_optimum_whatever_is_lost(name, client_state, fault):
+    strategy = EVERYONE[name](client_state=client_state)
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], num_rounds=ROUNDS[name], check=check_ledger)
+    assert grid.hits >= 3
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+
+
+@pytest.mark.parametrize(
+    ("fault", "client_state"), [("lost reply", "reset"), ("restart", "ledger"), ("restart", "reset")]
+)
+@pytest.mark.parametrize("name", SAMPLED)
+def test_samples_of_clients_reach_the_optimum_whatever_is_lost(name, client_state, fault):
+    strategy = SAMPLED[name](client_state=client_state, fraction_train=0.6, seed=1)
+    rounds = range(1, 30)
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=rounds, num_rounds=2 * ROUNDS[name], check=check_ledger)
+    assert grid.hits >= 8
+    assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+
+
+@pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
+def test_a_ledger_hides_a_restart_to_the_bit(name):
+    make = {**EVERYONE, **SAMPLED}[name]
+    a, _, _ = faulty_run(make(), restart, num_rounds=12)
+    b, _, _ = faulty_run(make(), restart, rounds=(), num_rounds=12)
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("name", EVERYONE)
+def test_a_silent_node_is_asked_again_in_the_same_round(name):
+    class Once:
+        def __init__(self):
+            self.failed = set()
+
+        def __call__(self, grid, message):
+            reply = grid.deliver(message)
+            if message.metadata.group_id in self.failed:
+                return reply
+            return self.failed.add(message.metadata.group_id)
+
+    a, grid, result = faulty_run(EVERYONE[name](), Once(), num_rounds=12)
+    assert grid.hits == 6
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0] * 12
+    b, _, _ = faulty_run(EVERYONE[name](), None, rounds=(), num_rounds=12)
+    np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("fault", ["lost message", "raises", "NaN"])
+def test_a_client_that_is_bad_for_good_ends_the_run_with_an_error_that_names_it(fault):
+    strategy = EVERYONE["DualFL"]()
+    with pytest.raises(ConfigurationError, match=rf"partition {VICTIM} .* 3 rounds in a row.*on_missing"):
+        faulty_run(strategy, FAULTS[fault], rounds=range(5, 100), num_rounds=30)
+    assert strategy.state.round == 4
+    assert strategy.current.number == 7
+
+
+def test_failed_rounds_count_only_if_they_are_in_a_row():
+    w, _, _ = faulty_run(
+        EVERYONE["DualFL"](evict_after=2), lose_the_reply, rounds=(3, 5, 7, 9), num_rounds=ROUNDS["DualFL"]
+    )
+    assert np.abs(w - optimum(problem(), [30, 40, 20, 30, 25] / np.float64(145))).max() <= 1e-8
+
+
+@pytest.mark.parametrize(("fault", "client_state"), [("lost message", "ledger"), ("NaN", "reset")])
+@pytest.mark.parametrize("name", EVERYONE)
+def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_state):
+    strategy = EVERYONE[name](on_missing="reset", evict_after=2, client_state=client_state)
+    primals = {}
+
+    def check(strategy, grid, number, metrics):
+        primals[number] = strategy.state.primal.copy()
+        if number == 6:  # given up at the end of it: nobody remembers anything, the model is as it was
+            assert all(member.accepted == -1 for member in strategy.memories.members.values())
+            np.testing.assert_array_equal(primals[6], primals[4])
+            if name == "DualFL":
+                assert (strategy.state.t, strategy.state.momentum) == (1.0, 0.0)
+
+    rounds = range(5, 10**6)
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=rounds, num_rounds=ROUNDS[name] + 60, check=check)
+    # Who is silent is asked three times in a round; a bad answer is an answer.
+    assert grid.hits == (2 if fault == "NaN" else 6)
+    rest = [f for m, f in enumerate(problem()) if m != VICTIM]
+    sizes = np.array([f.num_examples for f in rest], dtype=float)
+    assert np.abs(w - optimum(rest, sizes / sizes.sum())).max() <= 1e-8
+
+
+@pytest.mark.parametrize("on_missing", ["error", "reset"])
+def test_a_node_that_is_gone_is_given_up_too(on_missing):
+    strategy = EVERYONE["DualFL"](on_missing=on_missing, node_timeout=0.0)
+    if on_missing == "error":
+        with pytest.raises(ConfigurationError, match=f"partition {VICTIM}"):
+            faulty_run(strategy, None, rounds=(), num_rounds=30, before=leave(VICTIM))
+        return
+    w, _, result = faulty_run(strategy, None, rounds=(), num_rounds=ROUNDS["DualFL"], before=leave(VICTIM))
+    assert [result.train_metrics_clientapp[number]["skipped"] for number in (5, 6, 7, 8, 9)] == [0, 1, 1, 1, 0]
+    rest = [f for m, f in enumerate(problem()) if m != VICTIM]
+    sizes = np.array([f.num_examples for f in rest], dtype=float)
+    assert np.abs(w - optimum(rest, sizes / sizes.sum())).max() <= 1e-8
+
+
+def test_a_node_that_comes_back_under_another_id_is_the_same_client():
+    from flwr_fco import _flower
+
+    def before(grid, number):
+        if number == 4:
+            gone = next(i for i, p in grid.partition_ids.items() if p == VICTIM)
+            config = dict(grid.contexts.pop(gone).node_config)
+            del grid.partition_ids[gone]
+            grid.contexts[90] = _flower.new_context(grid.run_id, 90, config, {})
+            grid.partition_ids[90] = VICTIM
+
+    a, _, result = faulty_run(EVERYONE["DualFL"](), None, rounds=(), num_rounds=12, before=before)
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0] * 12
+    b, _, _ = faulty_run(EVERYONE["DualFL"](), None, rounds=(), num_rounds=12)
+    np.testing.assert_array_equal(a, b)
+
+
+# --- what is refused, and what the rounds are told ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "cls", [APDAInexact, DualFL, FedCM, FedDyn, FedPD, FedProx, FedSAM, FiveGCS, LocalSGD, Scaffnew]
+)
+def test_psi_is_refused_with_the_reason(cls):
+    with pytest.raises(ConfigurationError, match=r"no place for psi, because .*FedDR"):
+        cls(regularizer=L1(0.1))
+    with pytest.raises(ConfigurationError, match="Euclidean"):
+        cls(mirror_map=PNorm(3.0))
+
+
+def test_those_that_need_everyone_refuse_samples():
+    for make in EVERYONE.values():
+        with pytest.raises(ConfigurationError, match="every client"):
+            make(fraction_train=0.5)
+        with pytest.raises(TypeError, match="choose_nodes"):
+            make(choose_nodes=lambda number, nodes: nodes)
+
+
+def test_options_out_of_range():
+    for options, message in [
+        ({"rho": 1.0}, "rho"),
+        ({"nu": 0.0}, "nu"),
+        ({"alpha": -1.0}, "alpha"),
+        ({"nu": 1.0, "smoothness": 1.0}, "rho"),
+        ({"evict_after": 0}, "evict_after"),
+        ({"engine": "simplex"}, "engine"),
+    ]:
+        with pytest.raises(ConfigurationError, match=message):
+            DualFL(**options)
+    with pytest.raises(ConfigurationError, match="ledger"):
+        FedPD(repeats=2, client_state="ledger")
+    with pytest.raises(ConfigurationError, match="dual_step"):
+        FiveGCS(step=10.0, convexity=0.1)
+
+
+def test_dual_fl_takes_its_constants_from_theory():
+    assert (DualFL(nu=0.1, smoothness=2.0).rho, DualFL(nu=0.1).rho) == (0.05, 0.0)
+    strategy = DualFL(alpha=0.1, smoothness=0.9)
+    assert (strategy.nu, strategy.rho) == (0.1, pytest.approx(0.1))
+
+
+@pytest.mark.parametrize("schedule", ["sublinear", "linear"])
+def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkeypatch):
+    seen = []
+    from flwr_fco.client_apps import engines
+    from flwr_fco.client_apps.engines import result
+
+    original = result.StoppingRule.__init__
+
+    def recorded(self, work, problem, duality=0.0):
+        seen.append(work)
+        original(self, work, problem, duality)
+
+    monkeypatch.setattr(result.StoppingRule, "__init__", recorded)
+    assert engines.minimise is not None
+    # Theorem 3.2 or 3.3 with nu below mu, so that the gap is finite.
+    strategy = DualFL(nu=NU, rho=0.01, schedule=schedule, tolerance=1e-5, gamma=0.5, engine="newton-cg")
+    run(strategy, problem(), 12)
+    assert strategy.state.round == 12
+    for n in range(12):
+        if schedule == "linear":
+            expected = linear_tolerance(n, rho=0.01, clients=5, gamma=0.5)
+        else:
+            expected = sublinear_tolerance(n, duality=NU, clients=5, gamma=0.5)
+        assert {work.rule for work in seen[5 * n : 5 * n + 5]} == {"gap"}
+        assert {work.tolerance for work in seen[5 * n : 5 * n + 5]} == {max(expected, 1e-5)}
+
+
+def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():
+    result = run(Scaffnew(client_lr=0.1, probability=0.2, seed=3), clients(), 400)
+    steps = np.array([metrics["local-steps"] for metrics in result.train_metrics_clientapp.values()])
+    assert (steps == np.round(steps)).all()
+    assert steps.mean() == pytest.approx(5.0, rel=0.2)
+    assert (steps == 1).mean() == pytest.approx(0.2, abs=0.08)
+    periodic = run(Scaffnew(client_lr=0.1, probability=0.2, coin="periodic"), clients(), 3)
+    assert [metrics["local-steps"] for metrics in periodic.train_metrics_clientapp.values()] == [5, 5, 5]
+
+
+def test_a_warm_start_that_is_good_enough_is_an_answer():
+    """Equal clients at their minimiser have nothing to do, and say so."""
+    shard = clients((20,))[0]
+    result = run(DualFL(nu=NU), [shard] * 3, 6)
+    last = result.train_metrics_clientapp[6]
+    assert (last["num-replies"], last["skipped"], last["num-capped"]) == (3, 0, 0)
+    np.testing.assert_allclose(flat(result.arrays), optimum([shard], [1.0]), atol=1e-9)
+
+
+def test_an_iteration_cap_is_reported():
+    result = run(DualFL(nu=NU, engine="aogm", tolerance=1e-13, max_iterations=2), problem(), 2)
+    assert [metrics["num-capped"] for metrics in result.train_metrics_clientapp.values()] == [5, 5]
+    assert result.train_metrics_clientapp[1]["gradient-evaluations"] >= 2
+
+
+def test_fed_prox_is_told_its_penalty_in_every_round():
+    """A message without a rate and with one number lost the number."""
+    objectives = problem()
+    result = run(FedProx(penalty=30.0, weighting="uniform"), objectives, 3)
+    w = np.zeros(D)
+    for _ in range(3):
+        points = []
+        for f in objectives:
+            x = np.column_stack([f.features, np.ones(f.num_examples)])
+            hessian = x.T @ x / len(x) + 30.0 * np.eye(D)
+            points.append(np.linalg.solve(hessian, x.T @ f.targets / len(x) + 30.0 * w))
+        w = np.mean(points, axis=0)
+    np.testing.assert_allclose(flat(result.arrays), w, atol=1e-11)
+
+
+def test_local_sgd_is_fed_avg():
+    objectives = clients()
+    result = run(LocalSGD(client_lr=0.05, local_steps=3, batch_size=None), objectives, 2)
+    w = np.zeros(D)
+    sizes = np.array([f.num_examples for f in objectives], dtype=float)
+    for _ in range(2):
+        points = []
+        for f in objectives:
+            point = w.copy()
+            for _ in range(3):
+                point -= 0.05 * f.gradient(point)
+            points.append(point)
+        w = sizes / sizes.sum() @ np.array(points)
+    np.testing.assert_allclose(flat(result.arrays), w, atol=1e-13)
+
+
+def test_fed_dr_takes_psi_and_its_zeros_are_exact():
+    result = run(FedDR(regularizer=L1(0.5), apply_to="coefficients", step=1.0), clients(), 60)
+    assert np.count_nonzero(result.arrays["coefficients"].numpy() == 0.0) >= 2
+
+
+def test_a_run_of_dual_fl_goes_on_from_its_file_to_the_bit(tmp_path):
+    from flwr.app import ConfigRecord
+    from problems import app_of
+
+    from flwr_fco import _flower
+    from flwr_fco.simulation import InProcessGrid
+
+    def go(strategy, grid, numbers):
+        for number in numbers:
+            with _flower.quiet(50):
+                messages = strategy.configure_train(number, strategy.primal_arrays(), ConfigRecord(), grid)
+                strategy.aggregate_train(number, grid.send_and_receive(messages))
+
+    objectives = problem()
+    whole, first, second = (EVERYONE["DualFL"]() for _ in range(3))
+    for strategy in (whole, first, second):
+        strategy.fraction_evaluate = 0.0
+        strategy.prepare(start_arrays())
+    go(whole, InProcessGrid(app_of(objectives), 5), range(1, 9))
+    go(first, InProcessGrid(app_of(objectives), 5), range(1, 5))
+    first.save_state(tmp_path / "state.npz")
+    second.load_state(tmp_path / "state.npz")
+    go(second, InProcessGrid(app_of(objectives), 5), range(5, 9))
+    np.testing.assert_array_equal(whole.state.primal, second.state.primal)
+    assert whole.state.momentum == second.state.momentum
+    other = DualFL(nu=NU / 2, smoothness=2.0, tolerance=1e-12)
+    other.prepare(start_arrays())
+    with pytest.raises(ConfigurationError, match="other settings"):
+        other.load_state(tmp_path / "state.npz")

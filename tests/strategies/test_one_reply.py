@@ -1,0 +1,452 @@
+"""One reply is worth one reply: what a client says of itself, altered replies, weights, robust centres, saved files."""
+
+import numpy as np
+import pytest
+from faulty import Faulty, start_on, strategy, with_increment, with_metrics
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from problems import FEATURES, app_of, clients, flat, optimum, problem, start_arrays
+
+from flwr_fco import _flower, records
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.mirror_maps import Euclidean, OrthantEntropy, SimplexEntropy
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.parameters import Layout
+from flwr_fco.protocol import Node, Plan, SpecError, Uplink
+from flwr_fco.regularizers import L1, GroupLasso, Nuclear, PerParameter, Regularizer
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold
+from flwr_fco.strategies.aggregation import geometric_median, median, trimmed_mean
+from flwr_fco.strategies.bounds import IncrementBounds
+from flwr_fco.strategies.client_memory import ClientMemories
+
+D = FEATURES + 1
+SEVEN = (12, 25, 7, 16, 20, 14, 11)
+
+
+def read(data, shape=(13,), dtype="float64"):
+    return records._from_array("x", Array(dtype, shape, "numpy.ndarray", data), (dtype,), shape)
+
+
+# --- bytes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(13,), (2, 3), ()])
+def test_every_single_bit_flip_of_a_header_is_refused_or_harmless(shape):
+    value = np.arange(1.0, 1.0 + int(np.prod(shape))).reshape(shape)
+    data = Array(value).data
+    header = len(data) - value.nbytes
+    refused = 0
+    for place in range(header):
+        for bit in range(8):
+            flipped = bytearray(data)
+            flipped[place] ^= 1 << bit
+            try:
+                np.testing.assert_array_equal(read(bytes(flipped), shape), value)
+            except ProtocolError:
+                refused += 1
+    assert refused > 7 * header
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"PK\x03\x04junk",
+        b"",
+        b"\x93NUMPY",
+        b"\x93NUMPY\x01\x00\xff\xff{",
+        b"\x93NUMPY\x02\x00\xff\xff\xff\xff{",
+        b"\x93NUMPY\x01\x00\x50\x00"
+        + b"{'descr': '<f8', 'fortran_order': False, 'shape': (1000000000000,), }".ljust(79)
+        + b"\n",
+        b"\x93NUMPY\x01\x00" + (9000).to_bytes(2, "little") + b"-" * 9000,
+        b"\x93NUMPY\x01\x00" + (3000).to_bytes(2, "little") + b"-" * 3000,
+        Array(np.ones(13)).data[:-1],
+        Array(np.ones(13)).data + b"x",
+        Array(np.ones(13)).data.replace(b"<f8", b">f8"),
+        Array(np.ones(13)).data.replace(b"'<f8'", b"'|O8'"),
+    ],
+)
+def test_bytes_that_are_no_array_of_ours(data):
+    with pytest.raises(ProtocolError, match="'x'"):
+        read(data)
+
+
+def test_the_other_memory_order_and_padding_are_read():
+    value = np.arange(6.0).reshape(2, 3)
+    np.testing.assert_array_equal(read(Array(np.asfortranarray(value)).data, (2, 3)), value)
+    text = b"{'descr': '<f8', 'shape': (2,3), 'fortran_order': False}\n"
+    data = b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + value.tobytes()
+    np.testing.assert_array_equal(read(data, (2, 3)), value)
+
+
+# --- claims -------------------------------------------------------------------------------------------------------
+
+
+def scaled(factor):
+    return with_increment(lambda arrays: {name: value * factor for name, value in arrays.items()})
+
+
+CLAIMS = {
+    "elapsed too long": (with_metrics(lambda m: {**m, "elapsed": 1e12}), "elapsed"),
+    "elapsed too short": (with_metrics(lambda m: {**m, "elapsed": 1e-12}), "elapsed"),
+    "more steps": (with_metrics(lambda m: {**m, "local-steps": 10**6, "elapsed": 0.02 * 10**6}), "local steps"),
+    "half a step": (with_metrics(lambda m: {**m, "local-steps": 0.5}), "whole number"),
+    "more examples than there are": (with_metrics(lambda m: {**m, "num-examples": 10**15}), "max_examples"),
+    "far more examples than others": (with_metrics(lambda m: {**m, "num-examples": 10**9}), "max_ratio"),
+    "an integer beyond the floats": (with_metrics(lambda m: {**m, "num-examples": 10**400}), "num-examples"),
+    "an increment of 1e12": (scaled(1e12), "max_ratio"),
+    "an increment of 1e300": (scaled(1e300), "max_ratio"),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("cls", [FedDualAvg, FedMid, FedDAGT, DFedDA, FastFedDA])
+def test_an_absurd_claim_is_left_out_and_counted(cls, name):
+    if cls is FastFedDA and "elapsed" in name:
+        pytest.skip("its elapsed counts steps; the same check")
+    fault, reason = CLAIMS[name]
+    options = {"batch_size": 5, "fraction_evaluate": 0.0, "local_epochs": 1}
+    if cls is not FastFedDA:
+        options |= {"client_lr": 0.02}
+
+    def result_with(fault):
+        chosen = cls(**options)
+        return start_on(Faulty(app_of(clients(SEVEN)), len(SEVEN), fault), chosen, rounds=4), chosen
+
+    result, chosen = result_with(fault)
+    expected, _ = result_with(lambda message, reply: [])
+    np.testing.assert_array_equal(flat(result.arrays), flat(expected.arrays))
+    rows = [row for row in result.left_out if row.round == 2]
+    assert [(row.partition_id, row.kind) for row in rows] == [(1, "train")]
+    assert reason in rows[0].reason
+    assert chosen.left_out is result.left_out
+    assert result.train_metrics_clientapp[2]["num-left-out"] == 1
+
+
+def test_duplicates_late_and_missing_replies_are_in_the_table():
+    def late_and_twice(message, reply):
+        twin = Message(content=reply.content, reply_to=message)
+        twin.metadata.__dict__["_group_id"] = "1"
+        return [twin, reply, reply]
+
+    result = start_on(Faulty(app_of(clients()), 4, late_and_twice), strategy())
+    assert [row.reason.split(",")[0].split(";")[0] for row in result.left_out] == [
+        "it answers round 1",
+        "it answered twice",
+    ]
+    metrics = result.train_metrics_clientapp[2]
+    assert (metrics["num-left-out"], metrics["num-surplus"]) == (0, 2)
+    silent = start_on(Faulty(app_of(clients()), 4, lambda m, r: []), strategy())
+    assert [(row.round, row.partition_id, row.reason) for row in silent.left_out] == [(2, 1, "no reply")]
+
+
+def test_honest_clients_of_10_to_1000_examples_lose_nothing():
+    sizes = (10, 20, 50, 100, 300, 1000, 15)
+    for cls in (FedDualAvg, FedMid, FedDAGT):
+        chosen = cls(client_lr=0.005, batch_size=5, regularizer=L1(0.1), fraction_evaluate=0.0)
+        result = start_on(Faulty(app_of(clients(sizes)), len(sizes), None, rounds=()), chosen, rounds=10)
+        assert result.left_out == []
+
+
+def test_bounds_look_back_and_are_off_in_small_rounds():
+    def uplinks(*norms):
+        return [Uplink({"increment": np.array([norm, 0.0])}, 1.0, 1, examples=1.0) for norm in norms]
+
+    bounds = IncrementBounds(1000.0, None)
+    assert bounds.objections(uplinks(1.0, 1.0, 1.0, 1e9)) == {}  # four replies have no median to speak of
+    assert list(bounds.objections(uplinks(1.0, 1.0, 1.0, 1.0, 1e9))) == [4]
+    # Near the optimum the median is small; what was usual before is no lie.
+    assert bounds.objections(uplinks(1e-9, 1e-9, 1e-9, 1e-9, 1.0)) == {}
+    assert list(bounds.objections(uplinks(1e-9, 1e-9, 1e-9, 1e-9, 1001.0))) == [4]
+    again = IncrementBounds(1000.0, None)
+    again.from_arrays(bounds.to_arrays())
+    assert again.largest == bounds.largest
+    assert IncrementBounds(1000.0, None).objections(uplinks(0.0, 0.0, 0.0, 1.0, 2.0)) == {}
+    assert list(IncrementBounds(None, 5.0).objections(uplinks(1.0, 6.0))) == [1]
+
+
+def test_an_unmodified_client_may_have_a_schedule_but_not_any():
+    chosen = strategy(client="unmodified", local_steps=10)
+    chosen.prepare(start_arrays())
+    for elapsed, fine in ((0.02 * 10, True), (0.02, True), (0.02 * 9000, True), (1e12, False), (1e-12, False)):
+        uplink = Uplink({}, elapsed, 10, examples=10.0)
+        if fine:
+            chosen.check_claims(uplink, None)
+        else:
+            with pytest.raises(ProtocolError, match="elapsed"):
+                chosen.check_claims(uplink, None)
+
+
+# --- altered replies ----------------------------------------------------------------------------------------------
+
+
+def altering(first=1, last=10**9):
+    """A mod that scales, clips and adds a noise that fades."""
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        number = int(message.metadata.group_id or 0)
+        if message.metadata.message_type != "train" or not first <= number <= last or not reply.has_content():
+            return reply
+        if "arrays" not in reply.content:
+            return reply
+        rng = np.random.default_rng((number, int(context.node_config["partition-id"])))
+        arrays = {}
+        for name, array in reply.content["arrays"].items():
+            value = 0.8 * array.numpy()
+            value = value * min(1.0, 5.0 / np.linalg.norm(value)) + 0.85**number * 0.1 * rng.standard_normal(value.size)
+            arrays[name] = Array(value)
+        content = reply.content.copy()
+        content["arrays"] = ArrayRecord(arrays)
+        reply.content = content
+        return reply
+
+    return mod
+
+
+def tracked_run(chosen, objectives, rounds, mods, check=lambda strategy: None):
+    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=mods)
+    chosen.fraction_evaluate = 0.0
+    grid = InProcessGrid(app, len(objectives))
+    with _flower.identity(grid.run_id):
+        return chosen.start(grid, start_arrays(), rounds, callbacks=[lambda n, a, m: check(chosen)])
+
+
+def invariant(chosen):
+    weights = {key: member.examples for key, member in chosen.memories.members.items()}
+    total = sum(weights[key] * tracker for key, tracker in chosen.trackers().items())
+    assert np.abs(total).max() <= 1e-10 * sum(weights.values())
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, Scaffold])
+@pytest.mark.parametrize("altered", [(1, 10**9), (3, 3)], ids=["every reply", "one round"])
+def test_what_alters_the_uplink_acts_on_a_tracker_without_breaking_it(cls, altered):
+    objectives = problem()
+    chosen = cls(client_lr=0.05, local_steps=4, batch_size=None, client_state="ledger")
+    result = tracked_run(chosen, objectives, 400, [altering(*altered)], invariant)
+    weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
+    assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
+
+
+def test_with_reset_an_accident_is_mended_and_the_rule_is_an_error_that_names_the_ledger():
+    objectives = problem()
+    options = {"client_lr": 0.05, "local_steps": 4, "batch_size": None, "client_state": "reset"}
+    result = tracked_run(FedDAGT(**options), objectives, 400, [altering(3, 3)])
+    weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
+    assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
+    with pytest.raises(ConfigurationError, match='client_state="ledger"'):
+        tracked_run(FedDAGT(**options), objectives, 20, [altering()])
+
+
+# --- weights ------------------------------------------------------------------------------------------------------
+
+
+def test_a_first_report_does_not_fix_a_weight_for_ever():
+    objectives = problem((30, 40, 20, 30, 25, 30, 30))
+    for lie in (0, 20_000):
+        fault = with_metrics(lambda m, lie=lie: {**m, "num-examples": lie})
+        chosen = FedDAGT(client_lr=0.05, local_steps=4, batch_size=None, client_state="ledger", fraction_evaluate=0.0)
+        grid = Faulty(app_of(objectives), len(objectives), fault, rounds=(0, 1))
+        result = start_on(grid, chosen, rounds=300, callbacks=[lambda n, a, m, chosen=chosen: invariant(chosen)])
+        assert chosen.memories.members[(0, 1)].examples == 40
+        weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
+        assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
+
+
+def test_a_weight_changes_by_a_factor_of_two_at_most():
+    memories = ClientMemories(("own",), None, client_state="ledger", ledger_bytes=0, weighting="examples")
+    memories.forget(2)
+    node = Node(5, 0)
+    memories.notice([node])
+    assert memories.admitted(node, 1e9) == 1e9
+    memories.member(node).examples = 100.0
+    assert [memories.admitted(node, value) for value in (100.0, 120.0, 1e9, 0.0)] == [100.0, 120.0, 200.0, 50.0]
+
+
+def test_weights_that_the_user_pins_win_and_strangers_are_left_out():
+    lying = with_metrics(lambda m: {**m, "num-examples": 5000})
+    weights = {m: float(size) for m, size in enumerate((12, 25, 7, 16))}
+    for cls in (FedDualAvg, FedDAGT):
+        make = lambda cls=cls, **more: cls(client_lr=0.02, local_steps=3, fraction_evaluate=0.0, **more)  # noqa: E731
+        grid = Faulty(app_of(clients()), 4, lying, rounds=range(99))
+        honest = start_on(Faulty(app_of(clients()), 4, None, rounds=()), make(), rounds=5)
+        pinned = start_on(grid, make(client_weights=weights), rounds=5)
+        np.testing.assert_array_equal(flat(pinned.arrays), flat(honest.arrays))
+    result = start_on(
+        Faulty(app_of(clients()), 4, None, rounds=()), FedDualAvg(client_weights={0: 1, 1: 1}, fraction_evaluate=0.0)
+    )
+    assert {row.partition_id for row in result.left_out} == {2, 3}
+    with pytest.raises(ConfigurationError, match="client_weights"):
+        FedDualAvg(client_weights={0: 1.0}, weighting="uniform")
+    with pytest.raises(ConfigurationError, match="client_weights"):
+        FedDualAvg(client_weights={0: float("nan")})
+
+
+def test_members_that_cannot_come_back_are_forgotten():
+    memories = ClientMemories(("own",), None, client_state="ledger", ledger_bytes=0, weighting="examples")
+    memories.forget(2)
+    memories.members[(0, 3)] = type(memories.member(Node(1, 3)))()
+    for number in range(50):
+        nodes = [Node(2 * number, None), Node(2 * number + 1, None)]
+        memories.notice(nodes)
+        for node in nodes:
+            memories.member(node).accepted = number
+    assert len(memories.members) <= 1 + 3 * 2
+    assert (0, 3) in memories.members
+
+
+# --- the primal, pairs, plans -------------------------------------------------------------------------------------
+
+
+def test_a_primal_that_is_not_finite_is_never_handed_out():
+    # The dual stays finite, its exponential does not.
+    rng = np.random.default_rng(0)
+    features = np.abs(rng.standard_normal((20, FEATURES)))
+    objectives = [LeastSquares(-features, 100.0 * np.ones(20), scale=0.5) for _ in range(2)]
+    ones = start_arrays(start=np.ones(D))
+    chosen = FedDualAvg(mirror_map=OrthantEntropy(), client_lr=100.0, local_steps=1, fraction_evaluate=0.0)
+    single = start_arrays(dtype=np.float32)
+    for start, used in ((ones, chosen), (single, FedDualAvg(client_lr=1e38, local_steps=2, fraction_evaluate=0.0))):
+        flipped = objectives if used is not chosen else [LeastSquares(features, 1e6 * np.ones(20)) for _ in range(2)]
+        result = simulate(used, app_of(flipped), num_nodes=2, num_rounds=3, initial_arrays=start, progress=False)
+        assert np.isfinite(flat(result.arrays)).all()
+        assert any(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
+
+
+def test_a_pair_that_no_model_allows_is_refused_at_construction():
+    with pytest.raises(ConfigurationError, match=r"SimplexEntropy cannot be combined with Nuclear"):
+        FedDualAvg(regularizer=Nuclear(0.1), mirror_map=SimplexEntropy())
+
+
+LAYOUT = Layout.from_arrays({"w": np.zeros(3)})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seed": 1.5},
+        {"seed": -1},
+        {"wire-dtype": "complex128"},
+        {"scope": "all"},
+        {"solver": 3},
+        {"options": {"rate": float("nan")}},
+        {"options": [1]},
+        {"layout": 3},
+        {"layout": [["w", [-3], "float64", 0, True]]},
+        {"work": {"kind": "first-order", "steps": 0, "epochs": None, "batch-size": 3}},
+        {"work": 3},
+        {"regularizer": {"family": ["x"], "kind": "l1"}},
+        {"regularizer": {"family": "regularizer", "kind": "per-parameter", "regularizers": {"$mapping": 3}}},
+        {"mirror-map": []},
+    ],
+)
+def test_a_plan_that_is_none_is_a_clear_error(change):
+    spec = Plan("dual_averaging", LAYOUT, L1(0.1), Euclidean()).to_spec()
+    assert Plan.from_spec(spec).solver == "dual_averaging"
+    with pytest.raises(SpecError):
+        Plan.from_spec(spec._replace(header={**spec.header, **change}))
+
+
+def test_specifications_do_not_build_anything_of_any_size():
+    with pytest.raises(ConfigurationError, match="largest group number"):
+        GroupLasso(1.0, groups=np.array([0, 10**9]))
+    with pytest.raises(ConfigurationError, match="20000 patterns"):
+        PerParameter({f"a{i}": L1(1.0) for i in range(20_000)})
+    bomb = Regularizer.from_spec
+    spec = PerParameter({"a": L1(1.0)}).to_spec()
+    many = {"$mapping": [["a", 1.0]] * 20_000}
+    with pytest.raises(SpecError, match="at most"):
+        bomb(spec._replace(header={**spec.header, "regularizers": many}))
+
+
+# --- files --------------------------------------------------------------------------------------------------------
+
+
+def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
+    chosen = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0, client_state="ledger")
+    path, other = tmp_path / "state.npz", tmp_path / "other.npz"
+    start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen)
+    chosen.memories.member(Node(2**64 - 1, None)).examples = 3.0
+    chosen.save_state(path)
+    fresh = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0, client_state="ledger")
+    fresh.prepare(start_arrays())
+    data, before = path.read_bytes(), fresh.state
+    rng = np.random.default_rng(0)
+    for place in [*rng.integers(0, len(data), 150), *range(8)]:
+        other.write_bytes(data[:place] + bytes([data[place] ^ (1 << rng.integers(8))]) + data[place + 1 :])
+        try:
+            fresh.load_state(other)
+        except ConfigurationError:
+            assert fresh.state is before
+        else:  # a bit of the archive that nothing depends on
+            np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
+            fresh.prepare(start_arrays())
+            before = fresh.state
+    for content in (b"", data[: len(data) // 2], b"PK\x03\x04junk"):
+        other.write_bytes(content)
+        with pytest.raises(ConfigurationError, match="damaged"):
+            fresh.load_state(other)
+    np.savez(other, a=np.zeros(2))
+    with pytest.raises(ConfigurationError, match="no saved state"):
+        fresh.load_state(other)
+    fresh.load_state(path)
+    assert fresh.memories.members[(1, 2**64 - 1)].examples == 3.0
+    assert fresh.memories.members[(0, 1)].digest == chosen.memories.members[(0, 1)].digest != ""
+    assert fresh.bounds.largest == chosen.bounds.largest
+
+
+# --- robust centres -----------------------------------------------------------------------------------------------
+
+
+def test_centres_are_those_of_the_sorted_values():
+    rng = np.random.default_rng(0)
+    rows, equal = rng.standard_normal((10, 9000)), np.full(10, 0.1)
+    inner = np.sort(rows, axis=0)
+    np.testing.assert_allclose(trimmed_mean(rows, equal, 0.2), inner[2:8].mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(trimmed_mean(rows, equal, 0.0), rows.mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(median(rows, equal), np.median(rows, axis=0), atol=1e-15)
+    # A weight of two tenths is two rows.
+    twice, weights = np.concatenate([rows, rows[:1]]), np.full(10, 1 / 11)
+    weights[0] = 2 / 11
+    np.testing.assert_allclose(median(rows, weights), np.median(twice, axis=0), atol=1e-15)
+    np.testing.assert_allclose(
+        trimmed_mean(rows, weights, 0.2), trimmed_mean(twice, np.full(11, 1 / 11), 0.2), atol=1e-14
+    )
+    point = geometric_median(rows[:, :3], weights)
+    directions = (rows[:, :3] - point) / np.linalg.norm(rows[:, :3] - point, axis=1)[:, None]
+    assert np.linalg.norm(weights @ directions) < 1e-8  # the gradient of the sum of distances
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
+@pytest.mark.parametrize("cls", [FedDualAvg, FedMid])
+def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
+    sizes = (20,) * 9
+    same = [clients((20,))[0] for _ in sizes]
+    liars = scaled(-50.0)
+
+    def run_with(rule, fault):
+        chosen = cls(client_lr=0.02, local_steps=3, batch_size=None, aggregation=rule, trim=0.25, fraction_evaluate=0.0)
+        grid = Faulty(app_of(same), len(sizes), fault, rounds=range(1, 99), nodes=(2, 3))
+        return flat(start_on(grid, chosen, rounds=30).arrays)
+
+    honest = run_with("mean", lambda message, reply: [reply])
+    assert np.abs(run_with(rule, liars) - honest).max() < 1e-6
+    with np.errstate(all="ignore"):
+        assert np.abs(run_with("mean", liars) - honest).max() > 1.0
+
+
+def test_methods_that_need_the_mean_say_why():
+    for cls, reason in ((FedDAGT, "trackers"), (DFedDA, "gossip"), (FastFedDA, "sums"), (Scaffold, "trackers")):
+        with pytest.raises(ConfigurationError, match=f"needs the mean.*{reason}"):
+            cls(aggregation="median")
+    with pytest.raises(ConfigurationError, match="shadow"):
+        FedDualAvg(aggregation="median", output="shadow", local_steps=3)
+
+
+def test_one_odd_metric_costs_nobody_elses():
+    def reply(**values):
+        return RecordDict({"metrics": MetricRecord({"num-examples": 10, **values})})
+
+    contents = [reply(loss=1.0, own=[1.0, 2.0]), reply(loss=3.0, own=[3.0, 4.0]), reply(loss=[5.0], own=[1.0])]
+    assert dict(records.average_metrics(contents, "num-examples")) == {"loss": 2.0, "own": [2.0, 3.0]}

@@ -1,0 +1,357 @@
+"""Callbacks: what they are told, what they may answer, and what the trackers' own libraries read back."""
+
+import csv
+import json
+import sys
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from flwr.app import MetricRecord
+from problems import clients, flat, run, start_arrays
+
+from flwr_fco import callbacks as module
+from flwr_fco.callbacks import (
+    Callback,
+    Checkpoint,
+    Csv,
+    EarlyStopping,
+    JsonLines,
+    MLflow,
+    Progress,
+    TensorBoard,
+    WandB,
+)
+from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.pooled import lasso_duality_gap
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import FedDualAvg
+
+STRENGTH = 0.3
+
+
+def strategy(**options):
+    return FedDualAvg(
+        **{"regularizer": L1(STRENGTH), "client_lr": 0.05, "local_steps": 1, "batch_size": None, **options}
+    )
+
+
+def loss(server_round, arrays):
+    return MetricRecord({"loss": float(np.abs(flat(arrays)).sum())})
+
+
+class Diary(Callback):
+    def __init__(self):
+        self.entries = []
+
+    def on_run_begin(self, strategy, num_rounds):
+        self.entries.append(("begin", strategy.layout is not None, num_rounds))
+
+    def on_round_begin(self, server_round, arrays):
+        self.entries.append(("round", server_round, flat(arrays)))
+
+    def on_round_end(self, server_round, arrays, metrics):
+        self.entries.append(("end", server_round, dict(metrics)))
+
+    def on_run_end(self, result):
+        self.entries.append(("over", max(result.train_metrics_clientapp, default=0)))
+
+
+def test_the_hooks_are_called_in_order_with_the_models_before_and_after():
+    diary, models = Diary(), []
+    run(strategy(), clients(), 3, callbacks=[diary, lambda n, arrays, m: models.append(flat(arrays))])
+    assert [entry[0] for entry in diary.entries] == ["begin", *["round", "end"] * 3, "over"]
+    assert diary.entries[0] == ("begin", True, 3)
+    assert diary.entries[-1] == ("over", 3)
+    befores = [entry[2] for entry in diary.entries if entry[0] == "round"]
+    np.testing.assert_array_equal(befores, [np.zeros(7), *models[:-1]])
+
+
+def test_metrics_are_those_of_the_result_whoever_evaluates():
+    diary = Diary()
+    result = run(strategy(), clients(), 2, evaluate_fn=loss, fraction_evaluate=1.0, callbacks=[diary])
+    told = {entry[1]: entry[2] for entry in diary.entries if entry[0] == "end"}
+    for row in result.rows():
+        if row["round"]:
+            assert {"round": row["round"], **told[row["round"]]} == row
+    assert {"train/density", "train/num-left-out", "evaluate/loss", "server/loss"} <= set(told[1])
+
+
+def test_what_a_callback_adds_is_told_to_those_after_it_and_kept():
+    class Adds(Callback):
+        def on_round_end(self, server_round, arrays, metrics):
+            return False, {"own": 10 * server_round}
+
+    diary = Diary()
+    result = run(strategy(), clients(), 2, callbacks=[Adds(), diary])
+    assert [entry[2]["own"] for entry in diary.entries if entry[0] == "end"] == [10, 20]
+    assert [row["own"] for row in result.rows()] == [10, 20]
+    assert result.callback_metrics == {1: {"own": 10}, 2: {"own": 20}}
+
+
+@pytest.mark.parametrize("answer", [True, (True, {})])
+def test_any_callback_ends_the_run_and_all_are_told_of_the_round(answer):
+    class Stops:
+        def on_round_end(self, server_round, arrays, metrics):
+            return answer if server_round == 2 else None
+
+    diary = Diary()
+    result = run(strategy(), clients(), 9, callbacks=[Stops(), diary])
+    assert max(result.train_metrics_clientapp) == 2
+    assert diary.entries[-2][1] == 2
+
+
+def test_the_end_is_told_after_an_error_too():
+    diary = Diary()
+    with pytest.raises(DivergedError):
+        run(strategy(client_lr=50.0, regularizer=L1(0.0)), clients(), 500, callbacks=[diary])
+    assert diary.entries[-1][0] == "over"
+
+
+@pytest.mark.parametrize("wrong", [object(), "loss", Diary])
+def test_what_is_no_callback_is_refused(wrong):
+    with pytest.raises(ConfigurationError, match="expected a function"):
+        run(strategy(), clients(), 1, callbacks=[wrong])
+
+
+# --- early stopping ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("tol", [1e-2, 1e-6, 1e-10])
+def test_a_certificate_ends_the_run_only_where_it_holds(tol):
+    objectives, gaps = clients(), []
+
+    def gap(arrays):
+        gaps.append(lasso_duality_gap(objectives, None, STRENGTH, flat(arrays)))
+        return gaps[-1]
+
+    stopping = EarlyStopping(tol, certificate=gap)
+    result = run(strategy(), objectives, 5000, callbacks=[stopping])
+    assert lasso_duality_gap(objectives, None, STRENGTH, flat(result.arrays)) <= tol
+    assert all(earlier > tol for earlier in gaps[:-1])
+    assert stopping.stopped == len(gaps) == max(result.train_metrics_clientapp)
+    assert result.callback_metrics[stopping.stopped]["certificate"] == gaps[-1]
+
+
+def test_a_certificate_may_be_a_metric():
+    stopping = EarlyStopping(4.0, certificate="server/loss")
+    result = run(
+        strategy(), clients(), 100, evaluate_fn=lambda n, a: MetricRecord({"loss": 10.0 - n}), callbacks=[stopping]
+    )
+    assert max(result.train_metrics_clientapp) == stopping.stopped == 6
+
+
+def test_a_model_that_no_longer_moves_ends_the_run():
+    stopping, models = EarlyStopping(1e-9, patience=3), [np.zeros(7)]
+    result = run(strategy(), clients(), 5000, callbacks=[stopping, lambda n, a, m: models.append(flat(a))])
+    moves = [np.linalg.norm(b - a) / max(1.0, np.linalg.norm(b)) for a, b in pairwise(models)]
+    assert 0 < stopping.stopped == max(result.train_metrics_clientapp) < 5000
+    assert max(moves[-3:]) <= 1e-9
+    assert moves[-4] > 1e-9
+
+
+def test_validation_keeps_the_best_model():
+    scores = [5.0, 4.0, 3.0, 3.5, 3.2, 3.1, 1.0]
+    models = []
+    stopping = EarlyStopping(validation="server/score", patience=3)
+    result = run(
+        strategy(),
+        clients(),
+        7,
+        evaluate_fn=lambda n, a: MetricRecord({"score": scores[n - 1]}) if n else None,
+        callbacks=[stopping, lambda n, a, m: models.append(flat(a))],
+    )
+    assert max(result.train_metrics_clientapp) == stopping.stopped == 6
+    assert stopping.best == 3.0
+    np.testing.assert_array_equal(flat(stopping.best_arrays), models[2])
+
+
+def test_a_larger_score_may_be_better_and_rounds_without_one_do_not_count():
+    stopping = EarlyStopping(validation="server/accuracy", mode="max", patience=2)
+    values = {2: 0.5, 4: 0.7, 6: 0.6, 8: 0.65, 10: 0.9}
+    result = run(
+        strategy(),
+        clients(),
+        10,
+        evaluate_fn=lambda n, a: MetricRecord({"accuracy": values[n]}) if n in values else None,
+        callbacks=[stopping],
+    )
+    assert max(result.train_metrics_clientapp) == 8
+    assert stopping.best == 0.7
+
+
+def test_a_metric_that_never_comes_is_said(caplog):
+    run(strategy(), clients(), 2, callbacks=[EarlyStopping(validation="server/acuracy")])
+    assert "'server/acuracy', which no round had; they had" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"tol": 1.0, "validation": "x"}, {"certificate": "x"}, {"tol": -1.0}, {"tol": 1.0, "patience": 0}],
+)
+def test_early_stopping_says_what_it_needs(options):
+    with pytest.raises(ConfigurationError, match="expected"):
+        EarlyStopping(**options)
+
+
+# --- files ------------------------------------------------------------------------------------------------------
+
+
+def sometimes(server_round, arrays):
+    """Evaluation every second round: a column that is not in the first row."""
+    return loss(server_round, arrays) if server_round and server_round % 2 == 0 else None
+
+
+def test_files_have_the_rows_of_the_result(tmp_path):
+    lines, table = tmp_path / "run.jsonl", tmp_path / "run.csv"
+    result = run(strategy(), clients(), 4, evaluate_fn=sometimes, callbacks=[JsonLines(lines), Csv(table)])
+    assert [json.loads(line) for line in lines.read_text().splitlines()] == result.rows()
+    result.to_jsonl(tmp_path / "again.jsonl")
+    result.to_csv(tmp_path / "again.csv")
+    assert (tmp_path / "again.jsonl").read_text() == lines.read_text()
+    read = list(csv.DictReader(table.open()))
+    assert read == list(csv.DictReader((tmp_path / "again.csv").open()))
+    for row, expected in zip(read, result.rows(), strict=True):
+        assert {name: float(value) for name, value in row.items() if value} == expected
+
+
+def test_files_grow_as_the_run_goes_on(tmp_path):
+    lengths = []
+    run(
+        strategy(),
+        clients(),
+        3,
+        callbacks=[
+            Csv(tmp_path / "a.csv"),
+            JsonLines(tmp_path / "a.jsonl"),
+            lambda *_: lengths.append([len((tmp_path / f).read_text().splitlines()) for f in ("a.csv", "a.jsonl")]),
+        ],
+    )
+    assert lengths == [[2, 1], [3, 2], [4, 3]]
+
+
+def test_progress_prints_a_line_every_few_rounds(capsys):
+    run(strategy(), clients(), 7, callbacks=[Progress(every=3)])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["round 3/7", "round 6/7", "round 7/7"]
+    assert all("train/density" in line and "bytes" not in line for line in lines)
+
+
+def test_a_checkpoint_is_the_state_after_the_last_whole_round(tmp_path):
+    path = tmp_path / "state.npz"
+    once, checkpoint = strategy(), Checkpoint(path, every=4)
+    run(once, clients(), 6, callbacks=[checkpoint])
+    assert checkpoint.saved_round == 6
+    again = strategy()
+    again.prepare(start_arrays())
+    again.load_state(path)
+    np.testing.assert_array_equal(again.state.dual, once.state.dual)
+    assert again.state.round == 6
+
+
+def test_a_diverged_state_does_not_replace_a_checkpoint(tmp_path):
+    path = tmp_path / "state.npz"
+    diverging = strategy(client_lr=1.2, regularizer=L1(0.0))
+    checkpoint = Checkpoint(path, every=5)
+    with pytest.raises(DivergedError) as caught:
+        run(diverging, clients(), 500, callbacks=[checkpoint])
+    again = strategy(regularizer=L1(0.0), client_lr=1.2)
+    again.prepare(start_arrays())
+    again.load_state(path)
+    assert again.state.round == checkpoint.saved_round < caught.value.server_round
+
+
+# --- trackers ---------------------------------------------------------------------------------------------------
+
+
+def test_tensorboard_reads_the_scalars(tmp_path):
+    pytest.importorskip("tensorboardX", reason="pip install tensorboardX")
+    reader = pytest.importorskip(
+        "tensorboard.backend.event_processing.event_accumulator", reason="pip install tensorboard"
+    )
+    result = run(strategy(), clients(), 3, callbacks=[TensorBoard(tmp_path)])
+    events = reader.EventAccumulator(str(tmp_path)).Reload()
+    found = [(event.step, event.value) for event in events.Scalars("train/density")]
+    assert found == [
+        (row["round"], pytest.approx(row["train/density"], rel=1e-6)) for row in result.rows() if row["round"]
+    ]
+
+
+def test_mlflow_reads_the_metrics(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="pip install mlflow-skinny")
+    # Its store of plain files is the only one that needs neither a server nor a database.
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = (tmp_path / "runs").as_uri()
+    tracker = MLflow(uri, run_name="lasso")
+    result = run(strategy(), clients(), 3, callbacks=[tracker])
+    client = mlflow.MlflowClient(tracking_uri=uri)
+    found = [(metric.step, metric.value) for metric in client.get_metric_history(tracker.run_id, "train/density")]
+    assert found == [(row["round"], row["train/density"]) for row in result.rows()]
+    assert client.get_run(tracker.run_id).info.status == "FINISHED"
+    assert client.get_run(tracker.run_id).info.run_name == "lasso"
+
+
+def wandb_records(path, record_type):
+    """Read an offline run: a log of protocol buffers in blocks of 32 KiB, as in LevelDB, after a header of 7 bytes."""
+    data, place, part = path.read_bytes(), 7, b""
+    while place + 7 <= len(data):
+        if 32768 - place % 32768 < 7:
+            place += 32768 - place % 32768
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        part += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        # 1 is a whole record, 4 the last part of one.
+        if kind in (1, 4):
+            yield record_type.FromString(part)
+            part = b""
+
+
+def test_wandb_keeps_an_offline_run(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="pip install wandb")
+    from wandb.proto import wandb_internal_pb2
+
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    result = run(
+        strategy(),
+        clients(),
+        3,
+        callbacks=[WandB(project="lasso", mode="offline", dir=str(tmp_path), config={"own": 7})],
+    )
+    (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    records = list(wandb_records(path, wandb_internal_pb2.Record))
+    rounds = [
+        {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+        for record in records
+        if record.WhichOneof("record_type") == "history"
+    ]
+    assert [(row["_step"], row["train/density"]) for row in rounds] == [
+        (row["round"], row["train/density"]) for row in result.rows()
+    ]
+    config = {
+        item.key: json.loads(item.value_json)
+        for record in records
+        if record.WhichOneof("record_type") in ("run", "config")
+        for item in (record.run.config.update if record.HasField("run") else record.config.update)
+    }
+    assert config["own"] == 7
+    assert config["num-rounds"] == 3
+    assert config["strategy"].startswith("FedDualAvg(")
+
+
+@pytest.mark.parametrize(
+    ("make", "library", "command"),
+    [
+        (lambda: TensorBoard("x"), "tensorboardX", "pip install tensorboardX"),
+        (WandB, "wandb", "pip install wandb"),
+        (MLflow, "mlflow", "pip install mlflow-skinny"),
+    ],
+    ids=["TensorBoard", "WandB", "MLflow"],
+)
+def test_a_missing_library_names_the_command_before_the_first_round(make, library, command, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    with pytest.raises(ConfigurationError, match=command):
+        make()
+
+
+def test_the_names_are_those_of_the_page():
+    assert set(module.__all__) >= {"EarlyStopping", "JsonLines", "Csv", "Progress", "TensorBoard", "WandB", "MLflow"}
