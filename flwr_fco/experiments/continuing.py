@@ -11,7 +11,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from flwr_fco.strategies import CompositeStrategy
-from flwr_fco.strategies.running import Callback, EvaluateFunction, run_rounds
+from flwr_fco.strategies.hooks import Callback
+from flwr_fco.strategies.running import EvaluateFunction, run_rounds
 
 __all__ = ["ContinuedStrategy"]
 

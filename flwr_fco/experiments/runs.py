@@ -22,7 +22,8 @@ from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.experiments.tasks import Task
 from flwr_fco.objectives import Objective
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies.running import Callback, EvaluateFunction
+from flwr_fco.strategies.hooks import Callback
+from flwr_fco.strategies.running import EvaluateFunction
 
 __all__ = ["RunResult", "run", "save_run"]
 

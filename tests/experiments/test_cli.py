@@ -172,7 +172,7 @@ def test_a_diverged_run_says_so(tmp_path):
     ("arguments", "message"),
     [
         (("run", "lasso-V"), "expected one of lasso-I"),
-        (("run", "lasso-small", "--strategy", "FedSGD"), "expected one of CFedDA, "),
+        (("run", "lasso-small", "--strategy", "FedSGD"), "CFedDA, "),
         (("run", "lasso-small", "--set", "client-lr"), "expected key=value"),
         (("run", "lasso-small", "--set", "client-lr=fast"), "expected a number"),
         (("run", "lasso-small", "--set", "speed=1"), "unknown key 'speed'"),
