@@ -23,6 +23,7 @@ from rich.table import Table
 
 from flwr_fco.app.run_config import run_settings
 from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.experiments.appearance import appearance
 from flwr_fco.experiments.local_superlink import flower_run, local_superlink
 from flwr_fco.experiments.run_folder import RunRecord, read_run
 from flwr_fco.experiments.settings import RunSettings
@@ -99,6 +100,8 @@ def draw(runs: Mapping[str, RunRecord], reference: Mapping[str, float], path: Pa
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     panels = figure.subplots(1, 3)
     best = reference["objective"]
+    color, line, _ = appearance("centralized")
+    solution: dict[str, Any] = {"color": color, "linestyle": line}
     for axes, (key, title) in zip(
         panels,
         (
@@ -111,11 +114,13 @@ def draw(runs: Mapping[str, RunRecord], reference: Mapping[str, float], path: Pa
         for name, run in runs.items():
             rounds = [line["round"] for line in run.metrics]
             values = np.array([line[key] for line in run.metrics])
-            axes.plot(rounds, values / best - 1 if key == "objective" else values, label=name, linewidth=1.4)
+            color, line, _ = appearance(name)
+            shown = values / best - 1 if key == "objective" else values
+            axes.plot(rounds, shown, label=name, linewidth=1.4, color=color, linestyle=line)
         if key == "objective":
             axes.set_yscale("log")
         else:
-            axes.axhline(reference[key], color="0.3", linestyle="--", linewidth=1, label="scikit-learn, centralised")
+            axes.axhline(reference[key], **solution, linewidth=1, label="scikit-learn, centralised")
             axes.set_ylim(0, 1)
         axes.set_title(title, fontsize=9.5)
         axes.set_xlabel("round")

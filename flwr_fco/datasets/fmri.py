@@ -239,7 +239,7 @@ def _fetch(path: str | PathLike[str] | None, subjects: Sequence[int]) -> list[tu
     try:
         from nilearn.datasets import fetch_haxby
     except ImportError as error:
-        raise ConfigurationError("load_haxby(fetch=True) needs nilearn: pip install 'flwr-fco[fmri]'") from error
+        raise ConfigurationError("load_haxby(fetch=True) needs nilearn: pip install nilearn") from error
     bunch = fetch_haxby(data_dir=None if path is None else str(path), subjects=list(subjects), fetch_stimuli=False)
     return [
         (number, _Files(Path(bold), Path(bunch.mask), Path(target)))
@@ -251,7 +251,7 @@ def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64]
     try:
         import nibabel
     except ImportError as error:
-        raise ConfigurationError("reading NIfTI files needs nibabel: pip install 'flwr-fco[fmri]'") from error
+        raise ConfigurationError("reading NIfTI files needs nibabel: pip install nibabel") from error
     bold: Any = nibabel.load(files.bold)
     image: Any = nibabel.load(files.mask)
     mask = np.asarray(image.dataobj).reshape(image.shape[:3]) != 0

@@ -6,19 +6,29 @@ Imports that take time (Flower, numba, Ray) are inside the commands, so that ``-
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand
+from typer.models import ArgumentInfo
 
 from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError
 
 if TYPE_CHECKING:
+    from flwr_fco.experiments.comparison import Group
     from flwr_fco.experiments.run_folder import RunRecord
+    from flwr_fco.experiments.runs import RunResult
 
 __all__ = ["app", "main"]
 
@@ -31,8 +41,35 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-#: Exit codes besides 0: a claim that a quick run asserts does not hold; bad input, as typer has it.
-FAILED, BAD_INPUT = 1, 2
+#: Exit codes besides 0: a claim that a quick run asserts does not hold; bad input, as typer has it; Ctrl-C, as shells
+#: have it.
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+
+class _Command(TyperCommand):
+    """A command whose arguments show their help texts.
+
+    Typer's arguments set their text before Click's constructor, which since Click 8.5 has a text of its own and sets it
+    to None. The releases of Typer that no longer do so are beyond what Flower allows.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if self.callback is None:
+            return
+        hints = get_type_hints(self.callback, include_extras=True)
+        for parameter in self.params:
+            for extra in get_args(hints.get(parameter.name or "")):
+                if isinstance(extra, ArgumentInfo) and not getattr(parameter, "help", None):
+                    parameter.help = extra.help
+
+
+class _Format(StrEnum):
+    """What a report is written as."""
+
+    text = "text"
+    html = "html"
+
 
 Assignments = Annotated[
     list[str] | None,
@@ -51,6 +88,9 @@ def _errors() -> Iterator[None]:
     except CompositeError as error:
         _complain(str(error))
         raise typer.Exit(BAD_INPUT if isinstance(error, ValueError | FileNotFoundError) else FAILED) from error
+    except KeyboardInterrupt as error:
+        _complain("interrupted")
+        raise typer.Exit(INTERRUPTED) from error
     except (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
         _complain(f"{error.filename} cannot be written: {error.strerror}. Give another place by --out")
         raise typer.Exit(BAD_INPUT) from error
@@ -58,6 +98,32 @@ def _errors() -> Iterator[None]:
 
 def _complain(text: str) -> None:
     Console(stderr=True, soft_wrap=True).print(f"[red]Error:[/red] {_escaped(text)}", highlight=False)
+
+
+@contextmanager
+def _stoppable() -> Iterator[Callable[[], bool]]:
+    """Yield a function that says whether Ctrl-C was pressed; pressed again, it interrupts at once.
+
+    A round is ended first: a strategy in the middle of its update has no state to keep.
+    """
+    asked = False
+
+    def ask(number: int, frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        Console(stderr=True).print("Stopping after this round; Ctrl-C again: at once.", highlight=False)
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @contextmanager
@@ -71,7 +137,24 @@ def _progress(total: int, what: str, quiet: bool) -> Iterator[Callable[[int], No
         yield lambda done: bar.update(task, completed=done)
 
 
-@app.command("list")
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        typer.echo(f"flwr-fco {version('flwr-fco')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Federated composite optimisation: run problems, sweep settings, reproduce a paper's figures."""
+
+
+@app.command("list", cls=_Command)
 def list_(
     seed: Annotated[
         int | None, typer.Option("--seed", min=0, help="Load every problem with this seed and say how large it is.")
@@ -90,7 +173,7 @@ def list_(
     with _errors():
         parts = _everything()
         if seed is not None:
-            parts["Problems"] = _with_sizes(parts["Problems"], seed, quiet)
+            parts[_PROBLEMS] = _with_sizes(parts[_PROBLEMS], seed, quiet)
         console = _console()
         for title, entries in parts.items():
             table = Table(title=title, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -116,7 +199,7 @@ def _everything() -> dict[str, dict[str, str]]:
     from flwr_fco.experiments import EXPERIMENTS, load_definition
     from flwr_fco.experiments.baselines import BASELINES
     from flwr_fco.experiments.methods import STRATEGIES
-    from flwr_fco.experiments.problems import PROBLEMS
+    from flwr_fco.experiments.problems import PROBLEMS, REGULARIZERS
 
     def documented(module: Any, base: type) -> dict[str, str]:
         found = {name: getattr(module, name) for name in module.__all__}
@@ -126,16 +209,26 @@ def _everything() -> dict[str, dict[str, str]]:
             if isinstance(kind, type) and issubclass(kind, base) and kind is not base
         }
 
+    everything = documented(regularizers, regularizers.Regularizer)
     return {
-        "Strategies": {name: _first_line(kind) for name, kind in STRATEGIES.items()},
-        "Baselines": BASELINES,
-        "Regularizers": documented(regularizers, regularizers.Regularizer),
-        "Objectives": documented(objectives, objectives.Objective),
-        "Problems": {
+        "Strategies: run --strategy NAME": {name: _first_line(kind) for name, kind in STRATEGIES.items()},
+        "Baselines: run --strategy NAME": BASELINES,
+        _PROBLEMS: {
             name: f"{problem.description} [{', '.join(problem.options())}]" for name, problem in PROBLEMS.items()
         },
-        "Experiments": {name: load_definition(name).title for name in EXPERIMENTS},
+        "Regularizers of the problems that have the option: run --set regularizer=NAME": {
+            name: _first_line(kind) for name, kind in REGULARIZERS.items()
+        },
+        "Experiments: reproduce NAME": {name: load_definition(name).title for name in EXPERIMENTS},
+        "Other regularizers, in Python alone: flwr_fco.regularizers": {
+            name: text for name, text in everything.items() if name not in REGULARIZERS
+        },
+        "Objectives, in Python alone: flwr_fco.objectives": documented(objectives, objectives.Objective),
     }
+
+
+#: Title of the problems in the list.
+_PROBLEMS = "Problems: run NAME, with --set OPTION=VALUE"
 
 
 def _with_sizes(problems: dict[str, str], seed: int, quiet: bool) -> dict[str, str]:
@@ -161,19 +254,31 @@ def _with_sizes(problems: dict[str, str], seed: int, quiet: bool) -> dict[str, s
     return found
 
 
-@app.command("run")
+@app.command("run", cls=_Command)
 def run_command(
     problem: Annotated[str, typer.Argument(help="A problem of `flwr-fco list`.")],
     strategy: Annotated[str, typer.Option(help="A strategy or baseline of `flwr-fco list`.")] = "FedDualAvg",
     settings: Assignments = None,
     seed: Seed = 0,
-    out: Annotated[Path | None, typer.Option(help="Run folder to write; default runs/PROBLEM-STRATEGY-SEED.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder to write; by default below runs/, named after problem, strategy, seed, settings."
+        ),
+    ] = None,
     engine: Annotated[
         str, typer.Option(help="`in-process`, or `flower`: submit it with `flwr run` to a SuperLink of its own.")
     ] = "in-process",
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none."),
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a problem of `flwr-fco list` with a strategy and print its metrics.
+
+    Ctrl-C ends the run after the round: what was done is in its folder, and the same command with `--resume` goes on,
+    to the same bits as a run that was never stopped (up to rounding where the server restores what clients remember).
 
     Examples
     --------
@@ -182,29 +287,25 @@ def run_command(
     `flwr-fco run haxby --strategy centralized --set path=data/haxby-slice`
 
     `flwr-fco run digits --strategy FedMid --set num-rounds=20 --engine flower --out runs/flower`
+
+    `flwr-fco run lasso-I --strategy FedDualAvg --set server-lr=3 --resume`
     """
     with _errors():
-        from flwr_fco.experiments.runs import run, save_run
         from flwr_fco.experiments.settings import RunSettings, parse_assignments, parse_value
 
         assignments = {key: parse_value(text) for key, text in parse_assignments(settings or []).items()}
         chosen = RunSettings.of(problem, strategy, assignments, seed)
-        folder = out or Path("runs") / f"{problem}-{strategy}-{seed}"
+        folder = out or Path("runs") / chosen.folder_name()
         if engine not in ("in-process", "flower"):
             raise ConfigurationError(f"engine={engine!r}; expected 'in-process' or 'flower'")
-        if (folder / "config.json").exists():
-            raise ConfigurationError(f"the run folder {folder} holds a run already; give another by --out")
-        with _progress(chosen.num_rounds, f"{problem}, {strategy}", quiet) as advance:
-            if engine == "flower":
-                from flwr_fco.experiments.engine import run_with_flower
-
-                result = run_with_flower(chosen, folder, on_round=advance)
-            else:
-                result = run(chosen, on_round=advance)
-            if not result.diverged:
-                # A baseline has no rounds of its own.
-                advance(chosen.num_rounds)
-        save_run(result, folder)
+        if resume and engine == "flower":
+            raise ConfigurationError("--resume goes on with runs of --engine in-process; a run by Flower begins anew")
+        if (folder / "config.json").exists() and not resume:
+            raise ConfigurationError(
+                f"the run folder {folder} holds a run already; --resume goes on with it if it was stopped, and shows "
+                "it if it has finished; or give another folder by --out"
+            )
+        result = _run(chosen, folder, engine, resume, quiet)
         console = _console()
         scores = Table(title=f"{problem}, {strategy}, seed {chosen.seed}", title_justify="left")
         scores.add_column("metric")
@@ -212,13 +313,45 @@ def run_command(
         for name, value in result.history[-1].items():
             scores.add_row(name, f"{value:.6g}")
         console.print(scores)
-        console.print(f"{result.seconds:.1f} s; run folder: {folder}", highlight=False)
+        console.print(f"{result.seconds:.1f} s; run folder: {folder}", highlight=False, markup=False)
         if result.diverged:
             console.print(f"The run diverged in round {result.diverged} and was cut there; lower the rates.")
             raise typer.Exit(FAILED)
+        if result.stopped:
+            chosen_by = [part for text in settings or [] for part in ("--set", text)]
+            place = ["--out", str(out)] if out else []
+            words = ["flwr-fco", "run", problem, "--strategy", strategy, *chosen_by, "--seed", str(seed), *place]
+            console.print(f"Stopped after round {result.stopped} of {chosen.num_rounds}. To go on:", highlight=False)
+            console.print(f"{shlex.join(words)} --resume", highlight=False, markup=False, soft_wrap=True)
+            raise typer.Exit(INTERRUPTED)
 
 
-@app.command()
+def _run(chosen: Any, folder: Path, engine: str, resume: bool, quiet: bool) -> RunResult:
+    """Run in this process or by Flower, with a progress bar, and leave a run folder."""
+    from flwr_fco.experiments.baselines import BASELINES
+    from flwr_fco.experiments.runs import run, save_run
+
+    with _progress(chosen.num_rounds, f"{chosen.problem}, {chosen.strategy}", quiet) as advance:
+        if engine == "flower":
+            from flwr_fco.experiments.engine import run_with_flower
+
+            result = run_with_flower(chosen, folder, on_round=advance)
+            save_run(result, folder)
+        elif chosen.strategy in BASELINES:
+            # There are no rounds to stop between: Ctrl-C ends it at once.
+            result = run(chosen, folder=folder, resume=resume)
+        else:
+            # Before Ctrl-C waits for the end of a round.
+            chosen.load()
+            with _stoppable() as stop:
+                result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop)
+        if not result.diverged and not result.stopped:
+            # A baseline has no rounds of its own, and a run that was resumed may have none left.
+            advance(chosen.num_rounds)
+    return result
+
+
+@app.command(cls=_Command)
 def sweep(
     problem: Annotated[str, typer.Argument(help="A problem of `flwr-fco list`.")],
     strategy: Annotated[list[str], typer.Option(help="A strategy; may be given several times.")],
@@ -257,6 +390,12 @@ def sweep(
         if rule not in CRITERIA:
             raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(CRITERIA)}")
         axes = [parse_axis(key, text) for key, text in parse_assignments(settings or []).items()]
+        varied = [axis.key for axis in axes if axis.distribution or len(axis.values) > 1]
+        heat_maps = len(varied) == 2 and not samples and all(_numeric(value) for a in axes for value in a.values)
+        if heat_maps:
+            from flwr_fco.experiments.report import require_matplotlib
+
+            require_matplotlib("the heat maps of a sweep of two settings need matplotlib")
         points = expand_axes(axes, samples, seed)
         trials = [RunSettings.of(problem, name, point, seed) for name in strategy for point in points]
         folder = out or Path("sweeps") / f"{problem}-{seed}"
@@ -271,7 +410,6 @@ def sweep(
             found = run_sweep(trials, folder, CRITERIA[rule], engine=engine, workers=workers, on_trial=count)
         console = _console()
         best = best_trials(found, CRITERIA[rule])
-        varied = [axis.key for axis in axes if axis.distribution or len(axis.values) > 1]
         table = Table(title=f"{problem}: {CRITERIA[rule].describe()}", title_justify="left")
         for column in ("strategy", *varied, "score", "trials", "diverged"):
             table.add_column(column)
@@ -294,7 +432,7 @@ def sweep(
         console.print(table)
         (folder / "best.json").write_text(json.dumps(best, indent=2) + "\n", encoding="utf-8")
         console.print(f"{len(found)} trials: {folder / 'trials.csv'}", highlight=False)
-        if len(varied) == 2 and not samples and all(_numeric(value) for a in axes for value in a.values):
+        if heat_maps:
             _heat_maps(found, strategy, varied, rule, folder, console)
 
 
@@ -317,7 +455,7 @@ def _heat_maps(
         console.print(f"Heat map: {path}", highlight=False)
 
 
-@app.command()
+@app.command(cls=_Command)
 def reproduce(
     experiment: Annotated[
         str, typer.Argument(help="An experiment of `flwr-fco list`, a pattern such as `'fco-fig1*'`, or `all`.")
@@ -386,72 +524,102 @@ def _reproduce(name: str, quick: bool, seed: int | None, folder: Path, workers: 
     return all(verdict.holds for verdict in found.verdicts)
 
 
-@app.command()
+@app.command(cls=_Command)
 def plot(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     metric: Annotated[list[str] | None, typer.Option(help="May be given several times; default: all.")] = None,
     seed: OfSeed = None,
-    out: Annotated[Path, typer.Option(help="The PNG.")] = Path("runs.png"),
+    out: Annotated[Path, typer.Option(help="The PNG (an SVG is written beside it), or an .svg or .pdf.")] = Path(
+        "runs.png"
+    ),
+    linear: Annotated[
+        bool, typer.Option("--linear", help="No logarithmic axes; by default where values span decades.")
+    ] = False,
+    overlay: Annotated[
+        bool, typer.Option("--overlay", help="Draw runs of different problems over each other all the same.")
+    ] = False,
 ) -> None:
     """Draw the metrics of run folders against the rounds; runs that differ in the seed alone become a band.
+
+    The labels name the settings in which the runs differ. A run that diverged is cut where it leaves the others' range.
 
     Examples
     --------
     `flwr-fco plot runs/lasso-I-FedDualAvg-0 runs/lasso-I-FedMid-0 --metric f1 --out f1.png`
 
-    `flwr-fco plot runs/* --seed 3`
+    `flwr-fco plot runs/lasso-I-* --seed 3`
     """
     with _errors():
-        import numpy as np
-
         from flwr_fco.experiments.baselines import BASELINES
+        from flwr_fco.experiments.comparison import logarithmic_metrics, metric_names, require_one_problem
         from flwr_fco.experiments.report import draw_curves
 
-        chosen = _read(runs, seed)
-        records = [record for _, record in chosen]
-        known = list({key: None for record in records for line in record.metrics for key in line if key != "round"})
-        wanted = metric or known
+        groups = _groups(runs, seed)
+        if not overlay:
+            require_one_problem(groups)
+        wanted = metric or metric_names(groups)
+        known = list({key: None for group in groups for key in metric_names([group])})
         unknown = [name for name in wanted if name not in known]
         if unknown:
             raise ConfigurationError(f"metric={unknown[0]!r}; these runs have {', '.join(known)}")
-        groups: dict[str, list[RunRecord]] = {}
-        labels: dict[str, str] = {}
-        for path, record in chosen:
-            key = json.dumps({k: v for k, v in record.config.items() if k != "seed"}, sort_keys=True)
-            groups.setdefault(key, []).append(record)
-            labels.setdefault(key, path.name)
-        curves: dict[str, dict[str, list[Any]]] = {}
-        for key, group in groups.items():
-            curves[labels[key]] = {}
-            for name in wanted:
-                lines = [[line for line in record.metrics if name in line] for record in group]
-                curves[labels[key]][name] = [
-                    (np.array([line["round"] for line in own]), np.array([line[name] for line in own]))
-                    for own in lines
-                    if own
-                ]
-        levels = {labels[key] for key, group in groups.items() if str(group[0].config.get("strategy")) in BASELINES}
-        draw_curves(curves, wanted, "", out, levels=levels)
-        _console().print(f"Picture: {out}", highlight=False)
+        labels = {
+            group.label + (f" (diverged in round {group.diverged})" if group.diverged else ""): group
+            for group in groups
+        }
+        draw_curves(
+            {label: {name: group.series(name) for name in wanted} for label, group in labels.items()},
+            wanted,
+            "",
+            out,
+            methods={label: group.method for label, group in labels.items()},
+            levels={label for label, group in labels.items() if group.method in BASELINES},
+            logarithmic=set() if linear else logarithmic_metrics(groups, wanted),
+            cut={label for label, group in labels.items() if group.diverged},
+        )
+        _console().print(f"Picture: {out}", highlight=False, markup=False)
 
 
-@app.command()
+@app.command(cls=_Command)
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
     seed: OfSeed = None,
-    out: Annotated[Path | None, typer.Option(help="Write the table to this Markdown file too.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Text: write the table to this Markdown file too. HTML: the page; default report.html."),
+    ] = None,
+    kind: Annotated[
+        _Format | None,
+        typer.Option(
+            "--format",
+            help="`text`: final metrics as a Markdown table; `html`: one page with settings, curves, costs, supports. "
+            "By default text, and HTML where --out ends in .html.",
+        ),
+    ] = None,
 ) -> None:
-    """Print the final metrics of run folders beside each other.
+    """Show run folders beside each other: their final metrics as a table, or all about them as one HTML page.
+
+    The page needs no network and no other file. Bytes, time and supports are shown of runs in process.
 
     Examples
     --------
     `flwr-fco report runs/* --out report.md`
+
+    `flwr-fco report runs/lasso-I-* --format html --out lasso.html`
 
     `flwr-fco report runs/* --seed 3`
     """
     with _errors():
         from flwr_fco.experiments.report import markdown_table
 
+        if kind is None:
+            kind = _Format.html if out is not None and out.suffix in (".html", ".htm") else _Format.text
+        if kind is _Format.html:
+            from flwr_fco.experiments.html_report import html_page
+
+            place = out or Path("report.html")
+            _write(place, html_page(_groups(runs, seed)))
+            _console().print(f"Page: {place}", highlight=False, markup=False)
+            return
         rows = [
             {
                 "run": path.name,
@@ -466,6 +634,13 @@ def report(
         typer.echo(table)
         if out is not None:
             _write(out, table + "\n")
+
+
+def _groups(paths: list[Path], seed: int | None) -> list[Group]:
+    """Return the runs of a seed, or all, grouped by their settings."""
+    from flwr_fco.experiments.comparison import compare
+
+    return compare([(path.name, record) for path, record in _read(paths, seed)])
 
 
 def _read(paths: list[Path], seed: int | None) -> list[tuple[Path, RunRecord]]:
@@ -499,7 +674,10 @@ def _numeric(value: Any) -> bool:
 
 
 def _first_line(kind: type) -> str:
-    return (kind.__doc__ or "").strip().splitlines()[0]
+    """Return the first line of a docstring without its markup."""
+    line = (kind.__doc__ or "").strip().splitlines()[0]
+    line = re.sub(r":[a-z]+:`~?(?:[\w.]*\.)?(\w+)`", r"\1", line)
+    return line.replace("`", "")
 
 
 def _escaped(text: str) -> str:

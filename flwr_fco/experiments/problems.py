@@ -45,8 +45,13 @@ __all__ = ["PROBLEMS", "REGULARIZERS", "Problem", "data_directory", "find_proble
 #: Environment variable with the directory in which ``mnist/`` and ``haxby-slice/`` lie.
 DATA_VARIABLE = "FLWR_FCO_DATA"
 
-
-_DEFAULT_DATA = Path("..", "shared", "data")
+#: How to get the files of a data set that the package does not bring along.
+_SOURCES = MappingProxyType(
+    {
+        "mnist": "Or fetch it: --set source=openml (MNIST), --set source=femnist (by flwr-datasets[vision])",
+        "haxby-slice": "flwr_fco.datasets.load_haxby(DIRECTORY, fetch=True) downloads the data (needs nilearn)",
+    }
+)
 
 #: Regularizers that one number, the strength, describes.
 REGULARIZERS: Mapping[str, type[Regularizer]] = MappingProxyType(
@@ -107,7 +112,7 @@ class Problem:
 
 
 def data_directory(name: str, path: str = "") -> Path:
-    """Return where a data set's files are: `path`, else below $FLWR_FCO_DATA, else below ../shared/data.
+    """Return where a data set's files are: `path`, else below $FLWR_FCO_DATA.
 
     Parameters
     ----------
@@ -131,13 +136,18 @@ def data_directory(name: str, path: str = "") -> Path:
     >>> data_directory("mnist", tempfile.gettempdir()).is_dir()
     True
     """
-    directory = Path(path) if path else Path(os.environ.get(DATA_VARIABLE, _DEFAULT_DATA)) / name
-    if not directory.is_dir():
-        raise DataNotFoundError(
-            f"{directory} does not exist; expected the data set's directory. Give it by --set path=DIRECTORY, or set "
-            f"{DATA_VARIABLE} to the directory in which {name}/ lies."
-        )
-    return directory
+    above = os.environ.get(DATA_VARIABLE, "")
+    if path or above:
+        directory = Path(path) if path else Path(above) / name
+        if directory.is_dir():
+            return directory
+        found = f"{directory} does not exist"
+    else:
+        found = f"nothing says where the files of {name} are"
+    raise DataNotFoundError(
+        f"{found}; expected the data set's directory. Give it by --set path=DIRECTORY, or set {DATA_VARIABLE} to the "
+        f"directory in which {name}/ lies. {_SOURCES.get(name, '')}".rstrip()
+    )
 
 
 def _lasso(seed: int, *, variant: datasets.Variant, strength: float = 0.2) -> Task:

@@ -81,6 +81,7 @@ class Recorder:
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
         self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0}
         self._unwritten: dict[str, float] | None = None
+        self._resumed = 0
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
@@ -97,6 +98,22 @@ class Recorder:
             evaluate_fn=self.evaluate,
             callbacks=[self.record],
         )
+
+    def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
+        """Take back the lines of a run that was stopped; the plateau rule sees them as it did then.
+
+        Parameters
+        ----------
+        history : sequence of mapping
+        done : int
+            Communications before it was stopped.
+        """
+        self._resumed = done
+        for line in history:
+            self.history.append(dict(line))
+            number = int(line["round"]) // self.settings.stretch
+            if self._plateau is not None and self._due(number, self.settings.plateau_every):
+                self._plateau(number, ArrayRecord(), None)
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Return the round's scores and keep its line; Flower's ``evaluate_fn``."""
@@ -165,7 +182,9 @@ class Recorder:
             self._costs["gradient-evaluations"] += float(gradients)  # type: ignore[arg-type]
             self._costs["hessian-products"] += float(metrics.get("hessian-products", 0.0))  # type: ignore[arg-type]
         self._write()
-        if metrics is not None and metrics.get("skipped", 0) and not self.diverged:
+        # Clients that lost their memories when the run was stopped have no good reply in the first round after it.
+        forgotten = self._resumed > 0 and server_round == self._resumed + 1
+        if metrics is not None and metrics.get("skipped", 0) and not self.diverged and not forgotten:
             self.diverged = server_round * self.settings.stretch
         if self.on_round is not None:
             self.on_round(server_round * self.settings.stretch)

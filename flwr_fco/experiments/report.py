@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import math
 from collections.abc import Collection, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -13,17 +14,53 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.appearance import Appearance, appearance, variant
 
-__all__ = ["band", "draw_curves", "draw_heat_map", "draw_images", "draw_scatter", "markdown_table"]
+__all__ = [
+    "band",
+    "draw_curves",
+    "draw_heat_map",
+    "draw_images",
+    "draw_scatter",
+    "markdown_table",
+    "require_matplotlib",
+    "spans_decades",
+    "svg_of_curves",
+]
 
 Series = tuple[NDArray[Any], NDArray[Any]]
+
+#: What to do where matplotlib is missing; the package itself is on no index, so its extras need the clone.
+MATPLOTLIB = "pip install matplotlib (or, in the clone: pip install -e '.[plot]')"
+#: More labels than these are written at the ends of their curves: a legend would have several rows.
+_LEGEND = 4
+#: Dots an inch of a PNG, twice those of a screen, and what makes two SVGs of the same figure the same file.
+_DOTS = 200
+_SVG: Any = {"svg.hashsalt": "flwr-fco", "svg.fonttype": "none"}
+
+
+def require_matplotlib(what: str) -> None:
+    """Raise an error that says what to do if matplotlib is not installed: before the work, not after it.
+
+    Parameters
+    ----------
+    what : str
+        What needs it.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ConfigurationError(f"{what}: {MATPLOTLIB}")
 
 
 def _figure(width: float, height: float) -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise ConfigurationError("pictures need matplotlib: pip install 'flwr-fco[plot]'") from error
+        raise ConfigurationError(f"pictures need matplotlib: {MATPLOTLIB}") from error
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -53,17 +90,38 @@ def band(runs: Sequence[Series]) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
     return np.array(common), table.mean(axis=0), table.min(axis=0), table.max(axis=0)
 
 
+def spans_decades(values: Sequence[float] | NDArray[Any]) -> bool:
+    """Return whether values are all positive and the largest is at least ten times the smallest.
+
+    Parameters
+    ----------
+    values : sequence of float
+
+    Examples
+    --------
+    >>> spans_decades([1.0, 0.1, 0.001]), spans_decades([1.0, 0.0]), spans_decades([3.0, 1.0])
+    (True, False, False)
+    """
+    finite = np.asarray(values, dtype=np.float64)
+    finite = finite[np.isfinite(finite)]
+    return bool(finite.size and finite.min() > 0.0 and finite.max() >= 10.0 * finite.min())
+
+
 def draw_curves(
     curves: Mapping[str, Mapping[str, Sequence[Series]]],
     panels: Sequence[str],
     title: str,
     path: Path,
     *,
+    methods: Mapping[str, str] = MappingProxyType({}),
     levels: Collection[str] = (),
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    cut: Collection[str] = (),
 ) -> None:
     """Draw metrics against rounds: a panel a metric, a line a label, a band from the smallest to the largest seed.
+
+    With few labels there is a legend below, with many each curve of the last panel of a row has its label at its end.
 
     Parameters
     ----------
@@ -73,29 +131,84 @@ def draw_curves(
         Metrics.
     title : str
     path : Path
-        The PNG.
+        ``.png`` (or no ending): a PNG for screens of twice the usual density, and an SVG beside it; ``.svg``, ``.pdf``:
+        that alone.
+    methods : mapping of str to str
+        Label to the name of the strategy or baseline, which decides colour and line style; by default the label is it.
     levels : collection of str
         Labels that are drawn as horizontal lines: baselines.
     logarithmic : collection of str
         Metrics with a logarithmic axis.
     limits : mapping of str to (low, high)
         Of the axes of some metrics, where their first rounds would hide the differences of the last ones.
+    cut : collection of str
+        Labels of runs that diverged: each is cut where it leaves what the others show, with a cross there.
 
     Raises
     ------
     ConfigurationError
         If matplotlib is not installed.
     """
+    figure = _figure_of_curves(
+        curves, panels, title, methods=methods, levels=levels, logarithmic=logarithmic, limits=limits, cut=cut
+    )
+    _save(figure, path)
+
+
+def svg_of_curves(
+    curves: Mapping[str, Mapping[str, Sequence[Series]]], panels: Sequence[str], salt: str, **options: Any
+) -> str:
+    """Return what :func:`draw_curves` draws as the text of an SVG element, for a page.
+
+    Parameters
+    ----------
+    curves, panels
+        As for :func:`draw_curves`.
+    salt : str
+        Goes into the identifiers: two elements of one page need different ones.
+    **options
+        Those of :func:`draw_curves`, and ``legend=False`` for none.
+
+    Returns
+    -------
+    str
+    """
+    from matplotlib import rc_context
+
+    drawn = io.StringIO()
+    with rc_context({**_SVG, "svg.hashsalt": salt}):
+        _figure_of_curves(curves, panels, "", **options).savefig(drawn, format="svg", metadata={"Date": None})
+    text = drawn.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure_of_curves(
+    curves: Mapping[str, Mapping[str, Sequence[Series]]],
+    panels: Sequence[str],
+    title: str,
+    *,
+    methods: Mapping[str, str] = MappingProxyType({}),
+    levels: Collection[str] = (),
+    logarithmic: Collection[str] = (),
+    limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    cut: Collection[str] = (),
+    legend: bool = True,
+) -> Any:
     columns = len(panels) if len(panels) <= 3 else -(-len(panels) // 2)
     rows = -(-len(panels) // columns)
-    width = 3.6 * columns + 0.4
-    figure = _figure(width, 2.9 * rows + 1.0)
+    shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
+    direct = legend and len(shown) > _LEGEND
+    width = 3.6 * columns + 0.4 + (0.075 * max(map(len, shown)) if direct else 0.0)
+    figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for unused in axes[len(panels) :]:
         unused.set_axis_off()
-    shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
+    looks = _looks(shown, methods)
     handles: dict[str, Any] = {}
-    for place, metric in zip(axes, panels, strict=False):
+    labelled: set[str] = set()
+    for position, (place, metric) in enumerate(zip(axes, panels, strict=False)):
+        ends: dict[str, tuple[float, float]] = {}
+        reach = _reach([curves[label].get(metric, []) for label in shown if label not in cut])
         for number, label in enumerate(shown):
             runs = curves[label].get(metric, [])
             if not runs:
@@ -103,37 +216,124 @@ def draw_curves(
             rounds, mean, low, high = band(runs)
             if rounds.size == 0:
                 continue
-            # Ten colours, then the same ones dotted. A line is thinner than those below it, so equal curves are seen.
-            style = {
-                "color": f"C{number % 10}",
-                "linewidth": 3.0 - 2.0 * number / max(1, len(shown) - 1),
-                "linestyle": ":" if number >= 10 else "-",
-            }
+            # A line is thinner than those below it, so equal curves are seen.
+            thickness = 3.0 - 2.0 * number / max(1, len(shown) - 1) if len(shown) > 1 else 1.8
+            color, line, marker = looks[label]
             if label in levels:
-                handles.setdefault(label, place.axhline(mean[-1], **{**style, "linestyle": "--", "linewidth": 1.4}))
-                place.axhspan(low[-1], high[-1], color=style["color"], alpha=0.1, linewidth=0)
+                drawn = place.axhline(mean[-1], color=color, linestyle=line, linewidth=1.4)
+                place.axhspan(low[-1], high[-1], color=color, alpha=0.1, linewidth=0)
+                ends[label] = (1.0, mean[-1])
             else:
-                handles.setdefault(label, place.plot(rounds, mean, **style)[0])
-                place.fill_between(rounds, low, high, color=style["color"], alpha=0.15, linewidth=0)
+                if label in cut:
+                    kept = _within(mean, reach)
+                    rounds, mean, low, high = rounds[:kept], mean[:kept], low[:kept], high[:kept]
+                    if not kept:
+                        continue
+                    place.plot(rounds[-1], mean[-1], marker="X", markersize=8, color=color, zorder=5)
+                every = max(1, rounds.size // 8)
+                (drawn,) = place.plot(
+                    rounds,
+                    mean,
+                    color=color,
+                    linestyle=line,
+                    linewidth=thickness,
+                    marker=marker or None,
+                    markersize=4,
+                    markevery=every,
+                )
+                place.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
+                ends[label] = (rounds[-1], mean[-1])
+            handles.setdefault(label, drawn)
         if metric in logarithmic:
-            place.set_yscale("log")
+            _make_logarithmic(place)
         if metric in limits:
             place.set_ylim(*limits[metric])
         place.set_title(metric, fontsize=10)
         place.set_xlabel("round")
         place.grid(alpha=0.25)
-    figure.suptitle(title, fontsize=11)
-    if handles:
+        place.spines[["top", "right"]].set_visible(False)
+        if direct and position % columns == columns - 1:
+            _label_ends(place, ends, looks)
+            labelled.update(ends)
+    if title:
+        figure.suptitle(title, fontsize=11)
+    missing = {label: handle for label, handle in handles.items() if label not in labelled}
+    if missing and legend:
         # Inches that a column of the legend takes at this size of the letters.
-        column = 0.55 + 0.075 * max(map(len, handles))
+        column = 0.55 + 0.075 * max(map(len, missing))
         figure.legend(
-            handles.values(),
-            handles.keys(),
+            missing.values(),
+            missing.keys(),
             loc="outside lower center",
-            ncols=max(1, min(len(handles), int(width / column))),
+            ncols=max(1, min(len(missing), int(width / column))),
             fontsize=8.5,
+            frameon=False,
         )
-    _save(figure, path)
+    return figure
+
+
+def _make_logarithmic(place: Any) -> None:
+    """Give a logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    place.set_yscale("log")
+    low, high = place.get_ylim()
+    place.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,)))
+    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    place.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _looks(labels: Sequence[str], methods: Mapping[str, str]) -> dict[str, Appearance]:
+    """Return how each label's curve looks: as its method, the second curve of a method with a marker."""
+    seen: dict[str, int] = {}
+    found = {}
+    for label in labels:
+        method = methods.get(label, label)
+        found[label] = variant(method, seen.get(method, 0))
+        seen[method] = seen.get(method, 0) + 1
+    return found
+
+
+def _reach(groups: Sequence[Sequence[Series]]) -> float:
+    """Return the largest absolute value of some runs; 0 if there are none."""
+    values = [np.abs(part[np.isfinite(part)]).max(initial=0.0) for runs in groups for _, part in runs]
+    return float(max(values, default=0.0))
+
+
+def _within(values: NDArray[Any], reach: float) -> int:
+    """Return how many values of a run that diverged are shown: up to three times what the others, or it, began with."""
+    limit = 3.0 * max(reach, abs(float(values[0])) if values.size and math.isfinite(values[0]) else 0.0)
+    beyond = np.flatnonzero(~(np.abs(values) <= limit))
+    return int(beyond[0]) if beyond.size else int(values.size)
+
+
+def _label_ends(place: Any, ends: Mapping[str, tuple[float, float]], looks: Mapping[str, Appearance]) -> None:
+    """Write the curves' labels beside their ends, moved apart where they would overlap."""
+    low, high = place.get_ylim()
+    place.set_ylim(low, high)
+    to_axes = place.transData + place.transAxes.inverted()
+    heights = {label: float(to_axes.transform((0.0, value))[1]) for label, (_, value) in ends.items()}
+    ordered = sorted(heights, key=lambda label: heights[label])
+    gap = 0.062
+    positions: list[float] = []
+    for label in ordered:
+        wanted = min(max(heights[label], 0.0), 1.0) if math.isfinite(heights[label]) else 1.0
+        positions.append(max(wanted, positions[-1] + gap) if positions else wanted)
+    # What was pushed out at the top comes back down.
+    top = 1.0
+    for i in reversed(range(len(positions))):
+        positions[i] = min(positions[i], top)
+        top = positions[i] - gap
+    for label, height in zip(ordered, positions, strict=True):
+        place.annotate(
+            label,
+            (1.02, height),
+            xycoords="axes fraction",
+            color=looks[label].color,
+            fontsize=8,
+            va="center",
+            annotation_clip=False,
+        )
 
 
 def draw_scatter(
@@ -172,7 +372,7 @@ def draw_scatter(
     for row, (group, columns) in zip(axes, points.items(), strict=True):
         for place, moment, dots in zip(row, moments, columns, strict=True):
             if dots:
-                place.scatter(*zip(*dots, strict=True), s=12, alpha=0.6)
+                place.scatter(*zip(*dots, strict=True), s=12, alpha=0.6, color=appearance(group).color)
             place.set_title(f"{group}, {moment}", fontsize=8)
             place.grid(alpha=0.25)
             place.set_xlim(-0.03, 1.03)
@@ -180,7 +380,7 @@ def draw_scatter(
     for row, group in zip(axes, points, strict=True):
         if group in boxes:
             (left, right), (bottom, top) = (boxes[group].get(name, (0.0, 1.0)) for name in (x, y))
-            row[-1].fill_between([left, right], bottom, top, color="C2", alpha=0.15, linewidth=0, zorder=0)
+            row[-1].fill_between([left, right], bottom, top, color="0.5", alpha=0.2, linewidth=0, zorder=0)
     axes[0, 0].set_ylim(shown)
     figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
@@ -316,17 +516,25 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Write a picture: a PNG with a palette of 256 colours (a third of the size), or what the file's ending says."""
+    """Write a picture: a PNG and an SVG beside it, or what the file's ending says.
+
+    The PNG has a palette of 256 colours, which makes it a third of the size.
+    """
+    from matplotlib import rc_context
     from PIL import Image
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix not in ("", ".png"):
-        try:
-            figure.savefig(path)
-        except ValueError as error:
-            raise ConfigurationError(f"{path} has the ending {path.suffix!r}; expected .png, .pdf or .svg") from error
-        return
-    drawn = io.BytesIO()
-    figure.savefig(drawn, dpi=100, format="png")
+    with rc_context(_SVG):
+        if path.suffix not in ("", ".png"):
+            try:
+                figure.savefig(path)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"{path} has the ending {path.suffix!r}; expected .png, .pdf or .svg"
+                ) from error
+            return
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=_DOTS, format="png")
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
     with Image.open(drawn) as image:
         image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="PNG", optimize=True)

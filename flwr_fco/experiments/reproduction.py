@@ -19,7 +19,7 @@ import numpy as np
 from flwr_fco.experiments.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.densities import measure_densities
-from flwr_fco.experiments.report import draw_curves, draw_images, draw_scatter
+from flwr_fco.experiments.report import draw_curves, draw_images, draw_scatter, require_matplotlib
 from flwr_fco.experiments.rules import RULES, Outcome, Outcomes
 from flwr_fco.experiments.run_folder import json_object
 from flwr_fco.experiments.runs import run
@@ -130,7 +130,7 @@ def reproduce(
     ----------
     definition : Definition
     folder : Path
-        Gets ``runs/*.json`` (settings and metrics of each round), ``figure.png`` (if matplotlib is installed),
+        Gets ``runs/*.json`` (settings and metrics of each round), ``figure.png`` and ``.svg``,
         ``verdicts.json`` and ``verdicts.md``.
     workers : int, default 1
         Processes.
@@ -145,6 +145,8 @@ def reproduce(
     ------
     DataNotFoundError
         If the problem's files are not there.
+    ConfigurationError
+        If matplotlib is not installed: before the runs.
 
     Examples
     --------
@@ -155,6 +157,7 @@ def reproduce(
     >>> [verdict.holds for verdict in report.verdicts]
     [True]
     """
+    require_matplotlib("the figure of an experiment needs matplotlib")
     began = time.perf_counter()
     (folder / "runs").mkdir(parents=True, exist_ok=True)
     jobs = [
@@ -435,6 +438,7 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         list(panels.values()),
         definition.title,
         path,
+        methods={line.curve: line.strategy for line in definition.runs},
         levels=baselines,
         logarithmic={panel for (_, metric), panel in panels.items() if metric in _LOGARITHMIC},
         limits={

@@ -1,4 +1,9 @@
-"""What a run leaves behind: its config, a line of JSON for each evaluated round, the final model, what was left out."""
+"""What a run leaves behind: its config, a line of JSON for each evaluated round, the final model.
+
+A run of ``flwr-fco run`` writes more: ``exchanges.jsonl`` (a line for each communication: bytes, replies left out,
+where the time went), ``support.npz`` (which coefficients were not zero, over the rounds) and ``status.json`` (how far
+it is). Until it has finished there is the strategy's state too, from which ``--resume`` goes on.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +21,53 @@ from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["LEFT_OUT", "RunFolder", "RunRecord", "json_object", "read_run"]
+__all__ = ["LEFT_OUT", "RunFolder", "RunRecord", "RunStatus", "SupportHistory", "json_object", "read_run"]
 
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
+_EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
 #: The columns of ``left-out.csv``: what a strategy's ``left_out`` says of each reply that did not count.
 LEFT_OUT = ("round", "node_id", "partition_id", "reason", "kind")
 
 _Read = TypeVar("_Read")
+
+
+class RunStatus(NamedTuple):
+    """How far a run is.
+
+    Parameters
+    ----------
+    exchanges : int, default 0
+        Communications that are done and kept.
+    finished : bool, default False
+        Whether nothing is left to do: all rounds are done, or the run has diverged.
+    diverged : int, default 0
+        The round in which the run was cut; 0 if it was not.
+    seconds : float, default 0.0
+        Of the rounds, without loading the data.
+    state : str, default ""
+        Name of the file with the strategy's state, if there is one to go on from.
+    """
+
+    exchanges: int = 0
+    finished: bool = False
+    diverged: int = 0
+    seconds: float = 0.0
+    state: str = ""
+
+
+class SupportHistory(NamedTuple):
+    """Which coefficients were not zero, over the rounds.
+
+    Parameters
+    ----------
+    rounds : ndarray, shape (n,)
+    share : ndarray of float32, shape (n, cells)
+        Share of the coefficients of a cell that are not zero; a cell is one coefficient, or neighbours of which the
+        array has too many to show each.
+    """
+
+    rounds: NDArray[np.int64]
+    share: NDArray[np.float32]
 
 
 class RunFolder:
@@ -34,6 +79,8 @@ class RunFolder:
         The folder; created with its parents. It must not hold a run already.
     config : mapping
         The run's settings.
+    resume : bool, default False
+        The folder may hold an unfinished run of the same settings, to go on with.
 
     Raises
     ------
@@ -41,7 +88,7 @@ class RunFolder:
         If the folder cannot be made, or holds a run.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -49,9 +96,16 @@ class RunFolder:
                 f"output-dir: cannot make the run folder {path}: {error}. Give a directory that the user who started "
                 "the SuperLink may write to"
             ) from error
-        if (path / _CONFIG).exists():
-            raise ConfigurationError(f"the run folder {path} holds a run already; give another output-dir")
         self.path = path
+        if (path / _CONFIG).exists():
+            if not resume:
+                raise ConfigurationError(f"the run folder {path} holds a run already; give another output-dir")
+            if _read(path / _CONFIG, json_object) != json.loads(json.dumps(dict(config))):
+                raise ConfigurationError(
+                    f"the run folder {path} holds a run with other settings; resume with those that its {_CONFIG} has, "
+                    "or give another folder"
+                )
+            return
         with _writing(path / _CONFIG):
             (path / _CONFIG).write_text(json.dumps(dict(config), indent=2) + "\n", encoding="utf-8")
 
@@ -60,10 +114,53 @@ class RunFolder:
         with _writing(self.path / _METRICS), (self.path / _METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(dict(metrics)) + "\n")
 
+    def checkpoint(
+        self,
+        status: RunStatus,
+        arrays: Mapping[str, NDArray[Any]],
+        exchanges: Sequence[Mapping[str, float]] = (),
+        support: SupportHistory | None = None,
+    ) -> None:
+        """Keep how far a run is, with its model; `exchanges` are those since the last call.
+
+        The status is written last and replaced in one step: what it names is there whenever the process is killed.
+        """
+        if exchanges:
+            with (self.path / _EXCHANGES).open("a", encoding="utf-8") as file:
+                file.writelines(json.dumps(dict(line)) + "\n" for line in exchanges)
+        if support is not None:
+            self._save(_SUPPORT, {"rounds": support.rounds, "share": support.share})
+        self.save_model(arrays)
+        partial = self.path / f".{_STATUS}.partial"
+        partial.write_text(json.dumps(status._asdict()) + "\n", encoding="utf-8")
+        partial.replace(self.path / _STATUS)
+        for state in self.path.glob("state-*.npz"):
+            if state.name != status.state:
+                state.unlink()
+
+    def rewind(self, last_round: float, exchanges: int) -> RunRecord:
+        """Forget the lines after a round, of which a killed run may have written some; return what is left."""
+        for name, kept in ((_METRICS, last_round), (_EXCHANGES, exchanges)):
+            lines = [line for line in _lines(self.path / name) if line["round"] <= kept]
+            if lines or (self.path / name).exists():
+                text = "".join(json.dumps(line) + "\n" for line in lines)
+                (self.path / name).write_text(text, encoding="utf-8")
+        return _record(self.path)
+
+    def status(self) -> RunStatus:
+        """Return how far the run is: not begun, where nothing was kept."""
+        file = self.path / _STATUS
+        return _read(file, _status) if file.is_file() else RunStatus()
+
     def save_model(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Save the primal model under the user's names."""
-        with _writing(self.path / _MODEL), (self.path / _MODEL).open("wb") as file:
+        self._save(_MODEL, arrays)
+
+    def _save(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
+        partial = self.path / f".{name}.partial"
+        with _writing(self.path / name), partial.open("wb") as file:
             np.savez(file, **dict(arrays))  # type: ignore[arg-type]
+        partial.replace(self.path / name)
 
     def save_left_out(self, rows: Iterable[Any]) -> None:
         """Save which replies did not count, and why; nothing is written where all did.
@@ -96,12 +193,21 @@ class RunRecord(NamedTuple):
         The final model.
     left_out : sequence of dict of str to str
         The replies that did not count: the columns :data:`LEFT_OUT`.
+    exchanges : list of dict, default empty
+        One for each communication, where they were recorded.
+    support : SupportHistory, optional
+        Where it was recorded.
+    status : RunStatus, optional
+        Where it was recorded.
     """
 
     config: dict[str, Any]
     metrics: list[dict[str, float]]
     arrays: dict[str, NDArray[Any]]
     left_out: Sequence[dict[str, str]] = ()
+    exchanges: Sequence[Mapping[str, float]] = ()
+    support: SupportHistory | None = None
+    status: RunStatus | None = None
 
 
 def read_run(path: Path) -> RunRecord:
@@ -119,11 +225,45 @@ def read_run(path: Path) -> RunRecord:
     for name in (_CONFIG, _METRICS, _MODEL):
         if not (path / name).is_file():
             raise ConfigurationError(f"{path} has no {name}; expected the folder of a run that finished")
-    config = _read(path / _CONFIG, json_object)
-    lines = _read(path / _METRICS, str.splitlines)
-    metrics = [_metrics_line(path / _METRICS, number, line) for number, line in enumerate(lines, start=1)]
+    return _record(path)
+
+
+def _record(path: Path) -> RunRecord:
+    """Read what is there: a run that was killed has no model, and half a line at the end of a file."""
+    arrays = _model(path / _MODEL) if (path / _MODEL).is_file() else {}
+    support = _support(path / _SUPPORT) if (path / _SUPPORT).is_file() else None
+    status = _read(path / _STATUS, _status) if (path / _STATUS).is_file() else None
     left_out = _read(path / _LEFT_OUT, _table) if (path / _LEFT_OUT).is_file() else []
-    return RunRecord(config, metrics, _model(path / _MODEL), left_out)
+    config = _read(path / _CONFIG, json_object)
+    lines, exchanges = (_lines(path / name) for name in (_METRICS, _EXCHANGES))
+    return RunRecord(config, lines, arrays, left_out, exchanges, support, status)
+
+
+def _lines(path: Path) -> list[dict[str, float]]:
+    """Return the lines of a file of JSON; half a line at the end is left out if the process was killed then."""
+    if not path.is_file():
+        return []
+    *whole, rest = _read(path, lambda text: text.split("\n"))
+    try:
+        json_object(rest)
+        whole.append(rest)
+    except ValueError:
+        pass
+    return [_metrics_line(path, number, line) for number, line in enumerate(whole, start=1)]
+
+
+def _status(text: str) -> RunStatus:
+    values = json_object(text)
+    if not set(values) <= set(RunStatus._fields):
+        raise ValueError(f"it has {', '.join(values)}, expected {', '.join(RunStatus._fields)}")
+    return RunStatus(**values)
+
+
+def _support(path: Path) -> SupportHistory:
+    arrays = _model(path)
+    if set(arrays) != {"rounds", "share"} or arrays["share"].shape[:1] != arrays["rounds"].shape:
+        raise _damaged(path, "expected the arrays rounds and share, with a row for each round")
+    return SupportHistory(arrays["rounds"], arrays["share"])
 
 
 def json_object(text: str) -> dict[str, Any]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,6 +23,9 @@ __all__ = ["RunSettings", "parse_assignments", "parse_value"]
 
 #: Settings that a configuration names only where they are not the default: older run folders do not have them.
 _OCCASIONAL = ("mirror_map", "stretch", "plateau", "plateau_every", "plateau_patience", "stage_rounds")
+
+#: Of the name of a run's folder, in characters: file systems have 255.
+_LONGEST_NAME = 120
 
 
 @dataclass(frozen=True)
@@ -190,6 +196,41 @@ class RunSettings:
         }
         options = {**flat.pop("problem-options"), **flat.pop("strategy-options")}
         return {**flat, **options}
+
+    def changes(self) -> dict[str, Any]:
+        """Return the settings that are not the problem's and the strategy's own defaults, in kebab-case.
+
+        Examples
+        --------
+        >>> RunSettings.of("lasso-I", "FedDualAvg", {"server-lr": 3, "strength": 0.2}).changes()
+        {'server-lr': 3.0}
+        """
+        usual = {**find_problem(self.problem).options(), **type(self).of(self.problem, self.strategy).to_config()}
+        return {
+            key: value
+            for key, value in self.to_config().items()
+            if key not in ("problem", "strategy", "seed") and (key not in usual or usual[key] != value)
+        }
+
+    def folder_name(self) -> str:
+        """Return a name for the run's folder: what was changed is in it, so that other settings have another one.
+
+        Examples
+        --------
+        >>> RunSettings.of("lasso-I", "FedDualAvg", {"server-lr": 3, "num-rounds": 9}, seed=2).folder_name()
+        'lasso-I-FedDualAvg-2_server-lr=3_num-rounds=9'
+        """
+        # A float that is a whole number without its ".0"; otherwise all its digits: two settings are two names.
+        parts = [
+            f"{key}={int(value) if isinstance(value, float) and value.is_integer() else value}"
+            for key, value in self.changes().items()
+        ]
+        name = "_".join([f"{self.problem}-{self.strategy}-{self.seed}", *parts])
+        name = re.sub(r"[^A-Za-z0-9.,=+_()-]+", "-", name)
+        if len(name) <= _LONGEST_NAME:
+            return name
+        digest = hashlib.sha256(json.dumps(self.to_config(), sort_keys=True).encode()).hexdigest()[:8]
+        return f"{name[: _LONGEST_NAME - 9]}-{digest}"
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RunSettings:

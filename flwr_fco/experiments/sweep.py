@@ -476,7 +476,7 @@ def _with_ray(
         from ray import tune
     except ImportError as error:
         raise ConfigurationError(
-            "a sweep on Ray needs Ray Tune: pip install 'flwr-fco[sweep]', or use engine='in-process'"
+            "a sweep on Ray needs Ray Tune: pip install 'ray[tune]', or use --engine in-process"
         ) from error
 
     class Keep(tune.Callback):

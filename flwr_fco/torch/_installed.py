@@ -6,4 +6,4 @@ try:
     # Not `import torch`: any folder of that name on the path would do for it.
     import torch.optim  # noqa: F401
 except ImportError as error:
-    raise ConfigurationError("flwr_fco.torch needs PyTorch: pip install 'flwr-fco[torch]'") from error
+    raise ConfigurationError("flwr_fco.torch needs PyTorch: pip install torch") from error

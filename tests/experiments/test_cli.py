@@ -1,5 +1,12 @@
 import csv
 import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -23,10 +30,21 @@ def test_help_has_examples():
             assert option in result.output, (command, option)
 
 
-def test_help_does_not_load_the_heavy_parts():
-    import subprocess
-    import sys
+def test_help_says_what_the_arguments_are():
+    for command, text in (("run", "A problem of"), ("plot", "Run folders"), ("reproduce", "An experiment of")):
+        (arguments,) = re.findall(r"─ Arguments ─(.*?)╰", call(command, "--help").output, re.DOTALL)
+        assert text in arguments
 
+
+def test_the_version_is_that_of_the_package():
+    from importlib.metadata import version
+
+    result = call("--version")
+    assert result.exit_code == 0
+    assert result.output == f"flwr-fco {version('flwr-fco')}\n"
+
+
+def test_help_does_not_load_the_heavy_parts():
     code = (
         "import sys; from typer.testing import CliRunner; from flwr_fco.experiments.cli import app;"
         "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0;"
@@ -41,6 +59,28 @@ def test_list_names_everything():
     for name in ("FedDualAvg", "centralized", "L1", "Nuclear", "LeastSquares", "lasso-IV", "haxby", "fco-fig12"):
         assert name in output
     assert "gt-fig1" in output
+
+
+def test_list_has_no_markup_and_says_what_run_accepts(tmp_path):
+    from flwr_fco.experiments.baselines import BASELINES
+    from flwr_fco.experiments.methods import STRATEGIES
+    from flwr_fco.experiments.problems import PROBLEMS, load_task
+
+    assert call("list", "--out", tmp_path / "list.md").exit_code == 0
+    text = (tmp_path / "list.md").read_text()
+    assert "`" not in text
+    assert ":class:" not in text
+    names = {
+        title: re.findall(r"^\| (\S+) \|", part, re.MULTILINE)[1:]
+        for title, part in re.findall(r"^## (.*?)\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)
+    }
+    by_option = [found for title, found in names.items() if "--strategy" in title]
+    assert [name for found in by_option for name in found] == [*STRATEGIES, *BASELINES]
+    (problems,) = [found for title, found in names.items() if title.startswith("Problems")]
+    assert problems == list(PROBLEMS)
+    (regularizers,) = [found for title, found in names.items() if "--set regularizer" in title]
+    for name in regularizers:
+        load_task("breast-cancer", options={"regularizer": name})
 
 
 def test_a_run_over_a_graph(tmp_path):
@@ -132,7 +172,7 @@ def test_a_diverged_run_says_so(tmp_path):
     ("arguments", "message"),
     [
         (("run", "lasso-V"), "expected one of lasso-I"),
-        (("run", "lasso-small", "--strategy", "FedSGD"), "expected one of CFedDA, "),
+        (("run", "lasso-small", "--strategy", "FedSGD"), "CFedDA, "),
         (("run", "lasso-small", "--set", "client-lr"), "expected key=value"),
         (("run", "lasso-small", "--set", "client-lr=fast"), "expected a number"),
         (("run", "lasso-small", "--set", "speed=1"), "unknown key 'speed'"),
@@ -140,8 +180,8 @@ def test_a_diverged_run_says_so(tmp_path):
         (("run", "mnist-l1-ball", "--set", "path=/nowhere"), "/nowhere does not exist"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--rule", "luck"), "expected one of recovery-error"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=uniform(0,1)"), "--samples"),
-        (("reproduce", "fco-fig99"), "expected one of fco-fig1"),
-        (("reproduce", "fig*"), "expected one of fco-fig1"),
+        (("reproduce", "fco-fig99"), "fco-fig1, "),
+        (("reproduce", "fig*"), "fco-fig1, "),
         (("run", "lasso-small", "--set", "num-rounds=0"), "num-rounds=0; expected a whole number >= 1"),
         (("run", "lasso-small", "--seed", "-1"), "-1"),
         (("list", "--out", "/dev/null/list.md"), "cannot be written"),
@@ -183,6 +223,114 @@ def test_long_work_shows_how_far_it_is(tmp_path):
         quiet = call(*command, "--out", tmp_path / f"quiet-{number}", "--quiet")
         assert quiet.exit_code == 0
         assert quiet.stderr == ""
+
+
+def test_other_settings_have_a_folder_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for extra in ((), ("--set", "server-lr=0.5"), ("--set", "server-lr=0.25"), ("--seed", 1)):
+        result = call("run", "lasso-small", "--set", "num-rounds=2", *extra)
+        assert result.exit_code == 0, result.stderr
+    assert len(list(Path("runs").iterdir())) == 4
+    result = call("run", "lasso-small", "--set", "server-lr=0.5", "--set", "num-rounds=2")
+    assert result.exit_code == 2
+    assert "--resume" in result.stderr
+    assert call("run", "lasso-small", "--set", "server-lr=0.5", "--set", "num-rounds=2", "--resume").exit_code == 0
+
+
+def test_a_run_that_cannot_be_set_up_leaves_no_folder(tmp_path):
+    result = call("run", "lasso-small", "--set", "clients-per-round=99", "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sends a signal")
+def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
+    settings = ("--set", "num-rounds=1000", "--set", "objective-every=100")
+    command = [sys.executable, "-m", "flwr_fco.experiments.cli", "run", "lasso-small", *settings]
+    place = tmp_path / "run"
+    process = subprocess.Popen([*command, "--out", place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 100
+    while not (place / "metrics.jsonl").is_file():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    done = json.loads((place / "status.json").read_text())["exchanges"]
+    assert 0 < done < 1000
+    assert f"Stopped after round {done} of 1000" in output
+    # The command that it names is the one that goes on.
+    (line,) = [line for line in output.splitlines() if line.startswith("flwr-fco run") and line.endswith("--resume")]
+    resumed = call(*line.split()[1:], "--quiet")
+    assert resumed.exit_code == 0, resumed.output
+    assert call("run", "lasso-small", *settings, "--out", tmp_path / "whole", "--quiet").exit_code == 0
+    one, other = (folder / "metrics.jsonl" for folder in (place, tmp_path / "whole"))
+    assert one.read_text() == other.read_text()
+
+
+def test_plot_refuses_to_mix_problems_silently(tmp_path):
+    pytest.importorskip("matplotlib")
+    for problem in ("lasso-small", "breast-cancer"):
+        assert call("run", problem, "--set", "num-rounds=2", "--out", tmp_path / problem).exit_code == 0
+    both = (tmp_path / "lasso-small", tmp_path / "breast-cancer", "--out", tmp_path / "both.png")
+    result = call("plot", *both)
+    assert result.exit_code == 2
+    assert "different problems: lasso-small, breast-cancer" in result.stderr
+    assert not (tmp_path / "both.png").exists()
+    assert call("plot", *both, "--overlay").exit_code == 0
+
+
+def test_plot_names_what_differs_and_what_diverged(tmp_path):
+    pytest.importorskip("matplotlib")
+    for rate in ("0.01", "0.02", "5"):
+        call("run", "lasso-small", "--set", "num-rounds=3", "--set", f"client-lr={rate}", "--out", tmp_path / rate)
+    folders = [tmp_path / rate for rate in ("0.01", "0.02", "5")]
+    assert call("plot", *folders, "--out", tmp_path / "runs.svg").exit_code == 0
+    svg = (tmp_path / "runs.svg").read_text()
+    for text in ("FedDualAvg, client-lr=0.01<", "FedDualAvg, client-lr=0.02<", "client-lr=5 (diverged in round"):
+        assert text in svg
+
+
+def test_report_writes_text_or_a_page(tmp_path):
+    pytest.importorskip("matplotlib")
+    assert call("run", "lasso-small", "--set", "num-rounds=2", "--out", tmp_path / "run").exit_code == 0
+    assert "| run |" in call("report", tmp_path / "run").output
+    assert "| run |" in call("report", tmp_path / "run", "--format", "text").output
+    for extra in ((), ("--format", "html")):
+        page = tmp_path / f"{len(extra)}.html"
+        result = call("report", tmp_path / "run", "--out", page, *extra)
+        assert result.exit_code == 0, result.output
+        assert page.read_text().startswith("<!DOCTYPE html>")
+    assert call("report", tmp_path / "run", "--format", "word").exit_code == 2
+
+
+def test_missing_matplotlib_is_said_before_the_runs(tmp_path, monkeypatch):
+    monkeypatch.setattr("flwr_fco.experiments.report.find_spec", lambda name: None)
+    ran = []
+    monkeypatch.setattr("flwr_fco.experiments.sweep.run_sweep", lambda *a, **k: ran.append("sweep"))
+    monkeypatch.setattr("flwr_fco.experiments.reproduction._do", lambda job: ran.append("job"))
+    for command in (
+        ("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=1,2", "--set", "server-lr=1,2"),
+        ("reproduce", "fco-theorems", "--quick"),
+    ):
+        result = call(*command, "--out", tmp_path / "out")
+        assert result.exit_code == 2
+        assert "pip install matplotlib" in result.stderr
+    assert ran == []
+
+
+def test_data_that_are_not_there_say_how_to_get_them(tmp_path, monkeypatch):
+    monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
+    monkeypatch.chdir(tmp_path)
+    for problem, hint in (("mnist-l1-ball", "--set source=openml"), ("haxby", "load_haxby(DIRECTORY, fetch=True)")):
+        result = call("run", problem)
+        assert result.exit_code == 2
+        for text in ("--set path=DIRECTORY", "FLWR_FCO_DATA", hint):
+            assert text in result.stderr
+        assert "shared" not in result.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_a_run_folder_is_not_overwritten(tmp_path):

@@ -1,0 +1,140 @@
+"""How a method looks: one colour and one line style for each, the same in all figures of the package."""
+
+from __future__ import annotations
+
+import colorsys
+import zlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+__all__ = ["APPEARANCES", "MARKERS", "Appearance", "appearance", "variant"]
+
+
+class Appearance(NamedTuple):
+    """How the curve of a method is drawn.
+
+    Parameters
+    ----------
+    color : str
+        As ``#rrggbb``.
+    line : str
+        One of matplotlib's names of line styles.
+    marker : str, default ""
+        One of matplotlib's markers; none for the first curve of a method in a figure.
+    """
+
+    color: str
+    line: str
+    marker: str = ""
+
+
+#: Colours that people with the common kinds of colour blindness can tell apart (Okabe and Ito), without their yellow,
+#: which is too pale for a line on white.
+_BLUE, _RED, _GREEN, _PINK = "#0072b2", "#d55e00", "#009e73", "#cc79a7"
+_ORANGE, _SKY, _VIOLET, _BROWN, _GREY, _BLACK = "#e69f00", "#56b4e9", "#6a3d9a", "#8c510a", "#7f7f7f", "#222222"
+_COLORS = (_BLUE, _RED, _GREEN, _PINK, _ORANGE, _SKY, _VIOLET, _BROWN, _GREY, _BLACK)
+_LINES = ("solid", "dashed", "dashdot", "dotted")
+
+#: By the name of a strategy or baseline. A colour is a family, a line style a member of it: solid as the papers
+#: recommend it, dashed the variant (the server alone applies psi; on a graph; restricted).
+APPEARANCES: Mapping[str, Appearance] = MappingProxyType(
+    {
+        "FedDualAvg": Appearance(_BLUE, "solid"),
+        "FedDualAvgOSP": Appearance(_BLUE, "dashed"),
+        "FedDA": Appearance(_BLUE, "dashdot"),
+        "DFedDA": Appearance(_BLUE, "dotted"),
+        "FedMid": Appearance(_RED, "solid"),
+        "FedMidOSP": Appearance(_RED, "dashed"),
+        "FedMiP": Appearance(_RED, "dashdot"),
+        "DFedMid": Appearance(_RED, "dotted"),
+        "FedDAGT": Appearance(_GREEN, "solid"),
+        "DFedDAGT": Appearance(_GREEN, "dashed"),
+        "ReFedDAGT": Appearance(_PINK, "solid"),
+        "DReFedDAGT": Appearance(_PINK, "dashed"),
+        "MultistepReFedDAGT": Appearance(_PINK, "dashdot"),
+        "FedAvgSubgradient": Appearance(_GREY, "solid"),
+        "FedAvgS": Appearance(_GREY, "dashed"),
+        "FastFedDA": Appearance(_ORANGE, "solid"),
+        "CFedDA": Appearance(_ORANGE, "dashed"),
+        "MCFedDA": Appearance(_ORANGE, "dashdot"),
+        "FeDualEx": Appearance(_SKY, "solid"),
+        "ExtraStepLocalSGD": Appearance(_SKY, "dashed"),
+        "DistributedPGDA": Appearance(_SKY, "dashdot"),
+        "Scaffold": Appearance(_VIOLET, "solid"),
+        "ScaffoldS": Appearance(_VIOLET, "dashed"),
+        "DScaffold": Appearance(_VIOLET, "dotted"),
+        "DualFL": Appearance(_BROWN, "solid"),
+        "APDAInexact": Appearance(_BROWN, "dashed"),
+        "FiveGCS": Appearance(_BROWN, "dashdot"),
+        "Scaffnew": Appearance(_VIOLET, "dashdot"),
+        "FedDyn": Appearance(_GREEN, "dashdot"),
+        "FedPD": Appearance(_GREEN, "dotted"),
+        "FedDR": Appearance(_PINK, "dotted"),
+        "FedProx": Appearance(_ORANGE, "dotted"),
+        "FedCM": Appearance(_SKY, "dotted"),
+        "LocalSGD": Appearance(_GREY, "dashdot"),
+        "FedSAM": Appearance(_GREY, "dotted"),
+        "centralized": Appearance(_BLACK, "dashed"),
+        "local": Appearance(_BLACK, "dotted"),
+    }
+)
+
+#: Of the second, third, ... curve of a method in one figure.
+MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
+
+
+def appearance(method: str) -> Appearance:
+    """Return how the curve of a method looks.
+
+    Parameters
+    ----------
+    method : str
+        A name in :data:`APPEARANCES`; any other (a strategy of one's own) always gets the same one of the
+        combinations that the table leaves.
+
+    Returns
+    -------
+    Appearance
+
+    Examples
+    --------
+    >>> appearance("FedDualAvg")
+    Appearance(color='#0072b2', line='solid', marker='')
+    >>> appearance("MyOwn") == appearance("MyOwn")
+    True
+    """
+    if method in APPEARANCES:
+        return APPEARANCES[method]
+    taken = set(APPEARANCES.values())
+    left = [own for line in _LINES for color in _COLORS if (own := Appearance(color, line)) not in taken]
+    return left[zlib.crc32(method.encode()) % len(left)]
+
+
+def variant(method: str, number: int) -> Appearance:
+    """Return how the n-th curve of a method in one figure looks: its colour, paler, with a marker.
+
+    Parameters
+    ----------
+    method : str
+    number : int
+        0: as :func:`appearance` has it.
+
+    Returns
+    -------
+    Appearance
+
+    Examples
+    --------
+    >>> variant("FedDualAvg", 1).line, variant("FedDualAvg", 1).marker
+    ('solid', 'o')
+    """
+    own = appearance(method)
+    if number == 0:
+        return own
+    red, green, blue = (int(own.color[i : i + 2], 16) / 255 for i in (1, 3, 5))
+    hue, light, saturation = colorsys.rgb_to_hls(red, green, blue)
+    # Paler for odd numbers, darker for even ones: neighbours in a legend differ most.
+    light = light + (0.78 - light) * 0.55 if number % 2 else light * 0.55
+    shade = "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, saturation))
+    return Appearance(f"#{shade}", own.line, MARKERS[1 + (number - 1) % (len(MARKERS) - 1)])
