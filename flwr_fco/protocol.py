@@ -25,9 +25,11 @@ from flwr_fco.spec import Spec
 from flwr_fco.validation import checked
 from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
 
-__all__ = ["ClientStamp", "ClientState", "Downlink", "Node", "Plan", "Uplink"]
+__all__ = ["OWN_LOOP", "ClientStamp", "ClientState", "Downlink", "Node", "Plan", "Uplink"]
 
 Option = bool | int | float | str
+#: The metric by which a client says that its training loop is its own: with a schedule, or other epochs and batches.
+OWN_LOOP = "own-loop"
 #: What a client remembers between rounds: named vectors; None before its first round.
 ClientState = Mapping[str, Vector]
 

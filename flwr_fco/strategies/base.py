@@ -299,6 +299,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
     def content_for(self, node: Node, serialised: records.RoundCache) -> RecordDict:
         """Return what a node is sent in the round under way, with the plan if it is the first time."""
         downlink = self.downlink(self.state, node)
+        self.current.jobs[node.node_id] = downlink.job
         informed = node.node_id in self.nodes.informed
         return serialised.content(
             downlink,
@@ -335,7 +336,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
     def _checked_reply(self, node: Node, content: RecordDict) -> Uplink:
         """Return the uplink of a reply whose claims are possible."""
         uplink = self.read_reply(content)
-        self.check_claims(uplink, records.num_examples(content))
+        self.check_claims(uplink._replace(node=node), records.num_examples(content))
         if self.client_weights is not None and node.partition_id not in self.client_weights:
             raise ProtocolError("its partition is not one of those in client_weights")
         return uplink if self.memories is None else uplink._replace(digest=records.uplink_digest(content))

@@ -18,14 +18,14 @@ from flwr_fco.errors import ProtocolError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Uplink
 
-__all__ = ["IncrementBounds", "check_elapsed", "check_examples", "check_steps"]
+__all__ = ["LARGEST_FACTOR", "IncrementBounds", "check_elapsed", "check_examples", "check_steps"]
 
 #: Replies that a round needs for its median to say something.
 _ENOUGH = 5
 #: What our own solvers report is client_lr times steps, up to the order of the operations.
 _ROUNDING = 1e-9
 #: A client with a schedule of its own may take other step sizes than the server's.
-_SCHEDULE = 1_000.0
+LARGEST_FACTOR = 1_000
 _FIRST_EARLIER = "largest-"
 
 
@@ -87,7 +87,7 @@ def check_elapsed(elapsed: float, steps: int, step_size: float, *, exact: bool) 
     if exact:
         fits = abs(elapsed - expected) <= _ROUNDING * expected
     else:
-        fits = expected / _SCHEDULE <= elapsed <= expected * _SCHEDULE
+        fits = expected / LARGEST_FACTOR <= elapsed <= expected * LARGEST_FACTOR
     if not fits:
         raise ProtocolError(f"it reports elapsed={elapsed:g} after {steps} steps of size {step_size:g}")
 

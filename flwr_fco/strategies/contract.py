@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, Vector
-from flwr_fco.protocol import Downlink, Node, Option, Plan, Uplink
+from flwr_fco.protocol import OWN_LOOP, Downlink, Node, Option, Plan, Uplink
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.strategies.averaging import PointAverage
-from flwr_fco.strategies.bounds import check_elapsed, check_examples, check_steps
+from flwr_fco.strategies.bounds import LARGEST_FACTOR, check_elapsed, check_examples, check_steps
 from flwr_fco.strategies.client_memory import ClientMemories
 from flwr_fco.strategies.limits import Limit
 from flwr_fco.strategies.nodes import Nodes
@@ -203,14 +203,15 @@ class ServerHalf(CommonOptions, ABC):
             With the reason for which the reply is left out.
         """
         check_examples(max(uplink.examples, num_examples or 0.0), self.max_examples)
-        told = self.current.shared
-        work = self.plan.work if told is None or told[1].work is None else told[1].work
+        told = None if uplink.node is None else self.current.jobs.get(uplink.node.node_id)
+        work = self.plan.work if told is None else told
         if not isinstance(work, FirstOrder) or uplink.elapsed is None:
             return
         if work.steps is None and num_examples is None:
             raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")
-        check_steps(uplink.steps, max(1, work.num_draws(int(num_examples or 1))))
-        check_elapsed(uplink.elapsed, uplink.steps, self.step_size(), exact=self.exact_elapsed)
+        most, own_loop = max(1, work.num_draws(int(num_examples or 1))), OWN_LOOP in uplink.metrics
+        check_steps(uplink.steps, LARGEST_FACTOR * most if own_loop else most)
+        check_elapsed(uplink.elapsed, uplink.steps, self.step_size(), exact=self.exact_elapsed and not own_loop)
 
     # --- what a round may need besides ----------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Uplink
 from flwr_fco.strategies.aggregation import centre
 from flwr_fco.strategies.options import MetricsFunction
+from flwr_fco.work import Work
 
 __all__ = [
     "GoodReply",
@@ -92,6 +93,8 @@ class Round:
         What all nodes are told, if it is the same for all, and the state that it was made from.
     restoring : set of int
         Ids of nodes that have lost what they knew.
+    jobs : dict of int to Work
+        What the nodes were told to do, by node id.
     left_out : list of LeftOut
         What did not count, duplicates and late replies too.
     kind : {"train", "evaluate"}
@@ -109,6 +112,7 @@ class Round:
     bytes_down: int = 0
     shared: tuple[Any, Downlink] | None = None
     restoring: set[int] = field(default_factory=set)
+    jobs: dict[int, Work] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
     wire_dtype: str = "float64"
     left_out: list[LeftOut] = field(default_factory=list)

@@ -36,7 +36,7 @@ from flwr_fco.client_apps.gradient_tracking import Tracking
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.parameters import Vector
-from flwr_fco.protocol import ClientState, Uplink
+from flwr_fco.protocol import OWN_LOOP, ClientState, Uplink
 from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch.optim import (
@@ -320,7 +320,7 @@ class LocalTraining:
             {"increment": increment},
             elapsed,
             steps,
-            metrics={name: float(value) for name, value in metrics.items() if name != "num-examples"},
+            metrics={OWN_LOOP: 1.0} | {name: float(value) for name, value in metrics.items() if name != "num-examples"},
             pass_through=buffers_of(self.model) if plan.layout.passed_through else {},
         )
         content = records.uplink_records(

@@ -8,6 +8,7 @@ from problems import FEATURES, app_of, clients, flat, optimum, problem, start_ar
 
 from flwr_fco import _flower, records
 from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.limits import Limits
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import Euclidean, OrthantEntropy, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
@@ -305,11 +306,13 @@ def test_a_primal_that_is_not_finite_is_never_handed_out():
     features = np.abs(rng.standard_normal((20, FEATURES)))
     objectives = [LeastSquares(-features, 100.0 * np.ones(20), scale=0.5) for _ in range(2)]
     ones = start_arrays(start=np.ones(D))
-    chosen = FedDualAvg(mirror_map=OrthantEntropy(), client_lr=100.0, local_steps=1, fraction_evaluate=0.0)
+    go_on = {"fraction_evaluate": 0.0, "on_divergence": "warn"}
+    chosen = FedDualAvg(mirror_map=OrthantEntropy(), client_lr=100.0, local_steps=1, **go_on)
     single = start_arrays(dtype=np.float32)
-    for start, used in ((ones, chosen), (single, FedDualAvg(client_lr=1e38, local_steps=2, fraction_evaluate=0.0))):
+    for start, used in ((ones, chosen), (single, FedDualAvg(client_lr=1e38, local_steps=2, **go_on))):
         flipped = objectives if used is not chosen else [LeastSquares(features, 1e6 * np.ones(20)) for _ in range(2)]
-        result = simulate(used, app_of(flipped), num_nodes=2, num_rounds=3, initial_arrays=start, progress=False)
+        willing = client_app(lambda c, own=flipped: own[c.node_config["partition-id"]], limits=Limits(max_number=1e300))
+        result = simulate(used, willing, num_nodes=2, num_rounds=3, initial_arrays=start, progress=False)
         assert np.isfinite(flat(result.arrays)).all()
         assert any(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
 
@@ -426,7 +429,8 @@ def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
     liars = scaled(-50.0)
 
     def run_with(rule, fault):
-        chosen = cls(client_lr=0.02, local_steps=3, batch_size=None, aggregation=rule, trim=0.25, fraction_evaluate=0.0)
+        robust = {"aggregation": rule, "trim": 0.25, "on_divergence": "warn"}
+        chosen = cls(client_lr=0.02, local_steps=3, batch_size=None, fraction_evaluate=0.0, **robust)
         grid = Faulty(app_of(same), len(sizes), fault, rounds=range(1, 99), nodes=(2, 3))
         return flat(start_on(grid, chosen, rounds=30).arrays)
 
