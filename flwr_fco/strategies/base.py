@@ -10,40 +10,37 @@ from logging import INFO, WARNING
 from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from flwr_fco import records
-from flwr_fco.errors import ConfigurationError, MagnitudeError, ProtocolError
+from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.parameters import Layout, all_finite
-from flwr_fco.protocol import Node, Plan, Uplink
+from flwr_fco.protocol import Plan, Uplink
 from flwr_fco.results import Result
 from flwr_fco.spec import Spec
 from flwr_fco.strategies import replies as reading
 from flwr_fco.strategies import saving
 from flwr_fco.strategies.averaging import PointAverage
 from flwr_fco.strategies.bounds import IncrementBounds
-from flwr_fco.strategies.contract import ServerHalf
 from flwr_fco.strategies.hooks import Callback, RoundHooks
+from flwr_fco.strategies.messaging import Messaging
 from flwr_fco.strategies.nodes import Nodes
 from flwr_fco.strategies.privacy import refuse_privacy_wrappers
-from flwr_fco.strategies.replies import GoodReply, LeftOut, Round
+from flwr_fco.strategies.replies import LeftOut, Round
 from flwr_fco.strategies.running import EvaluateFunction, run_rounds, settings_tree
-from flwr_fco.work import FirstOrder
 
 __all__ = ["CompositeStrategy"]
 
 _TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
-#: How often the silent nodes of a round are asked again where everyone must take part.
-_REPEATS = 2
 
 
 @dataclass(repr=False, eq=False)
-class CompositeStrategy(ServerHalf, FedAvg):
+class CompositeStrategy(Messaging, FedAvg):
     """Minimise sum_m p_m F_m(w) + psi(w); the part that all strategies share.
 
     A subclass sets :attr:`local_solver` and :attr:`limit` and implements :meth:`init_state`, :meth:`vectors`,
@@ -97,7 +94,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         self._spec: Spec | None = None
         self._digest = self._settings_digest = ""
         self._initial = ArrayRecord()
-        self._pass_through: dict[str, NDArray[Any]] = {}
+        self.pass_through_arrays: dict[str, NDArray[Any]] = {}
         self._grid: Grid | None = None
         self._timeout: float = 3600.0
         self._wire_dtype = "float64"
@@ -121,7 +118,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         self.forget()
         try:
             self.layout = records.layout_of(initial_arrays, apply_to=self.apply_to, pass_through=self.pass_through)
-            primal, self._pass_through = records.primal_vector(self.layout, initial_arrays)
+            primal, self.pass_through_arrays = records.primal_vector(self.layout, initial_arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
         self.renew_plan(self.geometry(primal))
@@ -208,7 +205,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         """Save the state to an ``.npz`` file; see :mod:`flwr_fco.strategies.saving`."""
         if self.state is None:
             raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
-        saving.write(path, self._settings_digest, saving.Saved(self.state, self._pass_through, self._more()))
+        saving.write(path, self._settings_digest, saving.Saved(self.state, self.pass_through_arrays, self._more()))
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save_state` wrote; call :meth:`prepare` with the same model first.
@@ -221,8 +218,8 @@ class CompositeStrategy(ServerHalf, FedAvg):
         """
         if self.state is None:
             raise ConfigurationError("call `prepare(initial_arrays)` before `load_state`: it sets the model's layout")
-        saved = saving.read(path, self._settings_digest, saving.Saved(self.state, self._pass_through, {}))
-        before = saving.Saved(self.state, self._pass_through, self._more())
+        saved = saving.read(path, self._settings_digest, saving.Saved(self.state, self.pass_through_arrays, {}))
+        before = saving.Saved(self.state, self.pass_through_arrays, self._more())
         try:
             self._restore(saved)
         except (KeyError, IndexError, TypeError, ValueError) as error:
@@ -233,7 +230,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         return {**self.saved_arrays(), **self.bounds.to_arrays()}
 
     def _restore(self, saved: saving.Saved) -> None:
-        self.state, self._pass_through = saved.state, dict(saved.pass_through)
+        self.state, self.pass_through_arrays = saved.state, dict(saved.pass_through)
         self.restore_arrays(saved.more)
         self.bounds.from_arrays(saved.more)
 
@@ -256,107 +253,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         if self.choose_nodes is not None:
             nodes = self.nodes.chosen(self.choose_nodes, server_round)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
-        return self._open_round(server_round, self.before_round(grid, server_round, config, nodes), config)
-
-    def _open_round(self, server_round: int, nodes: Sequence[Node], config: ConfigRecord) -> list[Message]:
-        """Return the training messages to these nodes, and remember whom was told what."""
-        self.current = current = Round(server_round, left_out=self.left_out)
-        current.config = config.copy()
-        current.config["server-round"] = server_round
-        current.nodes = {node.node_id: node for node in nodes}
-        if self.wire_dtype == "auto":
-            current.wire_dtype = "float32" if self.short_wire(self.state) else "float64"
-            if current.wire_dtype != self._wire_dtype:
-                log(
-                    INFO,
-                    "configure_train: the messages' vectors are %s from round %s on",
-                    current.wire_dtype,
-                    server_round,
-                )
-                self._wire_dtype = current.wire_dtype
-        current.messages = self._training_messages(nodes)
-        return current.messages
-
-    def _training_messages(self, nodes: Sequence[Node]) -> list[Message]:
-        cache = records.RoundCache()
-        contents = ((node.node_id, self.content_for(node, cache)) for node in nodes)
-        messages = records.messages(self._grid, contents, "train", str(self.current.number))
-        self.current.bytes_down += records.count_bytes(message.content for message in messages)
-        return messages
-
-    def ask_everybody(self, grid: Grid, config: ConfigRecord) -> tuple[list[Uplink], int, int]:
-        """Run a training round 0 with all nodes; return the good uplinks and the bytes sent and received."""
-        messages = self._open_round(0, self.nodes.ordered, config)
-        answers = self._with_second_chances(grid.send_and_receive(messages, timeout=self._timeout))
-        good = self._uplinks("round 0", answers)
-        bytes_up = records.count_bytes(reply.content for reply in good)
-        self.nodes.informed.update(reply.node.node_id for reply in good)
-        weights = reading.weights_of([reply.value.examples for reply in good], self.weighting)
-        text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
-        log(INFO, text, len(good), len(messages), self.current.bytes_down, bytes_up)
-        return reading.weighted(good, weights) if weights else [], self.current.bytes_down, bytes_up
-
-    def content_for(self, node: Node, serialised: records.RoundCache) -> RecordDict:
-        """Return what a node is sent in the round under way, with the plan if it is the first time."""
-        downlink = self.downlink(self.state, node)
-        self.current.jobs[node.node_id] = downlink.job
-        informed = node.node_id in self.nodes.informed
-        return serialised.content(
-            downlink,
-            informed,
-            lambda: records.downlink_records(
-                downlink._replace(pass_through=self._pass_through) if self._pass_through else downlink,
-                digest=self._digest,
-                arrayrecord_key=self.arrayrecord_key,
-                configrecord_key=self.configrecord_key,
-                config=self.current.config,
-                plan=None if informed else self._spec,
-                serialised=serialised,
-                wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else "float64",
-            ),
-        )
-
-    def read_reply(self, content: RecordDict) -> Uplink:
-        """Return the checked uplink of a reply.
-
-        Raises
-        ------
-        ProtocolError
-            With the reason for which the reply is left out.
-        """
-        return records.read_uplink(
-            content,
-            self.plan.layout,
-            shapes=self.uplink_shapes(),
-            wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else self.wire_dtype,
-            weighted_by_key=self.weighted_by_key,
-            timed=isinstance(self.plan.work, FirstOrder),
-        )
-
-    def _checked_reply(self, node: Node, content: RecordDict) -> Uplink:
-        """Return the uplink of a reply whose claims are possible."""
-        uplink = self.read_reply(content)
-        self.check_claims(uplink._replace(node=node), records.num_examples(content))
-        if self.client_weights is not None and node.partition_id not in self.client_weights:
-            raise ProtocolError("its partition is not one of those in client_weights")
-        return uplink if self.memories is None else uplink._replace(digest=records.uplink_digest(content))
-
-    def _uplinks(self, caller: str, replies: Iterable[Message]) -> list[GoodReply[Uplink]]:
-        """Return the replies that count, with the weights with which they do."""
-        current = self.current
-        good = current.good(caller, replies, self._checked_reply)
-        objections = self.bounds.objections([reply.value for reply in good], remember=current.number > 0)
-        if objections:
-            good = current.without(caller, good, objections)
-        if self.client_weights is None and self.memories is None:
-            return good
-        return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
-
-    def _weight(self, reply: GoodReply[Uplink]) -> float:
-        examples = reply.value.examples
-        if self.client_weights is not None and reply.node.partition_id is not None:
-            examples = self.client_weights[reply.node.partition_id]
-        return examples if self.memories is None else self.memories.admitted(reply.node, examples)
+        return self.open_round(server_round, self.before_round(grid, server_round, config, nodes), config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -376,7 +273,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         if not current.messages:
             return self.primal_arrays(), None
         rows_before = len(self.left_out)
-        good = self._uplinks("aggregate_train", self._with_second_chances(replies))
+        good = self.uplinks("aggregate_train", self.with_second_chances(replies))
         self.nodes.informed.update(reply.node.node_id for reply in good)
         weights = reading.weights_of([reply.value.examples for reply in good], self.weighting)
         least = len(current.messages) if self.participation == "everyone" else self.min_replies
@@ -404,7 +301,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
         before = self.state
-        passed = reading.averaged_pass_through(self._pass_through, uplinks)
+        passed = reading.averaged_pass_through(self.pass_through_arrays, uplinks)
         try:
             with np.errstate(over="ignore", invalid="ignore"):
                 state = self.aggregate(self.state, uplinks)
@@ -419,7 +316,7 @@ class CompositeStrategy(ServerHalf, FedAvg):
         if not records.is_finite(output):
             log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
             return False
-        self.state, self._pass_through = state, passed
+        self.state, self.pass_through_arrays = state, passed
         self._output = (state, self.plan, output)
         self.after_round(before, uplinks)
         return True
@@ -434,38 +331,9 @@ class CompositeStrategy(ServerHalf, FedAvg):
         known = self._output
         # A method may change its state and its geometry after a round: where a client has gone, or a stage begins.
         if known is None or known[0] is not self.state or known[1] is not self.plan:
-            output = records.primal_record(self.plan.layout, self.output_point(self.state), self._pass_through)
+            output = records.primal_record(self.plan.layout, self.output_point(self.state), self.pass_through_arrays)
             known = self._output = (self.state, self.plan, output)
         return known[2].copy()
-
-    def _with_second_chances(self, replies: Iterable[Message]) -> list[Message]:
-        """Ask again the nodes that have lost the plan or their state (both die with a SuperNode), and send it.
-
-        Where everyone must take part, nodes that are silent or answered with an error are asked again as well.
-        """
-        kept = list(replies)
-        # At most twice: a node may find out about its state only once it has the plan.
-        for _ in range(_REPEATS):
-            kept, again = self.current.to_ask_again(
-                kept, state_lost=self._state_lost, silent=self.participation == "everyone"
-            )
-            if not again or self._grid is None:
-                break
-            for node, missing in again:
-                if missing == "plan":
-                    self.nodes.informed.discard(node.node_id)
-                log(INFO, "aggregate_train: %s is asked again%s", node, f", with its {missing}" if missing else "")
-            self.current.restoring.update(node.node_id for node, missing in again if missing)
-            messages = self._training_messages([node for node, _ in again])
-            self.current.repeats += messages
-            kept.extend(self._grid.send_and_receive(messages, timeout=self._timeout))
-        return kept
-
-    def _state_lost(self, node: Node, altered: bool) -> bool:
-        """Whether a node that has lost its state, or whose answer was altered, can be sent it again."""
-        if altered and self.memories is not None:
-            self.memories.altered(node)
-        return self.state_lost(node)
 
     # --- evaluation rounds ----------------------------------------------------------------------------------------
 

@@ -403,7 +403,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     def _sent_model(self) -> tuple[ArrayRecord, Vector]:
         """Return the present model as records and as the vector that the user's dtypes make of it."""
         if self._sent is None or self._sent[0] is not self.state:
-            arrays = records.primal_record(self.plan.layout, self.retrieve(self.state), self._pass_through)
+            arrays = records.primal_record(self.plan.layout, self.retrieve(self.state), self.pass_through_arrays)
             self._sent = (self.state, arrays, records.primal_vector(self.plan.layout, arrays)[0])
         return self._sent[1], self._sent[2]
 
