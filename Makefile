@@ -54,7 +54,7 @@ $(LOWEST)/.installed: pyproject.toml
 	@touch $@
 
 test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
-	$(LOWEST)/bin/python -m pytest -q tests/strategies tests/client_apps tests/simulation tests/test_records.py
+	$(LOWEST)/bin/python -m pytest -q -m "not slow" tests/strategies tests/client_apps tests/simulation tests/test_records.py
 
 check: $(INSTALLED) ## Lint, formatting, types
 	$(BIN)/ruff check .
