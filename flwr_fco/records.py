@@ -56,6 +56,7 @@ from flwr_fco.work import work_from_header
 
 __all__ = [
     "HANDSHAKE",
+    "NOT_FINITE",
     "PlanMissingError",
     "RoundCache",
     "StateAlteredError",
@@ -106,6 +107,8 @@ _DIGEST = "-digest"
 _OWN_ARRAYS = (_FCO_PLAN, _RESTORED)
 _PARTITION = "partition-id"
 _NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
+#: What the reason says for which an array that is not finite is left out.
+NOT_FINITE = "NaN or infinite values"
 #: Metrics that are not the client's to choose.
 _OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING, _STATE_MISSING})
 
@@ -231,7 +234,7 @@ def _labelled(name: str, array: Array) -> NDArray[Any]:
 def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
     if not all_finite(array):
         bad = int(array.size - np.isfinite(array).sum())
-        raise ProtocolError(f"array {name!r} holds {bad} NaN or infinite values")
+        raise ProtocolError(f"array {name!r} holds {bad} {NOT_FINITE}")
     return array
 
 

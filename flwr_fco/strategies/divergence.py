@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
 from flwr_fco.parameters import Vector
 from flwr_fco.strategies.contract import ArrayRecord
 
-__all__ = ["DivergenceWatch", "not_finite"]
+__all__ = ["DivergenceWatch"]
 
 #: A model of this many times the first models' norm has diverged. No run that converges grows like that: one whose
 #: steps are small enough moves no further in a round than in the first ones, and its solution would be a million
@@ -74,23 +72,6 @@ class DivergenceWatch:
         if norm <= _GOOD * self._scale:
             self.good = (server_round, arrays)
         return ""
-
-
-def not_finite(contents: Iterable[Any]) -> bool:
-    """Whether there are replies, and each has an array with NaN or infinite values.
-
-    Parameters
-    ----------
-    contents : iterable of RecordDict
-    """
-    found = False
-    for content in contents:
-        arrays = [array for record in content.array_records.values() for array in record.values()]
-        values = [array.numpy() for array in arrays if array.stype == "numpy.ndarray"]
-        if all(np.isfinite(value).all() for value in values if value.dtype.kind == "f"):
-            return False
-        found = True
-    return found
 
 
 def _norm(w: Vector) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from logging import INFO, WARNING
 from typing import TYPE_CHECKING
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
@@ -17,7 +17,7 @@ from flwr_fco.errors import DivergedError, ProtocolError
 from flwr_fco.parameters import Vector
 from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.strategies.contract import ServerHalf
-from flwr_fco.strategies.divergence import DivergenceWatch, not_finite
+from flwr_fco.strategies.divergence import DivergenceWatch
 from flwr_fco.strategies.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.strategies.options import RateOptions, rate_text
 from flwr_fco.strategies.structure import structure
@@ -60,11 +60,11 @@ def run_rounds(
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
             hooks.call("on_round_begin", number, arrays)
             messages = strategy.configure_train(number, arrays, train_config, grid)
-            replies = list(grid.send_and_receive(messages, timeout=timeout))
+            replies = grid.send_and_receive(messages, timeout=timeout)
             aggregated, metrics = strategy.aggregate_train(number, replies)
             arrays = arrays if aggregated is None else aggregated
             result.arrays = arrays
-            watch.round_done(number, arrays, metrics, replies)
+            watch.round_done(number, arrays, metrics)
             _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
             messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
             if messages:
@@ -96,9 +96,7 @@ class _Watch:
     def _vector(self, arrays: ArrayRecord) -> Vector:
         return records.primal_vector(self._strategy.plan.layout, arrays)[0]
 
-    def round_done(
-        self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None, replies: Sequence[Message]
-    ) -> None:
+    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         """Look at a round.
 
         Raises
@@ -122,8 +120,13 @@ class _Watch:
             self._diverged(number, self._watch.look(number, arrays, w))
         elif strategy.overflowed:
             self._diverged(number, "the update overflows")
-        elif not metrics["num-replies"] and not_finite(reply.content for reply in replies if reply.has_content()):
+        elif not metrics["num-replies"] and self._overflowed_locally(number):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
+
+    def _overflowed_locally(self, number: int) -> bool:
+        """Whether there were replies in a round, and each was left out because of numbers that are not finite."""
+        reasons = [entry.reason for entry in self._strategy.left_out if entry.round == number]
+        return bool(reasons) and all(records.NOT_FINITE in reason for reason in reasons)
 
     def _diverged(self, number: int, reason: str, *, locally: bool = False) -> None:
         if not reason or self._watch is None:

@@ -97,7 +97,8 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 def test_the_papers_figures_are_there():
     first = {f"fco-fig{number}" for number in range(1, 15)} | {"fco-theorems"}
     third = {f"spp-fig{number}" for number in range(4, 8)} | {"spp-theory"}
-    assert first | {"gt-fig1", "gt-fig2", "gt-theory"} | third == set(EXPERIMENTS)
+    fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {"dualfl-nonsmooth", "dualfl-alpha"}
+    assert first | {"gt-fig1", "gt-fig2", "gt-theory"} | third | fourth == set(EXPERIMENTS)
 
 
 def test_the_images_of_an_experiment_are_drawn_and_kept(tmp_path):

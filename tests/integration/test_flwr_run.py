@@ -56,8 +56,8 @@ def test_the_quickstart_example_runs(superlink, tmp_path, request):
 
 
 def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, tmp_path, request):
-    with pytest.raises(CompositeError, match=r"strategy='FedProx'; expected one of"):
-        flower_run(request.config.rootpath, superlink, {"strategy": "FedProx"}, num_nodes=2, log=tmp_path / "log")
+    with pytest.raises(CompositeError, match=r"strategy='FedNova'; expected one of"):
+        flower_run(request.config.rootpath, superlink, {"strategy": "FedNova"}, num_nodes=2, log=tmp_path / "log")
 
 
 def _is_alive(pid):
