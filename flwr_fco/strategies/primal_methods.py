@@ -11,6 +11,7 @@ it answered. So the ledger has it too, and a run that is resumed or whose nodes 
 from __future__ import annotations
 
 import time
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from logging import INFO, WARNING
@@ -200,6 +201,7 @@ class RememberingStrategy(MemoryOptions, PrimalStrategy):
         restore = node.node_id in self.current.restoring
         return super().downlink(state, node)._replace(stamp=self.memories.stamp(node, restore=restore))
 
+    @abstractmethod
     def remembered(self, before: Any, after: Any, memory: ClientState, uplink: Uplink) -> ClientState:
         """Return what a client remembers after a round that counted: the client's own arithmetic.
 
@@ -211,7 +213,6 @@ class RememberingStrategy(MemoryOptions, PrimalStrategy):
             What it remembered.
         uplink : Uplink
         """
-        raise NotImplementedError(f"{type(self).__name__} must implement `remembered`")
 
     def begins(self, uplink: Uplink) -> bool:
         """Whether the client had no memory in the round that it answers."""
