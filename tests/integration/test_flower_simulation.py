@@ -21,6 +21,8 @@ def strategy(kind):
         batch_size=5,
         seed=11,
         fraction_evaluate=0.0,
+        # Flower's simulation may begin the first round before all nodes have come.
+        min_available_nodes=4,
     )
 
 
