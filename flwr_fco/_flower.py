@@ -145,21 +145,21 @@ def _arrays_are_known() -> bool:
 
 def isolated(content: RecordDict) -> RecordDict:
     """Return records that share nothing that can change with the given ones; bytes and numbers cannot."""
-    return filled(RecordDict, {key: _isolated_record(record) for key, record in items_of(content).items()})
-
-
-def _isolated_record(record: ArrayRecord | ConfigRecord | MetricRecord) -> ArrayRecord | ConfigRecord | MetricRecord:
-    kind = record_type(record)
-    if kind is ArrayRecord:
-        return filled(ArrayRecord, {name: _isolated_array(array) for name, array in items_of(record).items()})
-    copies = {name: value.copy() if isinstance(value, list) else value for name, value in items_of(record).items()}
-    copy: ConfigRecord | MetricRecord = filled(kind, copies)
-    return copy
-
-
-def _isolated_array(array: Array) -> Array:
-    shape = array.shape
-    return new_array(array.dtype, shape if type(shape) is tuple else tuple(shape), array.stype, array.data)
+    copies: dict[str, Any] = {}
+    for key, record in items_of(content).items():
+        kind = record_type(record)
+        items: dict[str, Any] = {**items_of(record)}
+        if kind is ArrayRecord:
+            for name, array in items.items():
+                shape = array.shape
+                shape = shape if type(shape) is tuple else tuple(shape)
+                items[name] = new_array(array.dtype, shape, array.stype, array.data)
+        else:
+            for name, value in items.items():
+                if type(value) is list:
+                    items[name] = value.copy()
+        copies[key] = filled(kind, items)
+    return filled(RecordDict, copies)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

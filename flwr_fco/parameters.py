@@ -252,6 +252,25 @@ class Layout:
         """
         return {name: view.astype(self[name].dtype) for name, view in self.views(vector).items()}
 
+    def rounded(self, vector: Vector) -> Vector:
+        """Return a vector as the user's dtypes hold it: itself where they are all float64.
+
+        Parameters
+        ----------
+        vector : ndarray of float64, shape (size,)
+
+        Returns
+        -------
+        ndarray of float64, shape (size,)
+            Infinite where a number is too large for its dtype.
+        """
+        if all(entry.dtype == "float64" for entry in self.optimized):
+            return vector
+        result = np.empty(self.size)
+        for entry in self.optimized:
+            result[entry.block] = vector[entry.block].astype(entry.dtype)
+        return result
+
     def views(self, vector: Vector) -> dict[str, Vector]:
         """Return views of the vector, one for each optimised array, of its shape.
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from numpy.typing import NDArray
 
@@ -25,13 +25,74 @@ from flwr_fco.spec import Spec
 from flwr_fco.validation import checked
 from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
 
-__all__ = ["OWN_LOOP", "ClientStamp", "ClientState", "Downlink", "Node", "Plan", "Uplink"]
+__all__ = [
+    "OWN_LOOP",
+    "ClientStamp",
+    "ClientState",
+    "Downlink",
+    "Given",
+    "GivenNumbers",
+    "GivenOptions",
+    "GivenState",
+    "GivenVectors",
+    "Node",
+    "Plan",
+    "Uplink",
+]
 
 Option = bool | int | float | str
 #: The metric by which a client says that its training loop is its own: with a schedule, or other epochs and batches.
 OWN_LOOP = "own-loop"
 #: What a client remembers between rounds: named vectors; None before its first round.
 ClientState = Mapping[str, Vector]
+
+
+class Given(dict[str, Any]):
+    """What a server says by name; asking for what it has not said is an error that names it.
+
+    Attributes
+    ----------
+    what : str
+        What the values are, for the message.
+
+    Examples
+    --------
+    >>> GivenVectors({"dual": 0})["primal"]
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ProtocolError: the server's message lacks the vector 'primal'; it has dual
+    """
+
+    what: ClassVar[str]
+
+    def __missing__(self, name: str) -> Any:
+        raise ProtocolError(
+            f"the server's message lacks the {self.what} {name!r}; it has {', '.join(sorted(self)) or 'none'}"
+        )
+
+
+class GivenVectors(Given):
+    """The vectors of a message."""
+
+    what: ClassVar[str] = "vector"
+
+
+class GivenNumbers(Given):
+    """The numbers of a message."""
+
+    what: ClassVar[str] = "number"
+
+
+class GivenOptions(Given):
+    """The options of a plan."""
+
+    what: ClassVar[str] = "option"
+
+
+class GivenState(Given):
+    """The client's state, where a server sends it."""
+
+    what: ClassVar[str] = "client's state"
 
 
 class Node(NamedTuple):
@@ -207,7 +268,7 @@ class Plan:
                 work=work_from_header(header["work"]),
                 seed=header["seed"],
                 wire_dtype=header["wire-dtype"],
-                options=header["options"],
+                options=GivenOptions(header["options"]),
             )
         except KeyError as error:
             raise SpecError(
@@ -247,7 +308,7 @@ class ClientStamp(NamedTuple):
 
 
 class Downlink(NamedTuple):
-    """What a client is told in a round.
+    """What a client is told in a round; to be read only, for the clients of a process may share it.
 
     Parameters
     ----------

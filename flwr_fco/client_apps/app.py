@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 from uuid import uuid4
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fco import records
-from flwr_fco.client_apps.limits import Given, Limits, clear_errors
+from flwr_fco.client_apps.limits import Limits, clear_errors
 from flwr_fco.client_apps.local import find_solver
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Layout, Vector
-from flwr_fco.protocol import Downlink, Plan
+from flwr_fco.protocol import Downlink, GivenState, Plan
 from flwr_fco.randomness import random_generator
 
 __all__ = ["LoadObjective", "client_app", "forget_objectives"]
@@ -109,12 +109,12 @@ def client_app(
         try:
             with clear_errors(unreadable):
                 solver = find_solver(plan.solver)
-                downlink = downlink._replace(plan=_usable(plan))
+                _require_fit(plan)
                 server_round = int(message.metadata.group_id)
                 rng = random_generator(plan.seed, server_round, _partition(context))
                 if stamp is not None:
                     before = records.read_state(context, stamp, plan.layout.size)
-                    before = None if before is None else Given("client's state", before)
+                    before = None if before is None else GivenState(before)
         except records.StateMissingError as error:
             altered = isinstance(error, records.StateAlteredError)
             return records.reply(message, records.state_missing_reply(altered=altered))
@@ -151,7 +151,8 @@ def client_app(
 
 
 def forget_objectives(run_id: int) -> None:
-    """Drop the objectives of a run from this process's memory."""
+    """Drop the objectives of a run, and the last message, from this process's memory."""
+    records.forget_downlink()
     for key in [key for key in _objectives if key[2] == run_id]:
         del _objectives[key]
 
@@ -176,29 +177,34 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
 
 def _read_downlink(message: Message, context: Context, limits: Limits) -> Downlink:
     """Return what the server says, within the limits that need no data to be known."""
-    fco = message.content.get("fco")
-    if isinstance(fco, Mapping) and "plan-header" in fco:
-        limits.check_header(fco["plan-header"])
+    header = records.plan_header(message.content)
+    if header is not None:
+        limits.check_header(header)
     downlink = records.read_downlink(message, context)
-    limits.check_plan(downlink.plan)
-    # These say which of their values is missing, in whichever local solver asks for it.
-    return downlink._replace(vectors=Given("vector", downlink.vectors), numbers=Given("number", downlink.numbers))
+    plan = downlink.plan
+    if _allowed_plans.get(id(plan)) != (plan, limits):
+        limits.check_plan(plan)
+        _remember(_allowed_plans, plan, limits)
+    return downlink
 
 
-#: Plans with psi and h bound to the layout and known to fit, by the identity of what they were made from.
-_usable_plans: dict[int, tuple[Plan, Plan]] = {}
+#: Plans that were looked at, with what they were held against; by their identity, for one comes with every message.
+_allowed_plans: dict[int, tuple[Plan, Limits]] = {}
+_fitting_plans: dict[int, tuple[Plan, None]] = {}
+_Fact = TypeVar("_Fact")
 
 
-def _usable(plan: Plan) -> Plan:
-    """Return a plan whose psi and h are bound and fit each other: what a local solver asks of it cannot fail."""
-    found = _usable_plans.get(id(plan))
-    if found is None:
-        usable = replace(plan, options=Given("option", plan.options))
-        usable.h.require(usable.psi)
-        if len(_usable_plans) >= 64:
-            _usable_plans.clear()
-        found = _usable_plans[id(plan)] = (plan, usable)
-    return found[1]
+def _remember(known: dict[int, tuple[Plan, _Fact]], plan: Plan, fact: _Fact) -> None:
+    if len(known) >= 64:
+        known.clear()
+    known[id(plan)] = (plan, fact)
+
+
+def _require_fit(plan: Plan) -> None:
+    """Bind psi and h, and refuse those that do not fit each other: what a local solver asks of them cannot fail."""
+    if id(plan) not in _fitting_plans:
+        plan.h.require(plan.psi)
+        _remember(_fitting_plans, plan, None)
 
 
 def _read_model(message: Message, objective: Objective) -> Vector:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from flwr_fco import records
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.mirror_maps import MirrorMap
-from flwr_fco.parameters import Layout, all_finite
+from flwr_fco.parameters import Layout, Vector, all_finite
 from flwr_fco.protocol import Plan, Uplink
 from flwr_fco.results import Result
 from flwr_fco.spec import Spec
@@ -30,9 +30,11 @@ from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.hooks import Callback, RoundHooks
 from flwr_fco.strategies.messaging import Messaging
 from flwr_fco.strategies.nodes import Nodes
+from flwr_fco.strategies.output import Output
 from flwr_fco.strategies.privacy import refuse_privacy_wrappers
 from flwr_fco.strategies.replies import LeftOut, Round
 from flwr_fco.strategies.running import EvaluateFunction, run_rounds, settings_tree
+from flwr_fco.strategies.structure import structure
 
 __all__ = ["CompositeStrategy"]
 
@@ -89,7 +91,7 @@ class CompositeStrategy(Messaging, FedAvg):
         self.current = Round(0)
         self.left_out: list[LeftOut] = []
         self.bounds = IncrementBounds(self.max_ratio, self.max_increment_norm)
-        self._output: tuple[Any, Plan, ArrayRecord] | None = None
+        self._output: Output | None = None
         self._plan: Plan | None = None
         self._spec: Spec | None = None
         self._digest = self._settings_digest = ""
@@ -245,8 +247,8 @@ class CompositeStrategy(Messaging, FedAvg):
             if self.state is None or self.current.number > 0:
                 self.prepare(arrays)
         self._grid = grid
-        self.current = Round(server_round, left_out=self.left_out)
         if self.fraction_train == 0.0:
+            self.current = Round(server_round, left_out=self.left_out)
             return []
         size = (self.fraction_train, self.min_train_nodes, self.nodes_needed())
         nodes = self.nodes.sample(grid, server_round, _TRAIN_SAMPLE, *size)
@@ -284,18 +286,23 @@ class CompositeStrategy(Messaging, FedAvg):
         # Nothing else was wrong: the numbers were too large.
         self.overflowed = skipped and len(good) >= least and bool(weights)
         contents = [reply.content for reply in good]
-        metrics = reading.average_metrics(self.train_metrics_aggr_fn, contents if weights else [], self.weighted_by_key)
-        metrics["num-replies"] = len(good)
-        metrics["num-left-out"] = len(current.messages) - len(good)
-        surplus = len(self.left_out) - rows_before - (len(current.messages) - len(good))
-        if surplus:
-            metrics["num-surplus"] = surplus
-        metrics["skipped"] = int(skipped)
-        metrics["bytes-down"] = current.bytes_down
-        metrics["bytes-up"] = records.count_bytes(contents)
+        missing = len(current.messages) - len(good)
+        surplus = len(self.left_out) - rows_before - missing
+        own: dict[str, int | float] = {
+            "num-replies": len(good),
+            "num-left-out": missing,
+            **({"num-surplus": surplus} if surplus else {}),
+            "skipped": int(skipped),
+            "bytes-down": current.bytes_down,
+            "bytes-up": records.count_bytes(contents),
+        }
+        arrays = self.primal_arrays()
+        theirs = reading.average_metrics(self.train_metrics_aggr_fn, contents if weights else [], self.weighted_by_key)
+        own.update(structure(self.psi, self.plan.layout, self.as_vector(arrays)))
+        metrics = records.joined_metrics(theirs, own)
         for name, value in self.round_metrics().items():
             metrics[name] = value
-        return self.primal_arrays(), metrics
+        return arrays, metrics
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
@@ -308,16 +315,14 @@ class CompositeStrategy(Messaging, FedAvg):
                 if not all(all_finite(value) for value in state):
                     log(WARNING, overflows)
                     return False
-                # The primal as well: a map's exponential, or the user's dtype, may have no room for it.
-                output = records.primal_record(self.plan.layout, self.output_point(state), passed)
+                output = Output.of(state, self.plan, self.output_point(state), passed)
         except MagnitudeError as error:
             log(WARNING, "%s %s", overflows, error)
             return False
-        if not records.is_finite(output):
+        if not output.finite():
             log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
             return False
-        self.state, self.pass_through_arrays = state, passed
-        self._output = (state, self.plan, output)
+        self.state, self.pass_through_arrays, self._output = state, passed, output
         self.after_round(before, uplinks)
         return True
 
@@ -330,10 +335,17 @@ class CompositeStrategy(Messaging, FedAvg):
             return self._initial
         known = self._output
         # A method may change its state and its geometry after a round: where a client has gone, or a stage begins.
-        if known is None or known[0] is not self.state or known[1] is not self.plan:
-            output = records.primal_record(self.plan.layout, self.output_point(self.state), self.pass_through_arrays)
-            known = self._output = (self.state, self.plan, output)
-        return known[2].copy()
+        if known is None or known.state is not self.state or known.plan is not self.plan:
+            point = self.output_point(self.state)
+            known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
+        return known.arrays.copy()
+
+    def as_vector(self, arrays: ArrayRecord) -> Vector:
+        """Return a primal model as one vector; at no cost if it is the one that :meth:`primal_arrays` has given."""
+        known = self._output
+        if known is not None and known.plan is self.plan and records.same_arrays(known.arrays, arrays):
+            return known.point
+        return records.primal_vector(self.plan.layout, arrays)[0]
 
     # --- evaluation rounds ----------------------------------------------------------------------------------------
 

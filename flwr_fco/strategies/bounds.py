@@ -138,7 +138,7 @@ class IncrementBounds:
         if compared:
             self._compare("number of examples", [uplink.examples for uplink in uplinks], found, remember)
         for name in uplinks[0].vectors:
-            norms = [_norm(uplink.vectors[name]) for uplink in uplinks]
+            norms = _norms([uplink.vectors[name] for uplink in uplinks])
             for i, norm in enumerate(norms):
                 if self.norm is not None and norm > self.norm:
                     found[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={self.norm:g}"
@@ -176,7 +176,5 @@ class IncrementBounds:
         }
 
 
-def _norm(vector: Vector) -> float:
-    flat = vector.reshape(-1)
-    with np.errstate(over="ignore"):
-        return math.sqrt(float(np.dot(flat, flat)))
+def _norms(vectors: Sequence[Vector]) -> list[float]:
+    return [math.sqrt(np.vdot(vector, vector)) for vector in vectors]

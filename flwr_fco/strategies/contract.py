@@ -187,11 +187,13 @@ class ServerHalf(CommonOptions, ABC):
         client_lr = self.rates()[0]
         return 1.0 if math.isnan(client_lr) else client_lr
 
-    def check_claims(self, uplink: Uplink, num_examples: float | None) -> None:
+    def check_claims(self, node: Node, uplink: Uplink, num_examples: float | None) -> None:
         """Hold what a client says of itself against what the server knows.
 
         Parameters
         ----------
+        node : Node
+            Who answers.
         uplink : Uplink
             As it was read, with the client's weight in ``examples``.
         num_examples : float or None
@@ -203,15 +205,17 @@ class ServerHalf(CommonOptions, ABC):
             With the reason for which the reply is left out.
         """
         check_examples(max(uplink.examples, num_examples or 0.0), self.max_examples)
-        told = None if uplink.node is None else self.current.jobs.get(uplink.node.node_id)
-        work = self.plan.work if told is None else told
+        current = self.current
+        work = current.jobs.get(node.node_id) or self.plan.work
         if not isinstance(work, FirstOrder) or uplink.elapsed is None:
             return
         if work.steps is None and num_examples is None:
             raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")
         most, own_loop = max(1, work.num_draws(int(num_examples or 1))), OWN_LOOP in uplink.metrics
         check_steps(uplink.steps, LARGEST_FACTOR * most if own_loop else most)
-        check_elapsed(uplink.elapsed, uplink.steps, self.step_size(), exact=self.exact_elapsed and not own_loop)
+        if current.step_size is None:
+            current.step_size = self.step_size()
+        check_elapsed(uplink.elapsed, uplink.steps, current.step_size, exact=self.exact_elapsed and not own_loop)
 
     # --- what a round may need besides ----------------------------------------------------------------------------
 

@@ -76,5 +76,4 @@ class DivergenceWatch:
 
 def _norm(w: Vector) -> float:
     # A product with itself needs no second array; where it overflows, the norm is too large for anything anyway.
-    with np.errstate(over="ignore"):
-        return math.sqrt(float(np.vdot(w, w)))
+    return math.sqrt(np.vdot(w, w))

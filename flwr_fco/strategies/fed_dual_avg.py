@@ -380,14 +380,14 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
         strength: float = getattr(self.regularizer, "strength")  # noqa: B009 (not every regularizer has one)
         return uplink._replace(elapsed=self.threshold_per_round / strength / self.rates()[1])
 
-    def check_claims(self, uplink: Uplink, num_examples: float | None) -> None:
+    def check_claims(self, node: Node, uplink: Uplink, num_examples: float | None) -> None:
         """Hold what a client says of itself against what the server knows; an unmodified one may have a schedule.
 
         It may take a thousand times as many steps as the server's options say, for it does not know them. One step is
         also what counts where it reports nothing but ``elapsed``.
         """
         if self.client == "composite":
-            super().check_claims(uplink, num_examples)
+            super().check_claims(node, uplink, num_examples)
             return
         check_examples(uplink.examples, self.max_examples)
         work = self.plan.work

@@ -49,8 +49,7 @@ class Messaging(ServerHalf):
 
     def open_round(self, server_round: int, nodes: Sequence[Node], config: ConfigRecord) -> list[Message]:
         """Return the training messages to these nodes, and remember whom was told what."""
-        self.current = current = Round(server_round, left_out=self.left_out)
-        current.config = config.copy()
+        self.current = current = Round(server_round, left_out=self.left_out, config=config.copy())
         current.config["server-round"] = server_round
         current.nodes = {node.node_id: node for node in nodes}
         if self.wire_dtype == "auto":
@@ -70,7 +69,7 @@ class Messaging(ServerHalf):
         cache = records.RoundCache()
         contents = ((node.node_id, self.content_for(node, cache)) for node in nodes)
         messages = records.messages(self._grid, contents, "train", str(self.current.number))
-        self.current.bytes_down += records.count_bytes(message.content for message in messages)
+        self.current.bytes_down += records.count_bytes([message.content for message in messages])
         return messages
 
     def ask_everybody(self, grid: Grid, config: ConfigRecord) -> tuple[list[Uplink], int, int]:
@@ -78,7 +77,7 @@ class Messaging(ServerHalf):
         messages = self.open_round(0, self.nodes.ordered, config)
         answers = self.with_second_chances(grid.send_and_receive(messages, timeout=self._timeout))
         good = self.uplinks("round 0", answers)
-        bytes_up = records.count_bytes(reply.content for reply in good)
+        bytes_up = records.count_bytes([reply.content for reply in good])
         self.nodes.informed.update(reply.node.node_id for reply in good)
         weights = reading.weights_of([reply.value.examples for reply in good], self.weighting)
         text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
@@ -125,7 +124,8 @@ class Messaging(ServerHalf):
     def _checked_reply(self, node: Node, content: RecordDict) -> Uplink:
         """Return the uplink of a reply whose claims are possible."""
         uplink = self.read_reply(content)
-        self.check_claims(uplink._replace(node=node), records.num_examples(content))
+        known = self.weighted_by_key == "num-examples"
+        self.check_claims(node, uplink, uplink.examples if known else records.num_examples(content))
         if self.client_weights is not None and node.partition_id not in self.client_weights:
             raise ProtocolError("its partition is not one of those in client_weights")
         return uplink if self.memories is None else uplink._replace(digest=records.uplink_digest(content))

@@ -51,6 +51,8 @@ class Nodes:
         self.ordered: list[Node] = []
         self.informed: set[int] = set()
         self._known: dict[int, Node] = {}
+        self._available: list[int] = []
+        self._twins: tuple[Node, Node] | None = None
 
     def sample(
         self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int, needed: int
@@ -93,7 +95,7 @@ class Nodes:
         # A node that was killed is listed beside its successor until the SuperLink has missed its signs of life.
         patience = 0.0 if hasattr(grid, "partition_ids") else min(self.timeout, _TWINS_TIMEOUT)
         deadline = time.monotonic() + patience
-        while (twins := self._twins()) is not None:
+        while (twins := self._twins) is not None:
             if time.monotonic() >= deadline:
                 raise ConfigurationError(
                     f"{twins[0]} and node {twins[1].node_id} have the same partition id {twins[1].partition_id}: their "
@@ -128,6 +130,9 @@ class Nodes:
 
     def meet(self, grid: Grid, available: Sequence[int]) -> None:
         """Learn the partition ids of new nodes: from the grid if it knows them, or else by asking the nodes."""
+        if available == self._available:
+            return
+        self._available = list(available)
         present = set(available)
         if self._known.keys() == present:
             return
@@ -137,12 +142,13 @@ class Nodes:
         for node_id in new:
             self._known[node_id] = Node(node_id, partitions.get(node_id))
         self.ordered = sorted(self._known.values(), key=lambda node: node.order)
+        self._twins = self._find_twins()
         without = sum(node.partition_id is None for node in self._known.values())
         if new and without:
             text = "%s of %s nodes have no partition id of their own: another run with the same seed may differ"
             log(WARNING, text, without, len(self._known))
 
-    def _twins(self) -> tuple[Node, Node] | None:
+    def _find_twins(self) -> tuple[Node, Node] | None:
         """Return two nodes with one partition id, if there are any; the nodes are sorted by it."""
         for one, other in pairwise(self.ordered):
             if one.partition_id is not None and one.partition_id == other.partition_id:

@@ -102,6 +102,8 @@ class Round:
         The precision of the round's vectors both ways, where the strategy chooses it.
     answered : set of int
         Ids of nodes whose reply was good.
+    step_size : float or None
+        What a client adds to its `elapsed` in a step, once it has been asked for.
     """
 
     number: int
@@ -114,6 +116,7 @@ class Round:
     restoring: set[int] = field(default_factory=set)
     jobs: dict[int, Work] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
+    step_size: float | None = None
     wire_dtype: str = "float64"
     left_out: list[LeftOut] = field(default_factory=list)
     kind: str = "train"
@@ -179,28 +182,27 @@ class Round:
         good: dict[int, GoodReply[_Read]] = {}
         answered: set[int] = set()
         heard: set[int] = set()
-        failures = 0
+        failures, stamp = 0, str(self.number)
         for reply in replies:
-            node = self.node_of(reply)
-            heard.update([] if node is None else [node.node_id])
+            metadata, node = reply.metadata, self.node_of(reply)
+            if node is not None:
+                heard.add(node.node_id)
             try:
-                if reply.has_content() and records.what_is_missing(reply.content) == "state":
-                    raise ProtocolError("it has lost its state")
                 if reply.has_error():
                     raise ProtocolError(f"error {reply.error.code}: {reply.error.reason}")
                 if node is None:
                     raise ProtocolError("this node was not asked")
-                if reply.metadata.group_id != str(self.number):
-                    raise ProtocolError(
-                        f"it answers round {reply.metadata.group_id or 'without a stamp'}, this is {self.number}"
-                    )
+                if metadata.group_id != stamp:
+                    raise ProtocolError(f"it answers round {metadata.group_id or 'without a stamp'}, this is {stamp}")
                 if node.node_id in answered:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
-                good[node.node_id] = GoodReply(node, reply.content, read(node, reply.content))
+                content = reply.content
+                good[node.node_id] = GoodReply(node, content, read(node, content))
             except ProtocolError as error:
                 failures += 1
-                self.leave_out(caller, node, reply.metadata.src_node_id, str(error))
+                lost = reply.has_content() and records.what_is_missing(reply.content) == "state"
+                self.leave_out(caller, node, metadata.src_node_id, "it has lost its state" if lost else str(error))
         for node in self.nodes.values():
             if node.node_id not in heard:
                 self.left_out.append(LeftOut(self.number, *node, "no reply", self.kind))
@@ -234,8 +236,12 @@ class Round:
         for reply in replies:
             node = self.nodes.get(reply.metadata.src_node_id) if reply.has_content() else None
             missing = None if node is None else records.what_is_missing(reply.content)
-            late = reply.metadata.group_id != str(self.number)
-            if node is None or missing is None or late or node.node_id in answered:
+            if (
+                node is None
+                or missing is None
+                or node.node_id in answered
+                or reply.metadata.group_id != str(self.number)
+            ):
                 kept.append(reply)
                 if node is not None:
                     answered.add(node.node_id)

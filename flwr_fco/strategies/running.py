@@ -14,13 +14,11 @@ from flwr.serverapp import Grid
 
 from flwr_fco import records
 from flwr_fco.errors import DivergedError, ProtocolError
-from flwr_fco.parameters import Vector
 from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.strategies.contract import ServerHalf
 from flwr_fco.strategies.divergence import DivergenceWatch
 from flwr_fco.strategies.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.strategies.options import RateOptions, rate_text
-from flwr_fco.strategies.structure import structure
 
 if TYPE_CHECKING:
     from flwr_fco.strategies.base import CompositeStrategy
@@ -87,14 +85,11 @@ def run_rounds(
 
 
 class _Watch:
-    """Looks at the model after each round: adds its structure to the metrics, and says when the run has diverged."""
+    """Looks at the model after each round, and says when the run has diverged."""
 
     def __init__(self, strategy: CompositeStrategy, result: Result) -> None:
         self._strategy, self._result = strategy, result
-        self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, self._vector(result.arrays))
-
-    def _vector(self, arrays: ArrayRecord) -> Vector:
-        return records.primal_vector(self._strategy.plan.layout, arrays)[0]
+        self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, strategy.as_vector(result.arrays))
 
     def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         """Look at a round.
@@ -108,12 +103,10 @@ class _Watch:
             return
         strategy, skipped = self._strategy, bool(metrics["skipped"])
         try:
-            w = self._vector(arrays)
+            w = strategy.as_vector(arrays)
         except ProtocolError:
             self._diverged(number, "the model is too large for its dtype")
             return
-        for name, value in structure(strategy.psi, strategy.plan.layout, w).items():
-            metrics[name] = value
         if self._watch is None:
             return
         if not skipped:

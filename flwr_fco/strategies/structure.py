@@ -45,6 +45,8 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int
     >>> structure(L1(1.0).bind(layout), layout, np.array([0.0, 0.0, 0.0, 1.0, 5.0]))
     {'density': 0.25}
     """
+    if isinstance(psi.regularizer, Zero):
+        return {}
     single = any(entry.dtype != "float64" for entry in layout.optimized)
     parts = [(w[block], shape, own) for block, shape, own in psi.blocks]
     if not parts and psi.scope == "joint":

@@ -173,10 +173,10 @@ def test_an_unmodified_client_may_have_a_schedule_but_not_any():
     for elapsed, fine in ((0.02 * 10, True), (0.02, True), (0.02 * 9000, True), (1e12, False), (1e-12, False)):
         uplink = Uplink({}, elapsed, 10, examples=10.0)
         if fine:
-            chosen.check_claims(uplink, None)
+            chosen.check_claims(Node(1, 0), uplink, None)
         else:
             with pytest.raises(ProtocolError, match="elapsed"):
-                chosen.check_claims(uplink, None)
+                chosen.check_claims(Node(1, 0), uplink, None)
 
 
 # --- altered replies ----------------------------------------------------------------------------------------------
