@@ -15,7 +15,7 @@ from flwr_fco.parameters import all_finite
 from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Given", "Limits", "clear_errors", "timed"]
+__all__ = ["Given", "Limits", "check_time", "clear_errors", "timed"]
 
 _Item = TypeVar("_Item")
 
@@ -102,24 +102,24 @@ class Limits:
             if not isinstance(value, str | bool):
                 self._check_number(f"the plan's option {name!r}", value)
 
-    def check_downlink(self, downlink: Downlink, num_examples: int) -> None:
+    def check_downlink(self, downlink: Downlink, num_examples: int | None) -> None:
         """Refuse too much work, and numbers that are not finite or absurdly large.
 
         Parameters
         ----------
         downlink : Downlink
-        num_examples : int
-            The client's, from which the steps of an epoch follow.
+        num_examples : int or None
+            The client's, from which the steps of an epoch follow; None: its training loop is its own, and
+            :meth:`check_steps` counts what that takes.
         """
         job = downlink.job
-        if isinstance(job, FirstOrder):
+        if isinstance(job, FirstOrder) and num_examples is not None:
             steps = job.num_draws(num_examples)
-            if steps > self.max_steps:
-                raise self._beyond(f"{job}:", steps, "local steps", "max_steps")
+            self.check_steps(steps, job)
             if downlink.plan.options.get("trajectory") and steps * downlink.plan.layout.size > self.max_parameters:
                 asked = steps * downlink.plan.layout.size
                 raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
-        elif job.max_iterations > self.max_iterations:
+        elif not isinstance(job, FirstOrder) and job.max_iterations > self.max_iterations:
             raise self._beyond("a minimisation of", job.max_iterations, "iterations", "max_iterations")
         # NaN stands for a method that has no learning rate; `rate_of` refuses it where there must be one.
         if not math.isnan(downlink.client_lr):
@@ -136,6 +136,19 @@ class Limits:
         if downlink.stamp is not None and downlink.stamp.restored is not None:
             for name, vector in downlink.stamp.restored.items():
                 _check_vector(f"restored {name}", vector)
+
+    def check_steps(self, steps: int, job: FirstOrder | None = None) -> None:
+        """Refuse more local steps than are allowed.
+
+        Parameters
+        ----------
+        steps : int
+            Of the round so far, or of the whole of it.
+        job : FirstOrder, optional
+            What the server asks for, for the message.
+        """
+        if steps > self.max_steps:
+            raise self._beyond(f"{job}:" if job else "a round of", steps, "local steps", "max_steps")
 
     @contextmanager
     def clock(self) -> Iterator[None]:
@@ -238,12 +251,29 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
     clock = time.monotonic
     for done, item in enumerate(items):
         if clock() > end:
-            raise ConfigurationError(
-                f"the local solver was stopped after {seconds:g} seconds, in which it took {done} minibatches or "
-                "epochs: this client's limit is max_seconds. Ask for less work, or let the client's owner raise the "
-                "limit: client_app(..., limits=Limits(max_seconds=...))"
-            )
+            raise _out_of_time(seconds, f"{done} minibatches or epochs")
         yield item
+
+
+def check_time(steps: int) -> None:
+    """Refuse to go on once the time of the round is over, as :func:`timed` does for a loop that is not over its items.
+
+    Parameters
+    ----------
+    steps : int
+        Those that have been taken, for the message.
+    """
+    end, seconds = _deadline.get()
+    if time.monotonic() > end:
+        raise _out_of_time(seconds, f"{steps} steps")
+
+
+def _out_of_time(seconds: float, done: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the local solver was stopped after {seconds:g} seconds, in which it took {done}: this client's limit is "
+        "max_seconds. Ask for less work, or let the client's owner raise the limit: "
+        "client_app(..., limits=Limits(max_seconds=...))"
+    )
 
 
 def _check_vector(name: str, vector: Any) -> None:

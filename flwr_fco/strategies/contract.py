@@ -205,7 +205,10 @@ class ServerHalf(CommonOptions, ABC):
         check_examples(max(uplink.examples, num_examples or 0.0), self.max_examples)
         told = None if uplink.node is None else self.current.jobs.get(uplink.node.node_id)
         work = self.plan.work if told is None else told
-        if not isinstance(work, FirstOrder) or uplink.elapsed is None:
+        if not isinstance(work, FirstOrder):
+            check_steps(uplink.steps, work.max_iterations)
+            return
+        if uplink.elapsed is None:
             return
         if work.steps is None and num_examples is None:
             raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")
