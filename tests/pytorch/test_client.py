@@ -168,6 +168,17 @@ def test_an_altered_answer_is_noticed_by_a_loop_of_ones_own():
         np.testing.assert_allclose(made[1].arrays[key].numpy(), array.numpy(), rtol=0, atol=1e-10)
 
 
+def test_without_a_ledger_answers_that_are_always_altered_end_the_run_of_a_loop_of_ones_own():
+    strategy = Scaffold(client_lr=0.02, client_state="reset", fraction_evaluate=0.0)
+    grid = FaultyGrid(torch_app(clients()), NODES, {lying(0.5): 1.0}, partitions=[1])
+    with (
+        _flower.identity(grid.run_id),
+        _flower.quiet(50),
+        pytest.raises(ConfigurationError, match=r'altered on their way.*client_state="ledger"'),
+    ):
+        strategy.start(grid=grid, initial_arrays=start_arrays(), num_rounds=8)
+
+
 # --- the limits of the client's owner -------------------------------------------------------------------------------
 
 

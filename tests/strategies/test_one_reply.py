@@ -167,6 +167,19 @@ def test_bounds_look_back_and_are_off_in_small_rounds():
     assert list(IncrementBounds(None, 5.0).objections(uplinks(1.0, 6.0))) == [1]
 
 
+def test_running_statistics_are_bounded_too():
+    def uplinks(*values, dtype=np.float32):
+        through = [{"mean": np.array([value], dtype), "count": np.array([10**9 * (value > 2)])} for value in values]
+        return [Uplink({"increment": np.ones(2)}, 1.0, 1, examples=1.0, pass_through=own) for own in through]
+
+    bounds = IncrementBounds(1000.0, None)
+    assert bounds.objections(uplinks(1.0, 1.0, 1.0, 1.0, 900.0)) == {}
+    found = bounds.objections(uplinks(1.0, 1.0, 1.0, 1.0, 3e38))
+    assert list(found) == [4]
+    assert "its mean is 3e+38" in found[4]
+    assert IncrementBounds(1000.0, None).objections(uplinks(0.0, 0.0, 0.0, 1.0, 3.0)) == {}
+
+
 def test_an_unmodified_client_may_have_a_schedule_but_not_any():
     chosen = strategy(client="unmodified", local_steps=10)
     chosen.prepare(start_arrays())
