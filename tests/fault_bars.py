@@ -108,8 +108,9 @@ def make(name):
 def imbalance(strategy):
     """Return how far the method's weighted sums are from what they must be, relative to what is summed."""
     pairs = []
-    if np.ndim(getattr(strategy.state, "trackers", 0.0)) == 2:
-        pairs.append((strategy.state.trackers, 0.0, np.ones(len(strategy.state.trackers))))
+    rows = getattr(strategy.state, "trackers", None)  # of a graph: in the server's state, or nobody's
+    if rows is not None and np.ndim(rows) == 2 and len(rows) == CLIENTS:
+        pairs.append((rows, 0.0, np.ones(CLIENTS)))
     memories = strategy.memories
     if memories is not None and memories.ledger:
         members = {key: member for key, member in memories.members.items() if member.memory is not None}

@@ -16,7 +16,7 @@ from flwr_fco.parameters import Layout
 from flwr_fco.protocol import Node, Plan, SpecError, Uplink
 from flwr_fco.regularizers import L1, GroupLasso, Nuclear, PerParameter, Regularizer
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, saving
 from flwr_fco.strategies.aggregation import geometric_median, median, trimmed_mean
 from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.client_memory import ClientMemories
@@ -425,6 +425,15 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
     with pytest.raises(ConfigurationError, match="do not match its checksum"):
         fresh.load_state(other)
     assert fresh.state is before
+    # Whole, and yet not what this strategy saves: nothing is half loaded.
+    del arrays["extra/accepted"], arrays["checksum"]
+    np.savez(other, **arrays, checksum=np.array(saving._checksum(arrays)))
+    kept = dict(chosen.memories.members)
+    with pytest.raises(ConfigurationError, match="is not a state of this strategy"):
+        chosen.load_state(other)
+    assert {key: member.accepted for key, member in chosen.memories.members.items()} == {
+        key: member.accepted for key, member in kept.items()
+    }
     fresh.load_state(path)
     assert fresh.memories.members[(1, 2**64 - 1)].examples == 3.0
     assert fresh.memories.members[(0, 1)].digest == chosen.memories.members[(0, 1)].digest != ""
