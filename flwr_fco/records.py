@@ -660,7 +660,7 @@ def store_pending(
     server_round: int,
     before: ClientState | None,
     after: ClientState,
-    answer: RecordDict | None = None,
+    answer: RecordDict,
 ) -> None:
     """Store the state after a round as pending, beside the state before it.
 
@@ -676,11 +676,11 @@ def store_pending(
         What :func:`read_state` returned.
     after : mapping of str to ndarray
         What the local solver returned.
-    answer : RecordDict, optional
+    answer : RecordDict
         What this node is about to send; the server says whether it counted as it is.
     """
     stamps: dict[str, Any] = {"epoch": stamp.epoch, _COMMITTED: stamp.accepted, _PENDING: server_round}
-    stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, uplink_digest(answer) if answer else ""
+    stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, uplink_digest(answer)
     context.state[_STAMPS] = _flower.filled(ConfigRecord, stamps)
     for key, state in ((_COMMITTED, before or {}), (_PENDING, after)):
         arrays = {name: _to_array(vector) for name, vector in state.items()}

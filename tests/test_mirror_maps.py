@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from flwr_fco.errors import ConfigurationError, SpecError, UnsupportedPairError
+from flwr_fco.errors import ConfigurationError, MagnitudeError, SpecError, UnsupportedPairError
 from flwr_fco.mirror_maps import (
     DiagonalMetric,
     Euclidean,
@@ -349,6 +349,17 @@ def test_sets_that_do_not_meet_are_an_error(mirror_map, psi):
         mirror_map.retrieve(np.array([0.1, -0.2, 0.3]), 1.0, psi)
     assert type(psi).__name__ in str(error.value)
     assert type(mirror_map).__name__ in str(error.value)
+
+
+def test_numbers_that_have_grown_too_large_are_not_taken_for_sets_that_do_not_meet():
+    """What overflows says that it diverges; only numbers that can be told say that nothing is feasible."""
+    mirror_map, psi = SimplexEntropy(), Box(0.5, 1.0)
+    for largest, text in ((1e200, "the method diverges"), (np.inf, "has grown to inf")):
+        with pytest.raises(MagnitudeError, match=text):
+            mirror_map.retrieve(np.array([largest, -0.2, 0.3]), 1.0, psi)
+    with pytest.raises(ConfigurationError) as error:
+        mirror_map.retrieve(np.array([1e3, -0.2, 0.3]), 1.0, psi)
+    assert not isinstance(error.value, MagnitudeError)
 
 
 # ---- Pairs, arguments, products -------------------------------------------------------------------------------------

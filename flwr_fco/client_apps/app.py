@@ -99,7 +99,7 @@ def client_app(
         unreadable = "the server's message cannot be read"
         try:
             with clear_errors(unreadable):
-                downlink = _read_downlink(message, context, allowed)
+                downlink = read_checked(message, context, allowed)
         except records.PlanMissingError:
             return records.reply(message, records.plan_missing_reply())
         objective = training_objective(context)
@@ -175,8 +175,15 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
     return objective
 
 
-def _read_downlink(message: Message, context: Context, limits: Limits) -> Downlink:
-    """Return what the server says, within the limits that need no data to be known."""
+def read_checked(message: Message, context: Context, limits: Limits) -> Downlink:
+    """Return what the server says, within the limits that need no data to be known.
+
+    Parameters
+    ----------
+    message : Message
+    context : Context
+    limits : Limits
+    """
     header = records.plan_header(message.content)
     if header is not None:
         limits.check_header(header)

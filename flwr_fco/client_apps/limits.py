@@ -14,7 +14,7 @@ from flwr_fco.errors import CompositeError, ConfigurationError, ProtocolError
 from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Limits", "clear_errors", "timed"]
+__all__ = ["Limits", "check_time", "clear_errors", "timed"]
 
 _Item = TypeVar("_Item")
 
@@ -100,25 +100,25 @@ class Limits:
             if not isinstance(value, str | bool) and not abs(value) <= self.max_number:
                 raise self._beyond(f"the plan's option {name!r},", value, "", "max_number")
 
-    def check_downlink(self, downlink: Downlink, num_examples: int) -> None:
+    def check_downlink(self, downlink: Downlink, num_examples: int | None) -> None:
         """Refuse too much work and absurdly large numbers.
 
         Parameters
         ----------
         downlink : Downlink
             As it was read.
-        num_examples : int
-            The client's, from which the steps of an epoch follow.
+        num_examples : int or None
+            The client's, from which the steps of an epoch follow; None: its training loop is its own, and
+            :meth:`check_steps` counts what that takes.
         """
         job = downlink.job
-        if isinstance(job, FirstOrder):
+        if isinstance(job, FirstOrder) and num_examples is not None:
             steps = job.num_draws(num_examples)
-            if steps > self.max_steps:
-                raise self._beyond(f"{job}:", steps, "local steps", "max_steps")
+            self.check_steps(steps, job)
             if downlink.plan.options.get("trajectory") and steps * downlink.plan.layout.size > self.max_parameters:
                 asked = steps * downlink.plan.layout.size
                 raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
-        elif job.max_iterations > self.max_iterations:
+        elif not isinstance(job, FirstOrder) and job.max_iterations > self.max_iterations:
             raise self._beyond("a minimisation of", job.max_iterations, "iterations", "max_iterations")
         # `read_downlink` has made sure that they are finite. A rate of NaN stands for a method that has none.
         if downlink.client_lr > self.max_number:
@@ -128,6 +128,19 @@ class Limits:
         for name, number in downlink.numbers.items():
             if abs(number) > self.max_number:
                 raise self._beyond(name, number, "", "max_number")
+
+    def check_steps(self, steps: int, job: FirstOrder | None = None) -> None:
+        """Refuse more local steps than are allowed.
+
+        Parameters
+        ----------
+        steps : int
+            Of the round so far, or of the whole of it.
+        job : FirstOrder, optional
+            What the server asks for, for the message.
+        """
+        if steps > self.max_steps:
+            raise self._beyond(f"{job}:" if job else "a round of", steps, "local steps", "max_steps")
 
     def clock(self) -> AbstractContextManager[None]:
         """Start the time of a local solver; :func:`timed` raises within the block once it is over."""
@@ -213,12 +226,29 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
     clock = time.monotonic
     for done, item in enumerate(items):
         if clock() > end:
-            raise ConfigurationError(
-                f"the local solver was stopped after {seconds:g} seconds, in which it took {done} minibatches or "
-                "epochs: this client's limit is max_seconds. Ask for less work, or let the client's owner raise the "
-                "limit: client_app(..., limits=Limits(max_seconds=...))"
-            )
+            raise _out_of_time(seconds, f"{done} minibatches or epochs")
         yield item
+
+
+def check_time(steps: int) -> None:
+    """Refuse to go on once the time of the round is over, as :func:`timed` does for a loop that is not over its items.
+
+    Parameters
+    ----------
+    steps : int
+        Those that have been taken, for the message.
+    """
+    end, seconds = _deadline.get()
+    if time.monotonic() > end:
+        raise _out_of_time(seconds, f"{steps} steps")
+
+
+def _out_of_time(seconds: float, done: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the local solver was stopped after {seconds:g} seconds, in which it took {done}: this client's limit is "
+        "max_seconds. Ask for less work, or let the client's owner raise the limit: "
+        "client_app(..., limits=Limits(max_seconds=...))"
+    )
 
 
 def _short(number: int) -> str:

@@ -24,7 +24,8 @@ def scaffnew(
     ----------
     downlink : Downlink
         With the vector ``primal`` and the numbers ``probability`` (p) and ``last-rate`` (the client_lr of the last
-        round that counted); its job says how many steps the server's coin has given.
+        round that counted); its job says how many steps the server's coin has given. After clients' weights have
+        changed also the vector ``shift-excess``, which is taken off the shift first: so the weighted sum is 0 again.
     objective : Objective
     state : mapping or None
         ``shift`` (h_i) and ``local`` (the last point before averaging); None is a shift of 0.
@@ -46,7 +47,10 @@ def scaffnew(
         shift = np.zeros_like(primal)
     else:
         gain = downlink.numbers["probability"] / downlink.numbers["last-rate"]
-        shift = state["shift"] + gain * (primal - state["local"])
+        before = state["shift"]
+        if "shift-excess" in downlink.vectors:
+            before = before - downlink.vectors["shift-excess"]
+        shift = before + gain * (primal - state["local"])
     point = primal.copy()
     steps = 0
     for batch in objective.batches(rng, downlink.first_order):

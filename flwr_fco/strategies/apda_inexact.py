@@ -16,7 +16,7 @@ is as exact as its stopping rule says.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -178,6 +178,10 @@ class APDAInexact(MinimiseOptions, EveryoneStrategy):
         if self.begins(uplink):
             return {"sent": increment, "local": before.primal.copy()}
         return {"sent": memory["sent"] + increment, "local": memory["local"] + change}
+
+    def weights_changed(self, state: APDAInexactState, means: Mapping[str, Vector]) -> APDAInexactState:
+        """Return the state with the means of V and x by the new weights."""
+        return state._replace(primal=means["local"], dual_mean=means["sent"])
 
     def memories_changed(self, state: APDAInexactState, change: Change) -> APDAInexactState:
         """Return the state with the mean over the clients that are there."""

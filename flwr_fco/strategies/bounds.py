@@ -98,7 +98,8 @@ class IncrementBounds:
     The length is the Euclidean norm per unit of `elapsed`, that is of a mean gradient. It is compared with the larger
     of the round's median and the largest median of an earlier round: near the optimum the median is small, and one
     unlucky client is no liar. Where that is 0, and in rounds with fewer than five replies, nothing is compared. Numbers
-    of examples are compared in the same way: a client has all the weight that it claims.
+    of examples are compared in the same way: a client has all the weight that it claims. So are the norms of floating
+    arrays that pass through, such as running statistics.
 
     Parameters
     ----------
@@ -145,7 +146,17 @@ class IncrementBounds:
             if compared:
                 lengths = [norm / (uplink.elapsed or 1.0) for norm, uplink in zip(norms, uplinks, strict=True)]
                 self._compare(f"{name} per unit of elapsed", lengths, found, remember)
+        if compared and uplinks[0].pass_through:
+            self._compare_buffers(uplinks, found, remember)
         return found
+
+    def _compare_buffers(self, uplinks: Sequence[Uplink], found: dict[int, str], remember: bool) -> None:
+        """Note whose running statistics are far longer than the median's: their mean is everybody's."""
+        for name, array in uplinks[0].pass_through.items():
+            if array.dtype.kind == "f":
+                arrays = [uplink.pass_through.get(name) for uplink in uplinks]
+                norms = [0.0 if own is None else _norms([own.astype(np.float64)])[0] for own in arrays]
+                self._compare(name, norms, found, remember)
 
     def _compare(self, name: str, sizes: Sequence[float], found: dict[int, str], remember: bool) -> None:
         """Note who is far above the median."""

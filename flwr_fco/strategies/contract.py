@@ -207,7 +207,10 @@ class ServerHalf(CommonOptions, ABC):
         check_examples(max(uplink.examples, num_examples or 0.0), self.max_examples)
         current = self.current
         work = current.jobs.get(node.node_id) or self.plan.work
-        if not isinstance(work, FirstOrder) or uplink.elapsed is None:
+        if not isinstance(work, FirstOrder):
+            check_steps(uplink.steps, work.max_iterations)
+            return
+        if uplink.elapsed is None:
             return
         if work.steps is None and num_examples is None:
             raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")

@@ -129,7 +129,11 @@ class FedDR(MinimiseOptions, RememberingStrategy):
         """Return the mean of all clients' points and prox_{eta psi} of it."""
         population = self.memories.population(uplinks)
         state = rescaled(state, "mean", population)
-        following = advance(state, self.weighted_sum(uplinks) / population, self.step, self.psi)
+        change = self.weighted_sum(uplinks)
+        reweighed = self.memories.reweighed(uplinks)
+        if reweighed:
+            change += 2.0 * reweighed["local"] - reweighed["center"]
+        following = advance(state, change / population, self.step, self.psi)
         return self.averaging.add(following._replace(population=population), following.primal)
 
     def remembered(

@@ -119,7 +119,11 @@ class FedDyn(MinimiseOptions, RememberingStrategy):
         """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""
         population = self.memories.population(uplinks)
         share = sum(self.memories.weight_of(uplink) for uplink in uplinks) / population
-        following = advance(rescaled(state, "dual", population), self.weighted_mean(uplinks), self.penalty, share)
+        state = rescaled(state, "dual", population)
+        reweighed = self.memories.reweighed(uplinks)
+        if reweighed:
+            state = state._replace(dual=state.dual + reweighed["own"] / population)
+        following = advance(state, self.weighted_mean(uplinks), self.penalty, share)
         return self.averaging.add(following, following.primal)
 
     def remembered(

@@ -141,8 +141,12 @@ class FiveGCS(MinimiseOptions, RememberingStrategy):
         """Return the mean of all clients' duals and the server's step against it."""
         population = self.memories.population(uplinks)
         cohort = sum(self.memories.weight_of(uplink) for uplink in uplinks)
+        state = rescaled(state, "dual", population)
+        reweighed = self.memories.reweighed(uplinks)
+        if reweighed:
+            state = state._replace(dual=state.dual + reweighed["dual"] / population)
         following = advance(
-            rescaled(state, "dual", population),
+            state,
             self.weighted_sum(uplinks) / population,
             step=self.step,
             convexity=self.convexity,

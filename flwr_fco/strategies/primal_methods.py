@@ -219,12 +219,12 @@ class RememberingStrategy(MemoryOptions, PrimalStrategy):
         return uplink.node is None or self.memories.member(uplink.node).accepted < 0
 
     def weighted_sum(self, uplinks: Sequence[Uplink], name: str = "increment") -> Vector:
-        """Return the sum of what clients send, by their weights as they were first reported (not divided by any)."""
+        """Return the sum of what clients send, by their weights (not divided by any)."""
         size = self.plan.layout.size
         return scaled_sum(((self.memories.weight_of(uplink), uplink.vectors[name]) for uplink in uplinks), size)
 
     def weighted_mean(self, uplinks: Sequence[Uplink], name: str = "increment") -> Vector:
-        """Return the mean of what clients send, by their weights as they were first reported."""
+        """Return the mean of what clients send, by their weights."""
         total = sum(self.memories.weight_of(uplink) for uplink in uplinks)
         return self.weighted_sum(uplinks, name) / total
 
@@ -294,7 +294,8 @@ _SHARED = (CommonOptions, RateOptions, WorkOptions, MemoryOptions, MinimiseOptio
 class EveryoneStrategy(EveryoneOptions, RememberingStrategy):
     """A strategy that needs every client in every round: a round without one of them is skipped.
 
-    Clients may join between rounds: they begin with a memory of zeros, which changes no weighted sum.
+    Clients may join between rounds: they begin with a memory of zeros, which changes no weighted sum. Where a client's
+    weight changes, what the weighted sums have lost is made good; see :meth:`weights_changed`.
     """
 
     participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
@@ -324,6 +325,27 @@ class EveryoneStrategy(EveryoneOptions, RememberingStrategy):
         nodes = [node for node in self.nodes.ordered if node.key not in self._evicted]
         self.after_change(self.memories.notice(nodes))
         return nodes
+
+    def after_round(self, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Note whose reply has counted, and make good what changed weights have done to the weighted sums."""
+        changed = bool(self.memories.reweighed(uplinks))
+        super().after_round(before, uplinks)
+        if changed:
+            self.state = self.weights_changed(self.state, self.memories.means())
+
+    def weights_changed(self, state: Any, means: Mapping[str, Vector]) -> Any:
+        """Return the server's state after a round in which a client's weight has changed (only with a ledger).
+
+        As it is, where no weighted sum of what the clients remember has to be anything.
+
+        Parameters
+        ----------
+        state : NamedTuple
+            After the round.
+        means : mapping of str to ndarray
+            Weighted means of what the clients remember, by the new weights.
+        """
+        return state
 
     def _wait_for_members(self, grid: Grid) -> set[tuple[int, int]]:
         """Return the keys of clients that belong here and are not connected, once there is no more time to wait."""

@@ -12,13 +12,14 @@ coin ahead: the number of steps until it falls is what it sends.
 
 Differs from the paper in: 1. client i weighs p_i, not 1/n; 2. the coin is tossed once a round, which is the same in
 law; 3. ``coin="periodic"`` averages after every 1/p-th step, as many do in practice; 4. minibatch gradients are allowed
-(then the limit is a neighbourhood of the solution).
+(then the limit is a neighbourhood of the solution); 5. where a client's weight changes from p to p', all clients take
+the mean sum_i p'_i h_i off their shifts in the next round (one more vector down), and the sum is 0 again.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -28,6 +29,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Uplink
 from flwr_fco.randomness import random_generator
+from flwr_fco.strategies.client_memory import Change
 from flwr_fco.strategies.limits import Exact, Limit
 from flwr_fco.strategies.options import AT_LEAST_ONE, POSITIVE, Rate, rate_at
 from flwr_fco.strategies.primal_methods import NO_AVERAGE, EveryoneStrategy
@@ -78,6 +80,8 @@ class ScaffnewState(NamedTuple):
         What the output averages; see :class:`PointAverage`.
     averaged : int
         Number of points in `total`.
+    shift_excess : ndarray of float64, shape (d,)
+        What all clients take off their shifts in the next round: their mean, once weights have changed; else 0.
     """
 
     primal: Vector
@@ -85,6 +89,7 @@ class ScaffnewState(NamedTuple):
     round: int = 0
     total: Vector = NO_AVERAGE
     averaged: int = 0
+    shift_excess: Vector = NO_AVERAGE
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -146,7 +151,14 @@ class Scaffnew(EveryoneStrategy):
     def init_state(self, primal: Vector) -> ScaffnewState:
         """Return the state before round 1."""
         self.memories.forget(primal.size)
-        return ScaffnewState(primal, total=self.averaging.start(primal.size))
+        total = self.averaging.start(primal.size)
+        return ScaffnewState(primal, total=total, shift_excess=np.zeros(primal.size))
+
+    def vectors(self, state: ScaffnewState) -> dict[str, Vector]:
+        """Return the model and, after weights have changed, what the clients take off their shifts."""
+        if not state.shift_excess.any():
+            return super().vectors(state)
+        return {**super().vectors(state), "shift-excess": state.shift_excess}
 
     def numbers(self, state: ScaffnewState) -> dict[str, float]:
         """Return p, and the rate of the round that the clients' shifts come from."""
@@ -155,7 +167,9 @@ class Scaffnew(EveryoneStrategy):
     def aggregate(self, state: ScaffnewState, uplinks: Sequence[Uplink]) -> ScaffnewState:
         """Return the mean of the clients' points."""
         primal = state.primal + self.weighted_mean(uplinks)
-        following = state._replace(primal=primal, rate=self.rates()[0], round=state.round + 1)
+        # All clients have answered this round, and so have taken the excess off.
+        none = np.zeros_like(primal)
+        following = state._replace(primal=primal, rate=self.rates()[0], round=state.round + 1, shift_excess=none)
         return self.averaging.add(following, primal)
 
     def remembered(
@@ -166,4 +180,13 @@ class Scaffnew(EveryoneStrategy):
         if self.begins(uplink):
             return {"shift": np.zeros_like(local), "local": local}
         gain = self.probability / before.rate
-        return {"shift": memory["shift"] + gain * (before.primal - memory["local"]), "local": local}
+        shift = memory["shift"] - before.shift_excess + gain * (before.primal - memory["local"])
+        return {"shift": shift, "local": local}
+
+    def weights_changed(self, state: ScaffnewState, means: Mapping[str, Vector]) -> ScaffnewState:
+        """Return the state with what the shifts are off by."""
+        return state._replace(shift_excess=means["shift"])
+
+    def memories_changed(self, state: ScaffnewState, change: Change) -> ScaffnewState:
+        """Forget what the shifts are off by if they begin at zero."""
+        return state if change.reason is None else state._replace(shift_excess=np.zeros_like(state.primal))

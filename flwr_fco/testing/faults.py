@@ -180,14 +180,21 @@ def _garbage(delivery: Delivery) -> list[Message]:
 
 
 def _absurd(delivery: Delivery) -> list[Message]:
-    """Make a number of a well-formed reply absurd: elapsed, steps, examples, or the size of an increment."""
+    """Make a number of a well-formed reply absurd: elapsed, steps, examples, or the length of what is sent.
+
+    An increment that has all but vanished, times 1e12, may be as long as an honest one: it gets that length itself.
+    """
 
     def change(arrays: Arrays, metrics: Metrics) -> None:
         name = _some(delivery.rng, ("elapsed", "local-steps", "num-examples", "increment"))
         if name == "increment" or name not in metrics:
             factor = _some(delivery.rng, (1e12, -1e12, 1e100))
             for key, array in arrays.items():
-                arrays[key] = Array(array.numpy() * np.asarray(factor).astype(array.dtype))
+                value = array.numpy()
+                length = float(np.linalg.norm(value.astype(np.float64)))
+                direction = value / min(length, 1.0) if length > 0.0 else np.ones_like(value)
+                with np.errstate(over="ignore"):
+                    arrays[key] = Array((direction * factor).astype(value.dtype))
         elif name == "elapsed":
             metrics[name] *= _some(delivery.rng, (1e12, 1e-12, 1e300))
         else:

@@ -31,8 +31,9 @@ from flwr.app import Context, Message
 from torch import nn
 
 from flwr_fco import records
-from flwr_fco.client_apps.app import _PRIVACY_MODS, Mod
+from flwr_fco.client_apps.app import _PRIVACY_MODS, Mod, read_checked
 from flwr_fco.client_apps.gradient_tracking import Tracking
+from flwr_fco.client_apps.limits import Limits, check_time, clear_errors
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.parameters import Vector
@@ -63,8 +64,8 @@ _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "mirror_prox": (MirrorProx, "primal"),
 }
 
-#: Whether the message at hand came through a ClientApp that answers what `local_training` cannot.
-_within_app: ContextVar[bool] = ContextVar("flwr_fco_torch_app", default=False)
+#: The limits of the ClientApp that the message at hand came through, which answers what `local_training` cannot.
+_within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", default=None)
 
 
 class ClientApp(flwr.clientapp.ClientApp):
@@ -77,6 +78,10 @@ class ClientApp(flwr.clientapp.ClientApp):
     ----------
     mods : sequence of callable, optional
         Flower mods. Those for differential privacy are refused: they clip differences of models.
+    limits : Limits, optional
+        What a server may ask of this client; by default ``Limits()``. A message beyond it, or one that cannot be read,
+        is an error that says why. The training loop is yours, so its steps and seconds are counted as it goes: the
+        optimiser's step that exceeds ``max_steps`` or ``max_seconds`` raises.
 
     Raises
     ------
@@ -85,7 +90,8 @@ class ClientApp(flwr.clientapp.ClientApp):
 
     Examples
     --------
-    >>> app = ClientApp()
+    >>> from flwr_fco.client_apps.limits import Limits
+    >>> app = ClientApp(limits=Limits(max_seconds=60.0))
     >>> @app.train()
     ... def train(message, context):
     ...     model = torch.nn.Linear(3, 2)
@@ -94,7 +100,7 @@ class ClientApp(flwr.clientapp.ClientApp):
     ...     return training.reply({"num-examples": 100})
     """
 
-    def __init__(self, *, mods: Sequence[Mod] | None = None) -> None:
+    def __init__(self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None) -> None:
         for mod in mods or ():
             name = getattr(mod, "__name__", type(mod).__name__)
             if name in _PRIVACY_MODS:
@@ -102,7 +108,12 @@ class ClientApp(flwr.clientapp.ClientApp):
                     f"the mod {name} clips (reply - what was received). Clients of flwr_fco reply with increments of a "
                     "dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
                 )
-        super().__init__(mods=[*(mods or ()), _answer_what_is_missing])
+        allowed = Limits() if limits is None else limits
+
+        def answering(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
+            return _answer_what_is_missing(message, context, call_next, allowed)
+
+        super().__init__(mods=[*(mods or ()), answering])
 
         @self.query("partition")
         def partition(message: Message, context: Context) -> Message:
@@ -110,16 +121,17 @@ class ClientApp(flwr.clientapp.ClientApp):
 
 
 def _answer_what_is_missing(
-    message: Message, context: Context, call_next: Callable[[Message, Context], Message]
+    message: Message, context: Context, call_next: Callable[[Message, Context], Message], limits: Limits
 ) -> Message:
     """Tell the server to send a plan or a state again, if a handler finds it missing."""
-    token = _within_app.set(True)
+    token = _within_app.set(limits)
     try:
         return call_next(message, context)
     except records.PlanMissingError:
         return records.reply(message, records.plan_missing_reply())
-    except records.StateMissingError:
-        return records.reply(message, records.state_missing_reply())
+    except records.StateMissingError as error:
+        altered = isinstance(error, records.StateAlteredError)
+        return records.reply(message, records.state_missing_reply(altered=altered))
     finally:
         _within_app.reset(token)
 
@@ -185,7 +197,8 @@ class LocalTraining:
     def __init__(
         self, message: Message, context: Context, model: nn.Module, *, maximize: str | Sequence[str] | None = None
     ) -> None:
-        if not _within_app.get():
+        limits = _within_app.get()
+        if limits is None:
             raise ConfigurationError(
                 "this message came through Flower's own ClientApp, which cannot tell the server what is missing here; "
                 "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
@@ -193,11 +206,14 @@ class LocalTraining:
         self._message, self._context, self.model = message, context, model
         self._maximize = maximize
         self._stack = ExitStack()
-        self._downlink = records.read_downlink(message, context)
-        plan = self._downlink.plan
-        self._state: ClientState | None = None
-        if self._downlink.stamp is not None:
-            self._state = records.read_state(context, self._downlink.stamp, plan.layout.size)
+        self._limits = limits
+        with clear_errors("the server's message cannot be read"):
+            self._downlink = read_checked(message, context, limits)
+            limits.check_downlink(self._downlink, None)
+            plan = self._downlink.plan
+            self._state: ClientState | None = None
+            if self._downlink.stamp is not None:
+                self._state = records.read_state(context, self._downlink.stamp, plan.layout.size)
         if plan.solver not in _OPTIMIZERS:
             raise ConfigurationError(
                 f"the strategy's local solver {plan.solver!r} has no optimiser; {', '.join(sorted(_OPTIMIZERS))} have "
@@ -252,7 +268,16 @@ class LocalTraining:
         self._stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
         partition = int(self._context.node_config.get("partition-id", self._context.node_id))
         torch.manual_seed(int(random_generator(plan.seed, self.server_round, partition).integers(2**63)))
+        self._steps = 0
+        self._stack.enter_context(self._limits.clock())
+        self.optimizer.register_step_pre_hook(self._before_step)
         return self
+
+    def _before_step(self, *_: object) -> None:
+        """Hold the next step against the limits of the client's owner."""
+        self._limits.check_steps(self._steps + 1)
+        check_time(self._steps)
+        self._steps += 1
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -331,7 +356,7 @@ class LocalTraining:
         )
         if downlink.stamp is not None:
             after = self._next_state(increment, elapsed)
-            records.store_pending(self._context, downlink.stamp, self.server_round, self._state, after)
+            records.store_pending(self._context, downlink.stamp, self.server_round, self._state, after, content)
         return records.reply(self._message, content)
 
     def _next_state(self, increment: Vector, elapsed: float) -> ClientState:

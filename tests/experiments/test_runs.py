@@ -6,6 +6,7 @@ import pytest
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments import runs
 from flwr_fco.experiments.methods import STRATEGIES
 from flwr_fco.experiments.recorder import Recorder
 from flwr_fco.experiments.run_folder import read_run
@@ -13,6 +14,7 @@ from flwr_fco.experiments.runs import run, save_run
 from flwr_fco.experiments.settings import RunSettings, parse_assignments, parse_value
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy
+from flwr_fco.testing import fault_mod
 from flwr_fco.topology import consensus_error
 
 
@@ -38,6 +40,33 @@ def test_every_strategy_runs_and_lowers_the_objective(strategy):
     assert [line["round"] for line in result.history] == list(range(11))
     assert result.diverged == 0
     assert result.history[-1]["objective"] < 0.8 * result.history[0]["objective"]
+    # The bounds on what a client may say are wide: nobody here is dishonest.
+    assert result.left_out == []
+
+
+def test_what_was_left_out_is_in_the_run_folder_also_after_a_stop(tmp_path, monkeypatch):
+    def faulty_app(task):
+        def load(context):
+            return task.clients[int(context.node_config["partition-id"])]
+
+        return client_app(load, mods=[fault_mod({"malformed": 0.1, "garbage": 0.1}, seed=2)])
+
+    monkeypatch.setattr(runs, "_client_app", faulty_app)
+    stops = iter([False] * 4 + [True])
+    assert run(settings(num_rounds=10), folder=tmp_path / "run", stop=lambda: next(stops)).stopped == 5
+    assert {int(row["round"]) for row in read_run(tmp_path / "run").left_out} <= set(range(6))
+    run(settings(num_rounds=10), folder=tmp_path / "run", resume=True)
+    whole = run(settings(num_rounds=10))
+    rows = read_run(tmp_path / "run").left_out
+    assert len(rows) > 10
+    assert [(int(row["round"]), int(row["partition_id"]), row["reason"], row["kind"]) for row in rows] == [
+        (row.round, row.partition_id, row.reason, row.kind) for row in whole.left_out
+    ]
+    # As many as the rounds' metrics say.
+    told = [json.loads(line) for line in (tmp_path / "run" / "exchanges.jsonl").read_text().splitlines()]
+    assert sum(line["num-left-out"] for line in told) == len(rows)
+    table = (tmp_path / "run" / "left-out.csv").read_text().splitlines()
+    assert table[0] == "round,node_id,partition_id,reason,kind"
 
 
 def test_same_seed_same_run_other_seed_other_data():

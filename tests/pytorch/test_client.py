@@ -7,13 +7,14 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[
 
 import flwr.clientapp
 import torch
-from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
 from torch import nn
 
 from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.client_apps.limits import Limits
+from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.randomness import random_generator
@@ -32,6 +33,8 @@ from flwr_fco.strategies import (
     ReFedDAGT,
     Scaffold,
 )
+from flwr_fco.testing import FaultyGrid
+from flwr_fco.testing.faults import lying
 from flwr_fco.topology import ring
 from flwr_fco.torch import ClientApp, TorchObjective, local_training
 from flwr_fco.torch.client import GradientProbe
@@ -151,6 +154,73 @@ def test_a_restarted_node_is_sent_what_it_lacks(name):
     ours, theirs = train(our_app), train(torch_app)
     for key in ours.arrays:
         np.testing.assert_allclose(theirs.arrays[key].numpy(), ours.arrays[key].numpy(), rtol=0, atol=1e-12)
+
+
+def test_an_altered_answer_is_noticed_by_a_loop_of_ones_own():
+    """Ten times the increment counts in round 3: the client asks for the memory that follows from it."""
+    objectives, made = clients(), []
+    for make in (our_app, torch_app):
+        strategy = STRATEGIES["Scaffold"]()
+        grid = FaultyGrid(make(objectives), NODES, {lying(10.0): 1.0}, rounds=[3], partitions=[1])
+        with _flower.identity(grid.run_id), _flower.quiet(50):
+            made.append(strategy.start(grid=grid, initial_arrays=start_arrays(), num_rounds=6))
+    for key, array in made[0].arrays.items():
+        np.testing.assert_allclose(made[1].arrays[key].numpy(), array.numpy(), rtol=0, atol=1e-10)
+
+
+def test_without_a_ledger_answers_that_are_always_altered_end_the_run_of_a_loop_of_ones_own():
+    strategy = Scaffold(client_lr=0.02, client_state="reset", fraction_evaluate=0.0)
+    grid = FaultyGrid(torch_app(clients()), NODES, {lying(0.5): 1.0}, partitions=[1])
+    with (
+        _flower.identity(grid.run_id),
+        _flower.quiet(50),
+        pytest.raises(ConfigurationError, match=r'altered on their way.*client_state="ledger"'),
+    ):
+        strategy.start(grid=grid, initial_arrays=start_arrays(), num_rounds=8)
+
+
+# --- the limits of the client's owner -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(max_parameters=3), "max_parameters=3"),
+        (Limits(max_plan=40), "max_plan=40"),
+        (Limits(max_number=1e-3), "max_number=0.001"),
+        (Limits(max_steps=2), "max_steps=2"),
+        (Limits(max_seconds=1e-9), "max_seconds"),
+    ],
+)
+def test_a_loop_of_ones_own_keeps_to_the_owners_limits(limits, message):
+    def app():
+        return ClientApp(limits=limits)
+
+    with pytest.raises(ClientError) as caught:
+        go(FedDualAvg(**{**OPTIONS, "local_steps": 3}), torch_app(clients(), app=app), rounds=1)
+    assert isinstance(caught.value.__cause__, ConfigurationError)
+    assert message in str(caught.value.__cause__)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("arrays", ArrayRecord({"dual": Array(np.full(FEATURES + 1, np.nan))}), "vector 'dual' holds NaN"),
+        ("fco", ConfigRecord({"plan": "x" * 32, "plan-header": "[1, 2]", "client-lr": 0.1}), "the plan's hash is"),
+    ],
+)
+def test_a_message_that_cannot_be_read_is_a_clear_error_for_a_loop_of_ones_own(name, value, text):
+    def hostile(message, context, call_next):
+        if message.metadata.message_type == "train":
+            content = message.content.copy()
+            content[name] = value
+            message = _flower.with_content(message, content)
+        return call_next(message, context)
+
+    with pytest.raises(ClientError) as caught:
+        go(FedDualAvg(**OPTIONS), torch_app(clients(), app=lambda: ClientApp(mods=[hostile])), rounds=1)
+    assert isinstance(caught.value.__cause__, ProtocolError)
+    assert text in str(caught.value.__cause__)
 
 
 # --- random numbers -------------------------------------------------------------------------------------------------

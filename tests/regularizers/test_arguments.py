@@ -128,6 +128,14 @@ def test_per_parameter_errors():
             PerParameter(bad)
 
 
+def test_a_pattern_that_acts_on_nothing_is_an_error():
+    """Misspelt, or hidden by an earlier one, it would silently solve another problem."""
+    layout = Layout.from_arrays({"w": np.zeros(3)})
+    for own in ({"w": L1(1.0), "v*": L1(2.0)}, {"*": L1(1.0), "w": L1(2.0)}):
+        with pytest.raises(ConfigurationError, match=r"PerParameter: the patterns \['(v\*|w)'\] match no array"):
+            PerParameter(own).bind(layout)
+
+
 def test_specs_are_checked_like_arguments():
     spec = L1(1.0).to_spec()
     with pytest.raises(ConfigurationError, match="strength"):

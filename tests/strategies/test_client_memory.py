@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import FEATURES, app_of, clients, flat, optimum, problem, start_arrays
 
 from flwr_fco import _flower, records
@@ -250,14 +250,18 @@ def vectors(value):
     return {"own": np.full(3, float(value))}
 
 
+def answer(value):
+    return RecordDict({"arrays": ArrayRecord({"increment": Array(np.full(3, float(value)))})})
+
+
 def test_pending_is_committed_or_discarded_by_the_next_stamp():
     context = _flower.new_context(1, 2, {}, {})
     assert records.read_state(context, ClientStamp(0, -1), 3) is None
-    records.store_pending(context, ClientStamp(0, -1), 1, None, vectors(1))
+    records.store_pending(context, ClientStamp(0, -1), 1, None, vectors(1), answer(1))
     assert records.read_state(context, ClientStamp(0, -1), 3) is None  # round 1 did not count
     state = records.read_state(context, ClientStamp(0, 1), 3)  # it did
     assert state["own"].tolist() == [1.0, 1.0, 1.0]
-    records.store_pending(context, ClientStamp(0, 1), 4, state, vectors(4))
+    records.store_pending(context, ClientStamp(0, 1), 4, state, vectors(4), answer(4))
     assert records.read_state(context, ClientStamp(0, 1), 3)["own"][0] == 1.0
     assert records.read_state(context, ClientStamp(0, 4), 3)["own"][0] == 4.0
     for stamp in (ClientStamp(0, 3), ClientStamp(1, 4), ClientStamp(1, 1)):

@@ -2,8 +2,10 @@
 
 import numpy as np
 import pytest
+from fault_bars import imbalance
+from flwr.app import MetricRecord
 from problems import FEATURES, clients, flat, optimum, problem, run, start_arrays
-from strategies.test_client_memory import FAULTS, VICTIM, faulty_run, leave, weights_of
+from strategies.test_client_memory import FAULTS, SIZES, VICTIM, faulty_run, leave, weights_of
 
 from flwr_fco import records
 from flwr_fco.errors import ConfigurationError
@@ -112,6 +114,42 @@ def test_samples_of_clients_reach_the_optimum_whatever_is_lost(name, client_stat
     w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=rounds, num_rounds=2 * ROUNDS[name], check=check_ledger)
     assert len(grid.injected) >= 8
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
+
+
+def more_examples(delivery):
+    """Say three times as many examples as there are."""
+    reply = delivery.deliver()
+    if reply.has_content() and "num-examples" in reply.content.get("metrics", {}):
+        content = reply.content.copy()
+        metrics = dict(content["metrics"])
+        content["metrics"] = MetricRecord({**metrics, "num-examples": 3 * metrics["num-examples"]})
+        reply.content = content
+    return [reply]
+
+
+def check_balance(strategy, grid, number, metrics):
+    """Every weighted mean of the clients' memories is what the server's state says, by the weights of the round."""
+    check_ledger(strategy, grid, number, metrics)
+    assert imbalance(strategy) <= 1e-10, f"round {number}"
+
+
+@pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
+def test_a_weight_that_changes_moves_the_limit_and_no_more(name):
+    """From round 10 on a client has three times as many examples; it counts twice, then three times as much."""
+    options = {} if name in EVERYONE else {"fraction_train": 0.8, "seed": 1}
+    strategy = {**EVERYONE, **SAMPLED}[name](client_state="ledger", **options)
+    rounds, last = range(10, 10**6), ROUNDS[name] + 40
+    w, _, _ = faulty_run(strategy, more_examples, rounds=rounds, num_rounds=last, check=check_balance)
+    sizes = np.array([60.0 if p == VICTIM else size for p, size in enumerate(SIZES)])
+    assert [strategy.memories.members[(0, p)].examples for p in range(5)] == sizes.tolist()
+    assert np.abs(w - optimum(problem(), sizes / sizes.sum())).max() <= 1e-8
+
+
+@pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])
+def test_without_a_ledger_a_weight_stays_what_it_was(name):
+    strategy = {**EVERYONE, **SAMPLED}[name](client_state="reset")
+    faulty_run(strategy, more_examples, rounds=range(3, 99), num_rounds=6)
+    assert strategy.memories.members[(0, VICTIM)].examples == SIZES[VICTIM]
 
 
 @pytest.mark.parametrize("name", [*EVERYONE, *SAMPLED])

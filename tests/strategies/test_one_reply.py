@@ -16,7 +16,7 @@ from flwr_fco.parameters import Layout
 from flwr_fco.protocol import Node, Plan, SpecError, Uplink
 from flwr_fco.regularizers import L1, GroupLasso, Nuclear, PerParameter, Regularizer
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, saving
 from flwr_fco.strategies.aggregation import geometric_median, median, trimmed_mean
 from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.client_memory import ClientMemories
@@ -142,10 +142,13 @@ def test_duplicates_late_and_missing_replies_are_in_the_table():
     assert [(row.round, row.partition_id, row.reason) for row in silent.left_out] == [(2, 1, "no reply")]
 
 
-def test_honest_clients_of_10_to_1000_examples_lose_nothing():
+@pytest.mark.parametrize("epochs", [None, 1])
+def test_honest_clients_of_10_to_1000_examples_lose_nothing(epochs):
+    """Nor under a bound forty times as tight as the default: the largest shard is twenty times the median."""
     sizes = (10, 20, 50, 100, 300, 1000, 15)
     for cls in (FedDualAvg, FedMid, FedDAGT):
-        chosen = cls(client_lr=0.005, batch_size=5, regularizer=L1(0.1), fraction_evaluate=0.0)
+        options = {"regularizer": L1(0.1), "fraction_evaluate": 0.0, "local_epochs": epochs, "max_ratio": 25.0}
+        chosen = cls(client_lr=0.005, batch_size=5, **options)
         result = start_on(Faulty(app_of(clients(sizes)), len(sizes), None, rounds=()), chosen, rounds=10)
         assert result.left_out == []
 
@@ -165,6 +168,19 @@ def test_bounds_look_back_and_are_off_in_small_rounds():
     assert again.largest == bounds.largest
     assert IncrementBounds(1000.0, None).objections(uplinks(0.0, 0.0, 0.0, 1.0, 2.0)) == {}
     assert list(IncrementBounds(None, 5.0).objections(uplinks(1.0, 6.0))) == [1]
+
+
+def test_running_statistics_are_bounded_too():
+    def uplinks(*values, dtype=np.float32):
+        through = [{"mean": np.array([value], dtype), "count": np.array([10**9 * (value > 2)])} for value in values]
+        return [Uplink({"increment": np.ones(2)}, 1.0, 1, examples=1.0, pass_through=own) for own in through]
+
+    bounds = IncrementBounds(1000.0, None)
+    assert bounds.objections(uplinks(1.0, 1.0, 1.0, 1.0, 900.0)) == {}
+    found = bounds.objections(uplinks(1.0, 1.0, 1.0, 1.0, 3e38))
+    assert list(found) == [4]
+    assert "its mean is 3e+38" in found[4]
+    assert IncrementBounds(1000.0, None).objections(uplinks(0.0, 0.0, 0.0, 1.0, 3.0)) == {}
 
 
 def test_an_unmodified_client_may_have_a_schedule_but_not_any():
@@ -317,6 +333,15 @@ def test_a_primal_that_is_not_finite_is_never_handed_out():
         assert any(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
 
 
+def test_a_state_that_is_not_finite_is_skipped_even_if_its_primal_is():
+    """Increments of 1e300 over an elapsed time of 1e-10: the dual stays finite, the trackers' mean would not."""
+    chosen = FedDAGT(client_lr=1e-10, local_steps=1, batch_size=None, fraction_evaluate=0.0, on_divergence="warn")
+    fault = with_increment(lambda arrays: {name: np.full(value.size, 1e300) for name, value in arrays.items()})
+    result = start_on(Faulty(app_of(clients()), 4, fault, nodes=(2, 3, 4, 5)), chosen)
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 1, 0]
+    assert np.isfinite(chosen.state.control).all()
+
+
 def test_a_pair_that_no_model_allows_is_refused_at_construction():
     with pytest.raises(ConfigurationError, match=r"SimplexEntropy cannot be combined with Nuclear"):
         FedDualAvg(regularizer=Nuclear(0.1), mirror_map=SimplexEntropy())
@@ -393,6 +418,22 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
     np.savez(other, a=np.zeros(2))
     with pytest.raises(ConfigurationError, match="no saved state"):
         fresh.load_state(other)
+    # A good archive with other contents: what zip files check by themselves is not enough.
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    np.savez(other, **{**arrays, "state/dual": arrays["state/dual"] + 1.0})
+    with pytest.raises(ConfigurationError, match="do not match its checksum"):
+        fresh.load_state(other)
+    assert fresh.state is before
+    # Whole, and yet not what this strategy saves: nothing is half loaded.
+    del arrays["extra/accepted"], arrays["checksum"]
+    np.savez(other, **arrays, checksum=np.array(saving._checksum(arrays)))
+    kept = dict(chosen.memories.members)
+    with pytest.raises(ConfigurationError, match="is not a state of this strategy"):
+        chosen.load_state(other)
+    assert {key: member.accepted for key, member in chosen.memories.members.items()} == {
+        key: member.accepted for key, member in kept.items()
+    }
     fresh.load_state(path)
     assert fresh.memories.members[(1, 2**64 - 1)].examples == 3.0
     assert fresh.memories.members[(0, 1)].digest == chosen.memories.members[(0, 1)].digest != ""

@@ -1,0 +1,225 @@
+"""Every strategy under faults, beside a run in which the same replies are missing; the table of docs/faults.md.
+
+python tests/fault_bars.py            all strategies, 200 rounds each: some five minutes of one core
+python tests/fault_bars.py FedDAGT    these only; the page stays as it is
+"""
+
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from problems import app_of
+
+from flwr_fco import _flower
+from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.objectives import LeastSquares, QuadraticSaddle
+from flwr_fco.pooled import centralized_solution
+from flwr_fco.pooled.saddle import saddle_point
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.strategies import STRATEGIES
+from flwr_fco.testing import FaultyGrid
+from flwr_fco.testing.faults import lying
+
+PAGE = Path(__file__).parents[1] / "docs" / "faults.md"
+CLIENTS, FEATURES, ROUNDS = 8, 6, 200
+#: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
+REMEMBER = ("FastFedDA", "CFedDA", "MCFedDA")
+#: Methods for saddle points have a saddle point to find.
+SADDLE = ("FeDualEx", "FedMiP", "ExtraStepLocalSGD", "FedAvgS", "DistributedPGDA", "ScaffoldS")
+KINDS = {
+    "malformed": {"faults": {"malformed": 0.2}},
+    "bytes": {"faults": {"garbage": 0.2}},
+    "absurd numbers": {"faults": {"absurd": 0.2}},
+    "one altered reply": {"faults": {lying(10.0): 1.0}, "partitions": [2]},
+}
+#: Constants that a method does not have defaults for, or whose defaults are for other problems.
+OPTIONS = {
+    "DualFL": {"nu": 0.5, "smoothness": 1.0},
+    "Scaffnew": {"probability": 0.3, "client_lr": 0.4},
+    "APDAInexact": {"primal_step": 0.5, "damping": 0.5, "convexity": 0.5},
+    "FedDyn": {"penalty": 1.0},
+    "FiveGCS": {"step": 0.5, "convexity": 0.5},
+}
+#: What the weighted mean of the clients' memories is in the server's state, by the ledger's names and their factors.
+BALANCED = {
+    "DualFL": [({"control": 1.0}, "control_excess"), ({"anchor": 1.0}, "anchor_excess")],
+    "Scaffnew": [({"shift": 1.0}, "shift_excess")],
+    "APDAInexact": [({"sent": 1.0}, "dual_mean"), ({"local": 1.0}, "primal")],
+    "FedDR": [({"local": 2.0, "center": -1.0}, "mean")],
+    "FedDyn": [({"own": 1.0}, "dual")],
+    "FiveGCS": [({"dual": 1.0}, "dual")],
+}
+
+
+def regressions():
+    """Well-conditioned clients of equal size whose data follow different models."""
+    objectives = []
+    for m in range(CLIENTS):
+        rng = np.random.default_rng((3, m))
+        features, _ = np.linalg.qr(rng.standard_normal((30, FEATURES)))
+        truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(FEATURES)
+        features *= np.sqrt(30)
+        objectives.append(LeastSquares(features, features @ truth, scale=0.5))
+    return objectives
+
+
+def saddles():
+    """Strongly convex and concave clients with saddle points of their own."""
+    objectives = []
+    for m in range(CLIENTS):
+        rng = np.random.default_rng((4, m))
+        coupling, shifts = 0.5 * rng.standard_normal((3, 3)), rng.standard_normal((2, 3))
+        more = {"linear": shifts[0], "offset": shifts[1], "num_examples": 30}
+        objectives.append(QuadraticSaddle(np.eye(3), coupling, np.eye(3), **more))
+    return objectives
+
+
+class Problem(NamedTuple):
+    objectives: list
+    psi: object
+    optimum: np.ndarray
+
+
+REGRESSIONS = regressions()
+COMPOSITE, SMOOTH = (
+    Problem(REGRESSIONS, psi, centralized_solution(REGRESSIONS, psi, tol=1e-12)) for psi in (L1(0.3), Zero())
+)
+SADDLES = Problem(saddles(), Zero(), saddle_point(saddles()))
+
+
+def problem_of(name):
+    if name in SADDLE:
+        return SADDLES
+    return SMOOTH if getattr(STRATEGIES[name], "no_psi", None) else COMPOSITE
+
+
+def make(name):
+    options = {"regularizer": problem_of(name).psi, "client_lr": 0.1, "local_steps": 4, "batch_size": None}
+    # A round without one of them is skipped, and a client that is bad in every third round is not given up here.
+    options |= {"evict_after": 10**6, **OPTIONS.get(name, {})}
+    known = STRATEGIES[name].__dataclass_fields__
+    strategy = STRATEGIES[name](**{key: value for key, value in options.items() if key in known})
+    strategy.fraction_evaluate = 0.0
+    return strategy
+
+
+def imbalance(strategy):
+    """Return how far the method's weighted sums are from what they must be, relative to what is summed."""
+    pairs = []
+    rows = getattr(strategy.state, "trackers", None)  # of a graph: in the server's state, or nobody's
+    if rows is not None and np.ndim(rows) == 2 and len(rows) == CLIENTS:
+        pairs.append((rows, 0.0, np.ones(CLIENTS)))
+    memories = strategy.memories
+    if memories is not None and memories.ledger:
+        members = {key: member for key, member in memories.members.items() if member.memory is not None}
+        weights = np.array([1.0 if memories.weighting == "uniform" else member.examples for member in members.values()])
+        if hasattr(strategy, "trackers") and len(members) == len(memories.present):
+            pairs.append((np.array([strategy.trackers()[key] for key in members]), 0.0, weights))
+        for factors, field in BALANCED.get(type(strategy).__name__, []):
+            if len(members) == len(memories.present):
+                rows = [sum(f * member.memory[name] for name, f in factors.items()) for member in members.values()]
+                pairs.append((np.array(rows), getattr(strategy.state, field), weights))
+    worst = 0.0
+    for rows, expected, weights in pairs:
+        mean = weights @ rows / weights.sum()
+        worst = max(worst, float(np.abs(mean - expected).max() / max(np.abs(rows).max(), 1e-300)))
+    return worst
+
+
+class Outcome(NamedTuple):
+    """What a run comes to."""
+
+    error: float
+    imbalance: float
+    grid: FaultyGrid
+    strategy: object
+    result: object
+
+
+def run(name, kind, num_rounds, *, missing=False):
+    """Run a strategy under a kind of faults; or with the same replies missing."""
+    options = dict(KINDS[kind])
+    if kind == "one altered reply":
+        options["rounds"] = [num_rounds // 4]
+    problem, worst = problem_of(name), [0.0]
+    layout = problem.objectives[0].layout
+    grid = FaultyGrid(app_of(problem.objectives), CLIENTS, seed=5, missing=missing, **options)
+    strategy = make(name)
+
+    def check(number, arrays, metrics):
+        for field, value in strategy.state._asdict().items():
+            assert np.isfinite(value).all(), f"state.{field} after round {number}"
+        for array, value in arrays.items():
+            assert np.isfinite(value.numpy()).all(), f"{array} after round {number}"
+        worst[0] = max(worst[0], imbalance(strategy))
+
+    start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
+    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+        result = strategy.start(grid, start, num_rounds, callbacks=[check])
+    w = layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
+    return Outcome(float(np.abs(w - problem.optimum).max()), worst[0], grid, strategy, result)
+
+
+def hold_the_bar(name, kind, num_rounds):
+    """Run both and hold the bar; return the errors with the faults and without these replies, and the imbalance."""
+    outcome, twin = run(name, kind, num_rounds), run(name, kind, num_rounds, missing=True)
+    # Where everybody must answer, silence is asked again in the round, and what is wrong is not.
+    assert set(outcome.grid.injected) == set(twin.grid.injected)
+    assert outcome.grid.injected
+    assert outcome.imbalance <= 1e-10, f"a sum that must be 0 is {outcome.imbalance:.2g}"
+    if kind != "one altered reply":
+        _hold_the_count(outcome)
+    if kind != "one altered reply" or name not in REMEMBER:
+        text = f"error {outcome.error:.2g}, {twin.error:.2g} without these replies"
+        assert outcome.error <= max(2.0 * twin.error, 1e-8), text
+    return outcome.error, twin.error, outcome.imbalance, len(outcome.strategy.left_out)
+
+
+def _hold_the_count(outcome):
+    """Everything that was wrong is left out, counted and told, and nothing else."""
+    hit = [fault for fault in outcome.grid.injected if fault.server_round > 0]
+    metrics = outcome.result.train_metrics_clientapp
+    left_out = {number: metrics[number]["num-left-out"] for number in metrics}
+    assert left_out == {n: sum(fault.server_round == n for fault in hit) for n in left_out}
+    told = [entry for entry in outcome.strategy.left_out if entry.round > 0]
+    assert sorted((entry.round, entry.partition_id) for entry in told) == sorted(
+        (fault.server_round, fault.partition) for fault in hit
+    )
+    assert all(entry.reason for entry in told)
+
+
+def table(names):
+    """Return the table in Markdown, and how many cells hold."""
+    lines = ["| strategy | " + " | ".join(KINDS) + " | largest imbalance |", "|---" * (len(KINDS) + 2) + "|"]
+    held = 0
+    for name in names:
+        cells, worst = [], 0.0
+        for kind in KINDS:
+            try:
+                error, without, imbalanced, _ = hold_the_bar(name, kind, ROUNDS)
+            except AssertionError as failure:
+                cells.append(f"does not hold: {failure}")
+                continue
+            held, worst = held + 1, max(worst, imbalanced)
+            remembers = kind == "one altered reply" and name in REMEMBER
+            cells.append(f"{error:.1e}, {without:.1e}" + (" (remembers)" if remembers else ""))
+        lines.append(f"| `{name}` | " + " | ".join(cells) + f" | {worst:.0e} |")
+        print(lines[-1], flush=True)
+    return "\n".join(lines), held
+
+
+def main():
+    names = sys.argv[1:] or list(STRATEGIES)
+    text, held = table(names)
+    print(f"{held} of {len(names) * len(KINDS)} hold")
+    if names == list(STRATEGIES):
+        begin, end = "<!-- bars: begin (python tests/fault_bars.py) -->", "<!-- bars: end -->"
+        before, rest = PAGE.read_text(encoding="utf-8").split(begin)
+        summary = f"{held} of {len(names) * len(KINDS)} hold."
+        PAGE.write_text(f"{before}{begin}\n\n{text}\n\n{summary}\n\n{end}{rest.split(end)[1]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
