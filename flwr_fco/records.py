@@ -234,10 +234,10 @@ def _labelled(name: str, array: Array) -> NDArray[Any]:
     return _from_array(name, array, (array.dtype,), shape)
 
 
-def _finite(name: str, array: NDArray[Any]) -> NDArray[Any]:
+def _finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
     if not all_finite(array):
         bad = int(array.size - np.isfinite(array).sum())
-        raise ProtocolError(f"array {name!r} holds {bad} {NOT_FINITE}")
+        raise ProtocolError(f"{what} {name!r} holds {bad} {NOT_FINITE}")
     return array
 
 
@@ -534,7 +534,7 @@ def read_downlink(message: Message, context: Context) -> Downlink:
     vectors, numbers = GivenVectors(), GivenNumbers()
     for name, array in arrays.items():
         if not name.startswith(_PASS):
-            vector = _finite(name, _from_array(name, array, dtypes, shape))
+            vector = _finite(name, _from_array(name, array, dtypes, shape), "the server's vector")
             vectors[name] = vector if vector.dtype == np.float64 else vector.astype(np.float64)
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
@@ -609,7 +609,7 @@ def _json(text: str) -> Any:
 
 def _state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
     return {
-        name: _finite(name, _from_array(name, array, ("float64",), (size,)))
+        name: _finite(name, _from_array(name, array, ("float64",), (size,)), "the remembered vector")
         for name, array in _flower.items_of(record).items()
     }
 
