@@ -165,7 +165,7 @@ SADDLE_FIVE = ("FeDualEx", "FedMiP", "FedDualAvg", "FedMid", "ExtraStepLocalSGD"
 def _saddle_stages() -> Iterator[Stage]:
     """Yield the grids of the bilinear problems and of universal adversarial training."""
     one = "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed."
-    few = "10 clients in place of 100, one seed, the loss of the last round."
+    few = "Two seeds, the mean loss of the last round."
     for problem, pairs in (("bilinear-l1", PAIRS_35), ("bilinear-nuclear", PAIRS_45)):
         for steps, rounds in ((1, 100), (10, 20)):
             shared = (("num-rounds", rounds), ("local-steps", steps), ("num-clients", 1), ("noise", 0.01))
@@ -178,11 +178,22 @@ def _saddle_stages() -> Iterator[Stage]:
             yield Stage([problem], others, pairs, "gap", f"{count}. {one}", (*shared, *primal))
             once = (*shared, *primal, ("server-prox", False))
             yield Stage([problem], ("FedMiP",), pairs, "gap", f"{count}, without the server's map. {one}", once)
-    for problem, rounds, examples in (("adversarial-mnist", 20, 6000), ("adversarial-cifar10", 40, 1000)):
-        shared = (("num-rounds", rounds), ("num-clients", 10), ("num-examples", examples))
+            average = f"{count}, the ergodic average{{}}. {one}"
+            for stage, extra, about in (("FeDualEx", shared, ""), ("FedMiP", once, ", without the server's map")):
+                settings = (*extra, ("output", "ergodic"))
+                yield Stage([problem], (stage,), pairs, "gap", average.format(about), settings)
+    adversarial = (
+        ("adversarial-mnist", 20, 10, 6_000, "10 clients (the paper: 100) with 600 images"),
+        ("adversarial-cifar10", 40, 10, 5_000, "10 clients (the paper: 100) with 500 images"),
+    )
+    for problem, rounds, clients, examples, sizes in adversarial:
+        shared = (("num-rounds", rounds), ("num-clients", clients), ("num-examples", examples))
         shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
-        words = f"K = 5, 45 pairs, {examples // 10} images a client. {few}"
-        yield Stage([problem], ("FeDualEx", "DistributedPGDA"), PAIRS_45, "training-loss", words, shared)
+        words = f"K = 5, 45 pairs, {sizes}. {few}"
+        yield Stage([problem], ("FeDualEx", "DistributedPGDA"), PAIRS_45, "training-loss", words, shared, (0, 1))
+        words = f"K = 5, 45 pairs, the ergodic average, {sizes}. {few}"
+        ergodic = (*shared, ("output", "ergodic"))
+        yield Stage([problem], ("FeDualEx",), PAIRS_45, "training-loss", words, ergodic, (0, 1))
 
 
 SADDLE_STAGES = tuple(_saddle_stages())
@@ -197,7 +208,7 @@ def tables(sweeps: Path, stages: Sequence[Stage]) -> Iterator[str]:
             minutes = sum(trial["seconds"] for trial in trials) / 60
             rounds = sum(trial["rounds"] for trial in trials)
             yield f"## {problem}, {num_rounds:,} rounds\n"
-            yield f"{stage.words} {len(trials)} trials, {rounds:,} rounds in {minutes:.0f} minutes.\n"
+            yield f"{stage.words} {len(trials)} trials, {rounds:,} rounds in {minutes:.1f} minutes.\n"
             yield table(trials, stage) + "\n"
 
 

@@ -12,13 +12,15 @@ from flwr_fco.datasets.saddle import (
     SyntheticSaddle,
     low_rank_bilinear,
     matrix_games,
+    quadratic_saddles,
     sparse_bilinear,
 )
-from flwr_fco.datasets.synthetic import SyntheticRegression, Variant, lasso, low_rank
+from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, lasso, low_rank
 
 __all__ = [
     "AdversarialImages",
     "BrainScans",
+    "EqualRegression",
     "FederatedDataset",
     "PartitionedClassification",
     "PartitionedImages",
@@ -43,6 +45,7 @@ __all__ = [
     "matrix_games",
     "mnist",
     "normalize_sessions",
+    "quadratic_saddles",
     "read_idx",
     "sparse_bilinear",
     "sparse_linear_graph",

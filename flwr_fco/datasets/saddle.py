@@ -12,11 +12,18 @@ from numpy.typing import NDArray
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import BilinearSaddle, MatrixGame, UniversalAdversarialLogistic
+from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle, UniversalAdversarialLogistic
 
-__all__ = ["AdversarialImages", "SyntheticSaddle", "low_rank_bilinear", "matrix_games", "sparse_bilinear"]
+__all__ = [
+    "AdversarialImages",
+    "SyntheticSaddle",
+    "low_rank_bilinear",
+    "matrix_games",
+    "quadratic_saddles",
+    "sparse_bilinear",
+]
 
-Kind = Literal["sparse", "low-rank", "game"]
+Kind = Literal["sparse", "low-rank", "game", "quadratic"]
 
 # What a stream of random numbers is for: the first number of its key.
 _MATRIX, _OFFSET, _CLIENT, _START = 0, 1, 2, 3
@@ -32,9 +39,10 @@ class SyntheticSaddle(FederatedDataset):
 
     Parameters
     ----------
-    kind : {"sparse", "low-rank", "game"}
+    kind : {"sparse", "low-rank", "game", "quadratic"}
         ``"sparse"``: <A x - b, y> of vectors. ``"low-rank"``: of matrices, half of the columns of B being linear
         combinations of the other half, with coefficients from U[-1, 1]. ``"game"``: x' P y on two simplices.
+        ``"quadratic"``: <A x - b, y> + c/2 ||x||^2 - c/2 ||y||^2 of vectors, strongly convex-concave.
     num_clients : int
         M.
     rows : int
@@ -50,6 +58,8 @@ class SyntheticSaddle(FederatedDataset):
     spread : float
         How much clients differ.
     seed : int
+    curvature : float, default 1.0
+        c > 0 of ``"quadratic"``.
 
     Raises
     ------
@@ -75,19 +85,23 @@ class SyntheticSaddle(FederatedDataset):
     noise: float = 0.1
     spread: float = 0.0
     seed: int = 0
+    curvature: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("sparse", "low-rank", "game"):
-            raise ConfigurationError(f"kind={self.kind!r}; expected 'sparse', 'low-rank' or 'game'")
+        if self.kind not in ("sparse", "low-rank", "game", "quadratic"):
+            raise ConfigurationError(f"kind={self.kind!r}; expected 'sparse', 'low-rank', 'game' or 'quadratic'")
         for name in ("num_clients", "rows", "columns", "width"):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
                 raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
         if self.kind == "low-rank" and self.width < 2:
             raise ConfigurationError(f"width={self.width}; expected at least 2 columns, half of them dependent")
-        for name in ("bound", "noise", "spread"):
-            if not 0.0 <= getattr(self, name) < np.inf or (name == "bound" and self.bound == 0.0):
-                raise ConfigurationError(f"{name}={getattr(self, name)!r}; expected a finite number >= 0 (bound > 0)")
+        for name in ("bound", "noise", "spread", "curvature"):
+            value = getattr(self, name)
+            if not 0.0 <= value < np.inf or (name in ("bound", "curvature") and value == 0.0):
+                raise ConfigurationError(
+                    f"{name}={value!r}; expected a finite number >= 0 (bound and curvature: greater than 0)"
+                )
 
     @cached_property
     def matrix(self) -> NDArray[np.float64]:
@@ -100,7 +114,7 @@ class SyntheticSaddle(FederatedDataset):
         if self.kind == "game":
             return np.zeros(self.rows)
         rng = stream(self.seed, _OFFSET)
-        if self.kind == "sparse":
+        if self.kind != "low-rank":
             return rng.uniform(-1.0, 1.0, self.rows)
         free = self.width - self.width // 2
         base = rng.uniform(-1.0, 1.0, (self.rows, free))
@@ -126,7 +140,7 @@ class SyntheticSaddle(FederatedDataset):
         moved = [mean + sign * self.spread * rng.uniform(-1.0, 1.0, mean.shape) for mean in (self.matrix, self.offset)]
         return Samples(*moved)
 
-    def build_objective(self, examples: Samples, **options: Any) -> BilinearSaddle | MatrixGame:
+    def build_objective(self, examples: Samples, **options: Any) -> BilinearSaddle | MatrixGame | QuadraticSaddle:
         """Return the saddle function of some A and b.
 
         Parameters
@@ -139,6 +153,9 @@ class SyntheticSaddle(FederatedDataset):
         given = {"noise": self.noise, **options}
         if self.kind == "game":
             return MatrixGame(examples.features, **given)
+        if self.kind == "quadratic":
+            curved = [self.curvature * np.eye(side) for side in (self.columns, self.rows)]
+            return QuadraticSaddle(curved[0], examples.features, curved[1], offset=examples.targets, **given)
         return BilinearSaddle(examples.features, examples.targets, **given)
 
     def start(self, seed: int = 0) -> dict[str, NDArray[np.float64]]:
@@ -152,7 +169,7 @@ class SyntheticSaddle(FederatedDataset):
         -------
         dict of str to ndarray
             ``"sparse"``: from U[-D, D]. ``"low-rank"``: from U[-1, 1], which is not feasible: a Euclidean method takes
-            it as a dual. ``"game"``: the uniform distributions, whatever the seed.
+            it as a dual. ``"game"``: the uniform distributions, whatever the seed. ``"quadratic"``: from U[-1, 1].
         """
         rng = stream(self.seed, _START, seed)
         if self.kind == "game":
@@ -249,6 +266,41 @@ def matrix_games(
     Layout(x[2]*, y[3]*; size 5, * regularized)
     """
     return SyntheticSaddle("game", num_clients, rows, columns, noise=noise, spread=spread, seed=seed)
+
+
+def quadratic_saddles(
+    num_clients: int = 100,
+    *,
+    rows: int = 300,
+    columns: int = 600,
+    curvature: float = 1.0,
+    noise: float = 0.1,
+    spread: float = 0.0,
+    seed: int = 0,
+) -> SyntheticSaddle:
+    """Return min over x, max over y of <A_m x - b_m, y> + c/2 ||x||^2 - c/2 ||y||^2, without psi: solved exactly.
+
+    What unequal clients do to a method shows there: :func:`flwr_fco.pooled.saddle_point` knows the saddle point.
+
+    Parameters
+    ----------
+    num_clients : int, default 100
+    rows, columns : int
+        The sizes of y and of x.
+    curvature : float, default 1.0
+        c.
+    noise, spread, seed
+        See :class:`SyntheticSaddle`.
+
+    Examples
+    --------
+    >>> quadratic_saddles(num_clients=1, rows=2, columns=3, curvature=0.5).objective(0).strong_convexity()
+    0.5
+    """
+    sizes = {"rows": rows, "columns": columns}
+    return SyntheticSaddle(
+        "quadratic", num_clients, **sizes, noise=noise, spread=spread, seed=seed, curvature=curvature
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, TraceRegression
 from flwr_fco.parameters import Vector
 
-__all__ = ["SyntheticRegression", "Variant", "lasso", "low_rank"]
+__all__ = ["EqualRegression", "SyntheticRegression", "Variant", "lasso", "low_rank"]
 
 Variant = Literal["I", "II", "III", "IV"]
 
@@ -155,6 +155,35 @@ class SyntheticRegression(FederatedDataset):
         signal = features.reshape(count, -1) @ self.coefficients.reshape(-1)
         targets = signal + self.intercept + rng.normal(size=count)
         return Samples(features.astype(self.dtype, copy=False), targets)
+
+
+@dataclass(frozen=True, eq=False)
+class EqualRegression(SyntheticRegression):
+    """The same regression with the first client's examples on every client: the homogeneous setting of theorems.
+
+    Parameters
+    ----------
+    coefficients, num_clients, examples_per_client, seed, dtype
+        As for :class:`SyntheticRegression`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> data = EqualRegression(np.array([1.0, 0.0]), num_clients=3, examples_per_client=5)
+    >>> np.array_equal(data.client(0).features, data.client(2).features)
+    True
+    """
+
+    def client(self, index: int) -> Samples:
+        """Return the training examples of the first client.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+        """
+        self._check_index(index)
+        return super().client(0)
 
 
 def lasso(

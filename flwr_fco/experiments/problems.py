@@ -32,6 +32,7 @@ from flwr_fco.experiments.tasks import (
     NonsmoothMinimum,
     PatternRecovery,
     PooledMinimum,
+    QuadraticGame,
     RankRecovery,
     SparseRecovery,
     StreamingRecovery,
@@ -172,11 +173,13 @@ def _small_lasso(
     num_ones: int = 8,
     num_clients: int = 16,
     examples_per_client: int = 32,
+    equal: bool = False,
 ) -> Task:
     if not 0 < num_ones <= num_features:
         raise ConfigurationError(f"num-ones={num_ones}; expected 1 .. num-features={num_features}")
     truth = (np.arange(num_features) < num_ones).astype(np.float64)
-    return SparseRecovery(SyntheticRegression(truth, num_clients, examples_per_client, seed), L1(strength))
+    kind = datasets.EqualRegression if equal else SyntheticRegression
+    return SparseRecovery(kind(truth, num_clients, examples_per_client, seed), L1(strength))
 
 
 def _haxby(seed: int, *, path: str = "", strength: float = 1e-3, num_held_out: int = 2, split: int = -1) -> Task:
@@ -310,6 +313,20 @@ def _bilinear(
     else:
         data, own = datasets.low_rank_bilinear(num_clients, **sizes), Nuclear(strength, bound=bound)  # type: ignore[arg-type]
     return BilinearGame(data, PerParameter({"x": own, "y": own}), start, seed)
+
+
+def _quadratic(
+    seed: int,
+    *,
+    num_clients: int = 10,
+    rows: int = 30,
+    columns: int = 60,
+    curvature: float = 1.0,
+    noise: float = 0.1,
+    spread: float = 0.5,
+) -> Task:
+    sizes = {"rows": rows, "columns": columns, "noise": noise, "spread": spread, "seed": seed}
+    return QuadraticGame(datasets.quadratic_saddles(num_clients, curvature=curvature, **sizes))  # type: ignore[arg-type]
 
 
 def _adversarial(
@@ -537,6 +554,12 @@ def _saddle_points() -> list[Problem]:
             "bilinear saddle point, 600 x 20 against 300 x 20, nuclear norms in spectral balls; 100 equal clients",
             partial(_bilinear, variant="low-rank"),
             defaults(0.1, 1.0, 20, 10, 1),
+        ),
+        Problem(
+            "quadratic-saddle",
+            "strongly convex-concave saddle point, 60 against 30 numbers, no psi; 10 unequal clients, noise",
+            _quadratic,
+            defaults(0.01, 1.0, 200, 1, 1),
         ),
         *(
             Problem(

@@ -28,6 +28,7 @@ from flwr_fco.objectives import (
     Logistic,
     MultinomialLogistic,
     Objective,
+    QuadraticSaddle,
     TraceRegression,
     UniversalAdversarialLogistic,
 )
@@ -37,6 +38,7 @@ from flwr_fco.pooled import (
     client_weights,
     composite_objective,
     density,
+    duality_gap,
     lasso_duality_gap,
     logistic_duality_gap,
     natural_residual,
@@ -58,6 +60,7 @@ __all__ = [
     "NonsmoothMinimum",
     "PatternRecovery",
     "PooledMinimum",
+    "QuadraticGame",
     "RankRecovery",
     "SparseRecovery",
     "StreamingRecovery",
@@ -584,6 +587,51 @@ class BilinearGame(Task):
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
         """Return the natural residual, which is 0 at the saddle points."""
         return "natural residual", natural_residual(self._pooled if clients is None else clients, None, self._psi, w)
+
+
+class QuadraticGame(Task):
+    """Strongly convex-concave quadratics without psi, whose saddle point is known: what unequal clients do to a method.
+
+    Parameters
+    ----------
+    dataset : SyntheticSaddle
+        ``"quadratic"``.
+    """
+
+    dataset: SyntheticSaddle
+
+    def __init__(self, dataset: SyntheticSaddle) -> None:
+        super().__init__(dataset, Zero())
+
+    @cached_property
+    def _pooled(self) -> QuadraticSaddle:
+        clients = [client for client in self.clients if isinstance(client, QuadraticSaddle)]
+        return QuadraticSaddle.pooled(clients, client_weights(self.clients))
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the duality gap and the Euclidean distance to the saddle point.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            Both players, the flat vector.
+        """
+        distance = float(np.linalg.norm(coefficients - self._pooled.solution))
+        return {"gap": duality_gap([self._pooled], None, self.regularizer, coefficients), "distance": distance}
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return what a round reports, all of it cheap: the same with and without `full`.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+        """
+        return self.structure(w)
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the duality gap."""
+        return "duality gap", duality_gap(self.clients if clients is None else clients, None, self.regularizer, w)
 
 
 class AdversarialTraining(Task):

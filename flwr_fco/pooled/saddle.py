@@ -124,8 +124,10 @@ def duality_gap(
 
     Gap(x, y) = max over y' of phi(x, y') minus min over x' of phi(x', y), phi = f + psi_1 - psi_2. For a bilinear f it
     is the expression above, with g the pooled operator; for l1 norms in boxes and nuclear norms in spectral balls that
-    is the closed form of the paper's appendices A.1 and A.2, for matrix games max_j (P'x)_j - min_i (P y)_i. For any
-    other f that is convex in x and concave in y it is an upper bound on the gap, 0 at the saddle points.
+    is the closed form of the paper's appendices A.1 and A.2, for matrix games max_j (P'x)_j - min_i (P y)_i. Of
+    strongly convex-concave quadratics without psi the gap is 1/2 <g_x, P^-1 g_x> + 1/2 <g_y, Q^-1 g_y>, g = (g_x, g_y)
+    the operator. For any other f that is convex in x and concave in y the expression is an upper bound on the gap, 0 at
+    the saddle points.
 
     Parameters
     ----------
@@ -175,6 +177,11 @@ def duality_gap(
         if float(np.linalg.norm(nearest - w)) > _ROUNDING * (1.0 + float(np.linalg.norm(w))):
             return math.inf
         w, value = nearest, psi.value(nearest)
+    if isinstance(psi.regularizer, Zero) and all(isinstance(own, QuadraticSaddle) for own in objectives):
+        quadratics = [own for own in objectives if isinstance(own, QuadraticSaddle)]
+        pooled = QuadraticSaddle.pooled(quadratics, client_weights(objectives, weights))
+        if pooled.strong_convexity() > 0.0:
+            return _quadratic_gap(pooled, w)
     operator = pooled_gradient(objectives, weights, w)
     return value + conjugate(psi, -operator) + float(operator @ w)
 
@@ -347,6 +354,14 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     if not found.success:
         raise ConfigurationError(f"the linear program of the game was not solved: {found.message}")
     return GameSolution(float(found.fun), np.asarray(found.x[:rows]), np.asarray(-found.ineqlin.marginals))
+
+
+def _quadratic_gap(pooled: QuadraticSaddle, w: Vector) -> float:
+    """Return what each player gains by its best answer: half the squared partial gradients over the curvatures."""
+    operator = pooled.gradient(w)
+    ours, theirs = operator[: pooled.split], operator[pooled.split :]
+    gains = ours @ np.linalg.solve(pooled.convexity, ours) + theirs @ np.linalg.solve(pooled.concavity, theirs)
+    return 0.5 * float(gains)
 
 
 def _feasible(objectives: Sequence[Objective], regularizer: Regularizer | BoundRegularizer) -> BoundRegularizer:

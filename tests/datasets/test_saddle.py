@@ -6,12 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flwr_fco.datasets import AdversarialImages, cifar10, digits, low_rank_bilinear, matrix_games, sparse_bilinear
+from flwr_fco.datasets import (
+    AdversarialImages,
+    cifar10,
+    digits,
+    low_rank_bilinear,
+    matrix_games,
+    quadratic_saddles,
+    sparse_bilinear,
+)
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.objectives import BilinearSaddle, MatrixGame
+from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
 
 
-@pytest.mark.parametrize("make", [sparse_bilinear, low_rank_bilinear, matrix_games])
+@pytest.mark.parametrize("make", [sparse_bilinear, low_rank_bilinear, matrix_games, quadratic_saddles])
 @pytest.mark.parametrize("num_clients", [1, 4, 5])
 def test_the_clients_differ_around_their_mean(make, num_clients):
     data = make(num_clients, rows=3, columns=5, spread=0.7, seed=2)
@@ -56,6 +64,20 @@ def test_games_start_at_the_uniform_distributions():
     assert isinstance(data.objective(0), MatrixGame)
     assert {name: array.sum() for name, array in data.start().items()} == pytest.approx({"x": 1.0, "y": 1.0})
     assert data.objective(0).layout.shapes == {"x": (3,), "y": (4,)}
+
+
+def test_quadratics_are_bilinear_functions_with_curvature_for_both_players():
+    data = quadratic_saddles(2, rows=3, columns=4, curvature=0.5, spread=0.3)
+    curved, own = data.objective(1), data.client(1)
+    assert isinstance(curved, QuadraticSaddle)
+    plain = BilinearSaddle(own.features, own.targets)
+    w = data.objective(0).layout.flatten(data.start())
+    x, y = w[:4], w[4:]
+    assert curved.value(w) == pytest.approx(plain.value(w) + 0.25 * (x @ x) - 0.25 * (y @ y))
+    assert curved.noise == 0.1
+    assert 0.05 < np.abs(w).max() <= 1.0
+    with pytest.raises(ConfigurationError, match="curvature=0"):
+        quadratic_saddles(2, curvature=0.0)
 
 
 @pytest.mark.parametrize(

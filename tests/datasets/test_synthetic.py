@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from flwr_fco.datasets import SyntheticRegression, lasso, low_rank
+from flwr_fco.datasets import EqualRegression, SyntheticRegression, lasso, low_rank
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, TraceRegression
 
@@ -118,3 +118,13 @@ def test_what_is_refused():
         lasso(dtype="float16")
     with pytest.raises(ConfigurationError, match="vector or a matrix"):
         SyntheticRegression(np.ones((1, 1, 1)), 1, 1)
+
+
+def test_equal_clients_have_the_first_ones_examples():
+    truth = np.array([1.0, 0.0, 2.0])
+    equal, own = EqualRegression(truth, 3, 4, seed=7), SyntheticRegression(truth, 3, 4, seed=7)
+    for index in range(3):
+        for found, wanted in zip(equal.client(index), own.client(0), strict=True):
+            assert np.array_equal(found, wanted)
+    with pytest.raises(ConfigurationError, match="no client 3"):
+        equal.client(3)

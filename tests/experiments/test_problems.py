@@ -16,6 +16,7 @@ from flwr_fco.pooled import (
     duality_gap,
     natural_residual,
     recovery_error,
+    saddle_point,
     sklearn_solution,
     support_scores,
 )
@@ -180,6 +181,26 @@ def test_a_bilinear_game_reports_the_gap_of_the_pooled_problem():
         load_task("bilinear-l1", 3, {**small, "start": "one"})
     with pytest.raises(ConfigurationError, match="BilinearSaddle is a saddle function"):
         solve_baseline(task, "centralized")
+
+
+def test_a_quadratic_game_reports_the_distance_to_its_saddle_point():
+    """Unequal clients: FeDualEx ends beside it with one local step, nearer with a smaller rate; equal ones: at it."""
+    small = {"rows": 3, "columns": 4, "num-clients": 2, "curvature": 2.0, "batch-size": 0, "structure-every": 50}
+    ends = []
+    for rate, rounds, spread in ((0.1, 200, 1.0), (0.01, 1000, 1.0), (0.1, 200, 0.0)):
+        options = {**small, "spread": spread, "client-lr": rate, "num-rounds": rounds, "objective-every": 50}
+        ends.append(run(RunSettings.of("quadratic-saddle", "FeDualEx", options)).history[-1])
+    coarse, fine, equal = (line["distance"] for line in ends)
+    assert coarse >= 5 * fine >= 1e-4
+    assert equal <= 1e-12
+    assert ends[0]["gap"] >= 20 * ends[1]["gap"]
+    task = load_task("quadratic-saddle", 0, {"rows": 3, "columns": 4, "num-clients": 2})
+    assert task.certificate(saddle_point(task.clients))[1] <= 1e-20
+
+
+def test_equal_clients_of_a_small_lasso():
+    clients = load_task("lasso-small", 0, {"equal": True, "num-clients": 3}).clients
+    assert np.array_equal(clients[0].features, clients[2].features)
 
 
 def test_the_low_rank_game_has_no_gap_outside_its_balls_and_one_at_the_projected_start():

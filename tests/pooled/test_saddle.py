@@ -236,3 +236,26 @@ def test_metrics_of_each_player():
     metrics = saddle_metrics([adversarial], None, PerParameter({"perturbation": L1(0.1)}), np.ones(15))
     assert "gap" not in metrics
     assert metrics["density-perturbation"] == 1.0
+
+
+def test_the_gap_of_quadratics_is_what_the_best_answers_gain():
+    """max_y' f(x, y') - min_x' f(x', y), by solving for the answers; 0 at the saddle point; of unequal clients too."""
+    rng = np.random.default_rng(5)
+    clients = []
+    for _ in range(3):
+        roots = rng.normal(size=(3, 3)), rng.normal(size=(2, 2))
+        convexity, concavity = roots[0] @ roots[0].T + np.eye(3), roots[1] @ roots[1].T + np.eye(2)
+        options = {"linear": rng.normal(size=3), "offset": rng.normal(size=2)}
+        clients.append(QuadraticSaddle(convexity, rng.normal(size=(2, 3)), concavity, **options))
+    weights = [1.0, 2.0, 5.0]
+    f = QuadraticSaddle.pooled(clients, np.array(weights) / 8.0)
+    w = rng.normal(size=5)
+    x, y = w[:3], w[3:]
+    theirs = np.linalg.solve(f.concavity, f.coupling @ x - f.offset)
+    ours = np.linalg.solve(f.convexity, -f.coupling.T @ y - f.linear)
+    expected = f.value(np.r_[x, theirs]) - f.value(np.r_[ours, y])
+    assert duality_gap(clients, weights, Zero(), w) == pytest.approx(expected, rel=1e-12)
+    assert duality_gap(clients, weights, Zero(), f.solution) == pytest.approx(0.0, abs=1e-20)
+    # Without curvature nothing bounds an answer.
+    flat = QuadraticSaddle(np.zeros((3, 3)), np.ones((2, 3)), np.eye(2))
+    assert duality_gap([flat], None, Zero(), w) == np.inf
