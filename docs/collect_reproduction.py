@@ -30,7 +30,7 @@ class Page(NamedTuple):
     ----------
     file, title : str
     prefix : str
-        Of its experiments' names.
+        Of its experiments' names; or all of them, with spaces between.
     data : str
         What they were run on.
     """
@@ -46,7 +46,8 @@ PAGES = (
         "fco.md",
         "'Federated Composite Optimization', reproduced",
         "fco-",
-        "with the real MNIST and the one-slice fMRI file. [rates.md](rates.md) has the sweeps that the rates come from",
+        "with the real MNIST and the one-slice fMRI file. [rates.md](rates.md) has the sweeps that the rates come "
+        "from. Figure 15 is in [networks.md](networks.md)",
     ),
     Page(
         "gradient-tracking.md",
@@ -59,13 +60,20 @@ PAGES = (
         "'Local Composite Saddle Point Optimization', reproduced",
         "spp-",
         "with the real MNIST and a subset of CIFAR-10. [saddle-rates.md](saddle-rates.md) has the sweeps that the "
-        "rates come from. Not run: figure 8 (A.4), a convolutional network on CIFAR-10",
+        "rates come from. Figure 8 is in [networks.md](networks.md)",
     ),
     Page(
         "dualfl.md",
         "'DualFL', reproduced",
         "dualfl-",
         "with parts of the real MNIST and CIFAR-10, scikit-learn's breast cancer data and synthetic ones",
+    ),
+    Page(
+        "networks.md",
+        "The papers' networks, which their theory does not cover",
+        "fco-fig15 spp-fig8",
+        "with parts of the real MNIST and CIFAR-10, and PyTorch. The theory of both papers is about convex (and "
+        "convex-concave) functions: what follows was seen, and nothing more is claimed",
     ),
 )
 #: Pictures above this size in bytes are stored with 256 colours.
@@ -78,7 +86,7 @@ def main() -> None:
     options = parser.parse_args()
     HERE.mkdir(exist_ok=True)
     for page in PAGES:
-        names = [name for name in EXPERIMENTS if name.startswith(page.prefix)]
+        names = [name for name in EXPERIMENTS if page_of(name) is page]
         done = [name for name in names if (options.results / name / "verdicts.json").is_file()]
         if done:
             lines = [
@@ -89,6 +97,12 @@ def main() -> None:
             if missing:
                 lines += ["", f"Not in this run: {', '.join(missing)}."]
             (HERE / page.file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def page_of(name: str) -> Page | None:
+    """Return the page of an experiment: the last one whose prefixes fit."""
+    fitting = [page for page in PAGES if name.startswith(tuple(page.prefix.split()))]
+    return fitting[-1] if fitting else None
 
 
 def _summary(page: Page, done: list[str], results: Path) -> list[str]:
@@ -106,13 +120,16 @@ def _summary(page: Page, done: list[str], results: Path) -> list[str]:
         rows.append(
             f"| [{name}](#{name}) | {title} | {len(definition.seeds)} | {held} of {len(verdicts)} | {seconds:.0f} |"
         )
+    # Of one experiment `--out` is its own folder.
+    wanted = [f'"{p}*" --out results' if p.endswith("-") else f"{p} --out results/{p}" for p in page.prefix.split()]
+    commands = ", ".join(f"`flwr-fco reproduce {arguments}`" for arguments in wanted)
     python, numpy = platform.python_version(), version("numpy")
     return [
         f"# {page.title}",
         "",
         "Written by `docs/collect_reproduction.py` from the folders of a full run; nothing here is typed by hand.",
         "",
-        f'Command: `flwr-fco reproduce "{page.prefix}*" --out results` (`make reproduce`: all), {page.data}. One '
+        f"Command: {commands} (`make reproduce`: all), {page.data}. One "
         f"process, one BLAS thread, Python {python}, NumPy {numpy}: {total / 60:.0f} minutes of runs in all. These are "
         "wall times of a machine in use; the metrics do not depend on them. The settings are in "
         "`flwr_fco/experiments/definitions`.",

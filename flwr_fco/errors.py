@@ -13,6 +13,7 @@ __all__ = [
     "ConfigurationError",
     "DataNotFoundError",
     "DivergedError",
+    "NotInstalledError",
     "ProtocolError",
     "SpecError",
     "UnsupportedPairError",
@@ -29,6 +30,10 @@ class ConfigurationError(CompositeError, ValueError):
 
 class DataNotFoundError(CompositeError, FileNotFoundError):
     """Data files that are not where they were said to be."""
+
+
+class NotInstalledError(ConfigurationError):
+    """Something that needs an optional package which is not installed; the message names the command."""
 
 
 class MagnitudeError(ConfigurationError):

@@ -17,6 +17,7 @@ data: this is an experiment in one process, not a deployment.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
@@ -105,6 +106,9 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     return classifier
 
 
+# Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
+# declared once, and an estimator adds its own.
+@dataclass(repr=False, eq=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]
     """What the estimators share: parts, a run, its end.
 
@@ -121,13 +125,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         of them.
     """
 
-    def __init__(
-        self, *, fit_intercept: bool = True, num_clients: int = 4, max_rounds: int = 5000, tol: float = 1e-9
-    ) -> None:
-        self.fit_intercept = fit_intercept
-        self.num_clients = num_clients
-        self.max_rounds = max_rounds
-        self.tol = tol
+    fit_intercept: bool = field(default=True, kw_only=True)
+    num_clients: int = field(default=4, kw_only=True)
+    max_rounds: int = field(default=5000, kw_only=True)
+    tol: float = field(default=1e-9, kw_only=True)
 
     def _check_settings(self) -> None:
         if self.num_clients < 1 or self.max_rounds < 1 or not self.tol > 0.0:
@@ -246,6 +247,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return coefficients, intercept - centre @ coefficients if self.fit_intercept else intercept
 
 
+@dataclass(repr=False, eq=False)
 class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     """Elastic net over several clients: scikit-learn's ``ElasticNet``, whose rows stay where they are.
 
@@ -279,19 +281,8 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     ((2,), (4,))
     """
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        l1_ratio: float = 0.5,
-        fit_intercept: bool = True,
-        num_clients: int = 4,
-        max_rounds: int = 5000,
-        tol: float = 1e-9,
-    ) -> None:
-        super().__init__(fit_intercept=fit_intercept, num_clients=num_clients, max_rounds=max_rounds, tol=tol)
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
+    alpha: float = 1.0
+    l1_ratio: float = field(default=0.5, kw_only=True)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit.
@@ -303,27 +294,24 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         y : array-like, shape (n,), or a list of them
             The targets.
         """
-        ratio = self._ratio()
-        if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= ratio <= 1.0):
+        if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= self.l1_ratio <= 1.0):
             raise ConfigurationError(
-                f"alpha={self.alpha!r}, l1_ratio={ratio!r}; expected a finite number >= 0 and a number from 0 to 1"
+                f"alpha={self.alpha!r}, l1_ratio={self.l1_ratio!r}; expected a finite number >= 0 and a number from 0 "
+                "to 1"
             )
         parts, y, rows = self._parts(X, y, y_numeric=True)
         y = y.astype(np.float64)
         # A target far from 0 would cost the digits of the intercept's first rounds.
         level = y.mean() if self.fit_intercept else 0.0
-        l2 = self.alpha * (1.0 - ratio)
+        l2 = self.alpha * (1.0 - self.l1_ratio)
 
         def make(client: int, features: NDArray[np.float64]) -> Objective:
             targets = y[rows[client]] - level
             return LeastSquares(features, targets, scale=0.5, l2=l2, intercept=self.fit_intercept)
 
-        coefficients, intercept = self._run(make, parts, 1, 1.0, self.alpha * ratio, l2)
+        coefficients, intercept = self._run(make, parts, 1, 1.0, self.alpha * self.l1_ratio, l2)
         self.coef_, self.intercept_ = coefficients[:, 0], float(intercept[0] + level)
         return self
-
-    def _ratio(self) -> float:
-        return self.l1_ratio
 
     def predict(self, X: ArrayLike) -> NDArray[np.float64]:
         """Return the predictions.
@@ -337,6 +325,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         return np.asarray(features @ self.coef_ + self.intercept_)
 
 
+@dataclass(repr=False, eq=False)
 class FederatedLasso(FederatedElasticNet):
     """Lasso over several clients: scikit-learn's ``Lasso``, whose rows stay where they are.
 
@@ -367,22 +356,11 @@ class FederatedLasso(FederatedElasticNet):
     array([0.8])
     """
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        *,
-        fit_intercept: bool = True,
-        num_clients: int = 4,
-        max_rounds: int = 5000,
-        tol: float = 1e-9,
-    ) -> None:
-        _Federated.__init__(self, fit_intercept=fit_intercept, num_clients=num_clients, max_rounds=max_rounds, tol=tol)
-        self.alpha = alpha
-
-    def _ratio(self) -> float:
-        return 1.0
+    # No parameter: an attribute of the class.
+    l1_ratio: float = field(default=1.0, init=False)
 
 
+@dataclass(repr=False, eq=False)
 class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[misc]
     """Logistic regression over several clients: scikit-learn's ``LogisticRegression``, whose rows stay where they are.
 
@@ -418,19 +396,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     ['no', 'yes']
     """
 
-    def __init__(
-        self,
-        C: float = 1.0,
-        *,
-        l1_ratio: float = 0.0,
-        fit_intercept: bool = True,
-        num_clients: int = 4,
-        max_rounds: int = 5000,
-        tol: float = 1e-9,
-    ) -> None:
-        super().__init__(fit_intercept=fit_intercept, num_clients=num_clients, max_rounds=max_rounds, tol=tol)
-        self.C = C
-        self.l1_ratio = l1_ratio
+    C: float = 1.0
+    l1_ratio: float = field(default=0.0, kw_only=True)
 
     def fit(self, X: Any, y: Any) -> Self:
         """Fit.

@@ -90,6 +90,22 @@ def test_scikit_learns_own_checks(estimator):
     assert len(results) > 40
 
 
+def test_their_parameters_are_those_of_scikit_learns():
+    """In its order, and with its defaults where it has them; ours come by name alone."""
+    own = {"num_clients": 4, "max_rounds": 5000, "tol": 1e-9, "fit_intercept": True}
+    for ours, theirs, first in (
+        (FederatedLasso, Lasso, {"alpha": 1.0}),
+        (FederatedElasticNet, ElasticNet, {"alpha": 1.0, "l1_ratio": 0.5}),
+        (FederatedLogisticRegression, LogisticRegression, {"C": 1.0, "l1_ratio": 0.0}),
+    ):
+        assert ours().get_params() == {**own, **first}
+        name = next(iter(first))
+        assert ours(3.0).get_params()[name] == 3.0
+        assert set(ours().get_params()) - set(own) <= set(theirs().get_params())
+        with pytest.raises(TypeError):
+            ours(1.0, 0.5)
+
+
 def test_a_fit_that_does_not_end_says_so():
     X, y = regression_data()
     with pytest.warns(ConvergenceWarning, match="after 3 rounds; raise max_rounds"):

@@ -1,14 +1,16 @@
 """Accuracy and density of the ways to a sparse network, in one process: the table of README.md.
 
-    python compare.py FOLDER-OF-MNIST --rounds 60 --seeds 3
+    python compare.py FOLDER-OF-MNIST --out compare.jsonl
 
 Every way has the same nodes, images, network, local epochs, rate and number of rounds, also those that prune and train
-on: their last quarter of the rounds is the training after pruning.
+on: their last quarter of the rounds is the training after pruning. A run that was stopped goes on: results that are in
+the file of `--out` are not made again.
 """
 
 import argparse
 import copy
 import json
+import random
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +21,14 @@ from flwr.serverapp.strategy import FedAvg
 from pytorch_sparse.task import Net, density, load_data, load_test, prune
 from pytorch_sparse.task import test as test_fn
 from pytorch_sparse.task import train as train_fn
+from torch.nn import functional
 
+from flwr_fco.client_apps import client_app
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
 from flwr_fco.torch import ClientApp as OurClientApp
-from flwr_fco.torch import local_training
+from flwr_fco.torch import TorchObjective, local_training
 
 NODES, BATCH, LR, CPU = 10, 32, 0.2, torch.device("cpu")
 
@@ -69,6 +73,15 @@ def training_app(settings):
     return app
 
 
+def objective_app(settings):
+    """Return a ClientApp without a training loop: a model, a loss and a data set."""
+
+    def loss(model, batch):
+        return functional.cross_entropy(model(batch[0]), batch[1])
+
+    return client_app(lambda context: TorchObjective(Net(), loss, loader_of(context, settings).dataset))
+
+
 class Prune(FedAvg):
     """FedAvg whose model is pruned after each round to the density that a schedule says."""
 
@@ -106,6 +119,7 @@ def ways(settings):
     ours = {"regularizer": L1(settings.strength), "client_lr": LR, "batch_size": BATCH, **off}
     yield "FedAvg", FedAvg(**off), plain, (0.2, 0.1, 0.05)
     yield "FedDualAvg, own training loop", FedDualAvg(**ours), training_app(settings), ()
+    yield "FedDualAvg, TorchObjective", FedDualAvg(**ours), objective_app(settings), ()
     for fraction in (0.1, 0.05):
         name = f"FedDualAvg(client='unmodified', density={fraction})"
         yield name, FedDualAvg(client="unmodified", density=fraction, **off), plain, ()
@@ -121,55 +135,84 @@ def scores_of(net, loader):
     return {"accuracy": test_fn(net, loader, CPU)[1], "density": density(net)}
 
 
+def table(results):
+    """Return the rows of the table: the mean of the seeds, and what they lie between."""
+    lines = ["| | accuracy | of the seeds | weights that are not 0 | of the seeds |", "|---|---|---|---|---|"]
+    for name in dict.fromkeys(result["way"] for result in results):
+        own = [result for result in results if result["way"] == name]
+        accuracy, share = (np.array([result[key] for result in own]) for key in ("accuracy", "density"))
+        lines.append(
+            f"| {name} | {accuracy.mean():.3f} | {accuracy.min():.3f} to {accuracy.max():.3f} "
+            f"| {share.mean():.1%} | {share.min():.1%} to {share.max():.1%} |"
+        )
+    return lines
+
+
 def main():
     """Run all ways with all seeds, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("mnist", help="the folder with MNIST's four files")
-    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--rounds", type=int, default=80)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--images", type=int, default=6000)
     parser.add_argument("--strength", type=float, default=1e-3)
-    parser.add_argument("--out", type=Path, help="a file that gets one line of JSON for each result")
+    parser.add_argument(
+        "--out", type=Path, help="a file that gets one line of JSON for each result, and is gone on with"
+    )
     settings = parser.parse_args()
     loader = load_test(settings.mnist)
-    rows = {}
+    asked = {"rounds": settings.rounds, "images": settings.images, "strength": settings.strength}
+    results = []
+    if settings.out and settings.out.exists():
+        results = [json.loads(line) for line in settings.out.read_text().splitlines()]
+        results = [result for result in results if asked.items() <= result.items()]
 
-    def keep(name, seed, net):
-        scores = scores_of(net, loader)
-        rows.setdefault(name, []).append(scores)
-        line = json.dumps({"way": name, "seed": seed, **scores})
+    def keep(name, seed, net, **more):
+        results.append({"way": name, "seed": seed, **scores_of(net, loader), **more, **asked})
+        line = json.dumps(results[-1])
         print(line, flush=True)
         if settings.out:
             with settings.out.open("a") as file:
                 file.write(line + "\n")
 
-    for seed in range(settings.first_seed, settings.first_seed + settings.seeds):
+    for seed in range(settings.seeds):
         for name, strategy, app, fractions in ways(settings):
-            # The seed is that of the start point and of the batches.
+            afterwards = [(f"FedAvg, pruned to {fraction} afterwards", fraction) for fraction in fractions]
+            done = {result["way"] for result in results if result["seed"] == seed}
+            if {name, *(other for other, _ in afterwards)} <= done:
+                continue
+            # The seed is that of the start point, of the batches, and of the order in which FedAvg calls the nodes.
             torch.manual_seed(seed)
-            strategy.seed = seed
+            random.seed(seed)
+            if isinstance(strategy, FedDualAvg):
+                strategy.seed = seed
             net = Net()
+            densities = []
+
+            def note_density(number, arrays, net=net, densities=densities):
+                net.load_state_dict(arrays.to_torch_state_dict())
+                densities.append(density(net))
+                return MetricRecord({"density": densities[-1]})
+
             result = simulate(
                 strategy,
                 app,
                 num_nodes=NODES,
                 num_rounds=settings.rounds,
                 initial_arrays=ArrayRecord(net.state_dict()),
+                evaluate_fn=note_density,
                 train_config=ConfigRecord({"masked": isinstance(strategy, Prune)}),
                 progress=False,
             )
             net.load_state_dict(result.arrays.to_torch_state_dict())
-            keep(name, seed, net)
-            for fraction in fractions:
+            last = densities[1 + 3 * settings.rounds // 4 :]
+            keep(name, seed, net, lowest=min(last), highest=max(last))
+            for other, fraction in afterwards:
                 pruned = copy.deepcopy(net)
                 prune(pruned, fraction)
-                keep(f"FedAvg, pruned to {fraction} afterwards", seed, pruned)
-    print("\n| | accuracy | of the seeds | weights that are not 0 |\n|---|---|---|---|")
-    for name, scores in rows.items():
-        accuracy = np.array([score["accuracy"] for score in scores])
-        share = np.mean([score["density"] for score in scores])
-        print(f"| {name} | {accuracy.mean():.3f} | {accuracy.min():.3f} to {accuracy.max():.3f} | {share:.1%} |")
+                keep(other, seed, pruned)
+    # In the order of the ways, also where a run went on in another.
+    print("\n" + "\n".join(table(sorted(results, key=lambda result: result["seed"]))))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ import numpy as np
 
 from flwr_fco.client_apps.local import local_solver, primal_steps, rate_of
 from flwr_fco.objectives.base import Batch, Objective
-from flwr_fco.objectives.saddle import SaddleObjective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
@@ -55,7 +54,8 @@ def descent_ascent(
     plan, client_lr = downlink.plan, rate_of(downlink)
     ascent_lr = downlink.numbers.get("ascent-lr", client_lr)
     psi = plan.psi
-    split = objective.split if isinstance(objective, SaddleObjective) else objective.layout.size
+    y = slice(objective.layout.size, None) if objective.ascends is None else objective.ascends
+    x = slice(y.start) if isinstance(y, slice) else ~y
 
     def direction(primal: Vector, batch: Batch) -> Vector:
         result = psi.subgradient(primal)
@@ -64,13 +64,13 @@ def descent_ascent(
 
     def step(primal: Vector, batch: Batch) -> None:
         against = direction(primal, batch)
-        primal[:split] -= client_lr * against[:split]
+        primal[x] -= client_lr * against[x]
         if plan.options["alternating"]:
             # At step 0 the proximal map of a sum of a norm and a constraint is the projection onto the constraint.
             psi.prox(primal, 0.0, primal)
             against = direction(primal, batch)
-        ascent = np.sign(against[split:]) if plan.options["sign-ascent"] else against[split:]
-        primal[split:] -= ascent_lr * ascent
+        ascent = np.sign(against[y]) if plan.options["sign-ascent"] else against[y]
+        primal[y] -= ascent_lr * ascent
         psi.prox(primal, 0.0, primal)
 
     return primal_steps(downlink, objective, rng, step), state

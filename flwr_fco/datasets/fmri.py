@@ -19,7 +19,7 @@ from scipy.signal import detrend
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.datasets.bundled import PartitionedClassification
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 from flwr_fco.objectives import Logistic
 
 __all__ = ["BrainScans", "SyntheticBrain", "load_haxby", "normalize_sessions"]
@@ -251,7 +251,7 @@ def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64]
     try:
         import nibabel
     except ImportError as error:
-        raise ConfigurationError("reading NIfTI files needs nibabel: pip install nibabel") from error
+        raise NotInstalledError("reading NIfTI files needs nibabel: pip install nibabel") from error
     bold: Any = nibabel.load(files.bold)
     image: Any = nibabel.load(files.mask)
     mask = np.asarray(image.dataobj).reshape(image.shape[:3]) != 0

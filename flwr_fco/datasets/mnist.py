@@ -189,13 +189,17 @@ def mnist(
     return PartitionedImages(train, test, tuple(partition), 10)
 
 
-def femnist(num_clients: int = 100, *, test_fraction: float = 0.1, seed: int = 0) -> PartitionedImages:
-    """Return the digits of Federated EMNIST, one writer for each client, from Flower Datasets (needs internet).
+def femnist(
+    num_clients: int = 100, *, num_classes: int = 10, test_fraction: float = 0.1, seed: int = 0
+) -> PartitionedImages:
+    """Return Federated EMNIST, one writer for each client, from Flower Datasets (needs internet).
 
     Parameters
     ----------
     num_clients : int, default 100
         Writers, drawn at random from the seed.
+    num_classes : {10, 62}, default 10
+        The digits alone, or the capital and small letters too.
     test_fraction : float, default 0.1
         Share of these writers' images that becomes the test part.
     seed : int, default 0
@@ -203,12 +207,13 @@ def femnist(num_clients: int = 100, *, test_fraction: float = 0.1, seed: int = 0
     Returns
     -------
     PartitionedImages
-        Ten classes, ink 255 on 0 as in MNIST.
+        Ink 255 on 0 as in MNIST.
 
     Raises
     ------
     ConfigurationError
-        If ``flwr-datasets`` is not installed, or the data set has fewer writers than were asked for.
+        If ``flwr-datasets`` is not installed, the data set has fewer writers than were asked for, or the number of
+        classes is another.
 
     Examples
     --------
@@ -219,6 +224,8 @@ def femnist(num_clients: int = 100, *, test_fraction: float = 0.1, seed: int = 0
         from flwr_datasets.partitioner import NaturalIdPartitioner
     except ImportError as error:
         raise ConfigurationError("femnist() needs Flower Datasets: pip install 'flwr-datasets[vision]'") from error
+    if num_classes not in (10, 62):
+        raise ConfigurationError(f"num_classes={num_classes!r}; expected 10 (digits) or 62 (letters too)")
     if not 0.0 < test_fraction < 1.0:
         raise ConfigurationError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1, such as 0.1")
     writers = NaturalIdPartitioner(partition_by="writer_id")
@@ -232,24 +239,24 @@ def femnist(num_clients: int = 100, *, test_fraction: float = 0.1, seed: int = 0
     for writer in rng.permutation(writers.num_partitions):
         part = hub.load_partition(int(writer)).with_format("numpy")
         labels = np.asarray(part["character"], dtype=np.int64)
-        digits = np.flatnonzero(labels < 10)
+        rows = np.flatnonzero(labels < num_classes)
         # Two images at least: one to train on, one that may go to the test part.
-        if digits.size < 2:
+        if rows.size < 2:
             continue
-        pixels = np.stack([np.asarray(part[int(row)]["image"], dtype=np.uint8).reshape(-1) for row in digits])
-        order = rng.permutation(digits.size)
-        cut = max(1, round(test_fraction * digits.size))
+        pixels = np.stack([np.asarray(part[int(row)]["image"], dtype=np.uint8).reshape(-1) for row in rows])
+        order = rng.permutation(rows.size)
+        cut = max(1, round(test_fraction * rows.size))
         # FEMNIST is black on white.
         images = 255 - pixels
-        held_out.append(Samples(images[order[:cut]], labels[digits][order[:cut]]))
-        kept.append(Samples(images[order[cut:]], labels[digits][order[cut:]]))
+        held_out.append(Samples(images[order[:cut]], labels[rows][order[:cut]]))
+        kept.append(Samples(images[order[cut:]], labels[rows][order[cut:]]))
         if len(kept) == num_clients:
             break
     if len(kept) < num_clients:
         raise ConfigurationError(f"num_clients={num_clients}, but only {len(kept)} writers wrote digits; ask for fewer")
     bounds = np.cumsum([0, *(part.targets.size for part in kept)])
     partition = tuple(np.arange(a, b, dtype=np.int64) for a, b in itertools.pairwise(bounds))
-    return PartitionedImages(_joined(kept), _joined(held_out), partition, 10)
+    return PartitionedImages(_joined(kept), _joined(held_out), partition, num_classes)
 
 
 def _joined(parts: list[Samples]) -> Samples:

@@ -23,7 +23,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
-from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError
+from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError, NotInstalledError
 
 if TYPE_CHECKING:
     from flwr_fco.experiments.comparison import Group
@@ -470,8 +470,8 @@ def reproduce(
 ) -> None:
     """Run an experiment of `flwr-fco list`, several by a pattern, or `all`: data, figure and a table of verdicts.
 
-    Examples (with `all` or a pattern each gets its own folder in `--out`, and those whose data files are absent are
-    skipped with a message):
+    Examples (with `all` or a pattern each gets its own folder in `--out`, and those whose data files or optional
+    packages are absent are skipped with a message):
 
     `flwr-fco reproduce fco-fig3 --out results/fco-fig3 --workers 2`
 
@@ -489,7 +489,7 @@ def reproduce(
             folder = (out or base / (name + ("-quick" if quick else ""))) if alone else base / name
             try:
                 held = _reproduce(name, quick, seed, folder, workers, quiet) and held
-            except DataNotFoundError as error:
+            except (DataNotFoundError, NotInstalledError) as error:
                 if alone:
                     raise
                 _console().print(f"{name} skipped: {error}", highlight=False, markup=False)

@@ -39,6 +39,8 @@ _FILES = {
     "mnist-l2-ball": "mnist",
     "adversarial-mnist": "mnist",
     "adversarial-cifar10": "cifar10",
+    "two-layers-mnist": "mnist",
+    "adversarial-network-cifar10": "cifar10",
 }
 _PYPROJECT = """\
 [build-system]

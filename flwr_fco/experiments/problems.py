@@ -214,22 +214,36 @@ def _mnist(
     balls: dict[str, tuple[Callable[[float], Regularizer], int]] = {"l1": (L1Ball, 1), "l2": (L2Ball, 2)}
     if ball not in balls:
         raise ConfigurationError(f"ball={ball!r}; expected 'l1' or 'l2'")
+    data = _mnist_images(seed, source, path, num_clients, alpha, by_label=by_label, num_examples=num_examples)
+    kind, order = balls[ball]
+    return ConstrainedClassification(data, kind(radius), order)
+
+
+def _mnist_images(
+    seed: int,
+    source: str,
+    path: str,
+    num_clients: int,
+    alpha: float,
+    *,
+    by_label: bool = False,
+    num_examples: int = 0,
+    num_classes: int = 10,
+) -> datasets.PartitionedImages:
+    """Return MNIST, or FEMNIST with its 10 or 62 classes."""
     if source not in ("files", "openml", "femnist"):
         raise ConfigurationError(f"source={source!r}; expected 'files' (MNIST's, see path), 'openml' or 'femnist'")
     if source == "femnist":
         # A client is a writer: there is nothing to split.
-        data = datasets.femnist(num_clients, seed=seed)
-    else:
-        data = datasets.mnist(
-            data_directory("mnist", path) if source == "files" else None,
-            num_clients,
-            alpha,
-            by_label=by_label,
-            num_examples=num_examples or None,
-            seed=seed,
-        )
-    kind, order = balls[ball]
-    return ConstrainedClassification(data, kind(radius), order)
+        return datasets.femnist(num_clients, num_classes=num_classes, seed=seed)
+    return datasets.mnist(
+        data_directory("mnist", path) if source == "files" else None,
+        num_clients,
+        alpha,
+        by_label=by_label,
+        num_examples=num_examples or None,
+        seed=seed,
+    )
 
 
 def _digits(
@@ -340,21 +354,65 @@ def _adversarial(
     num_examples: int = 0,
     path: str = "",
 ) -> Task:
-    if variant == "digits":
-        images = datasets.digits(num_clients, None, seed=seed)
-    elif variant == "mnist":
-        images = datasets.mnist(
-            data_directory("mnist", path), num_clients, None, num_examples=num_examples or None, seed=seed
-        )
-    else:
-        place = data_directory("cifar10", path)
-        # One .npz file with part of the images, or the directory of the binary batches.
-        packed = sorted(place.glob("*.npz"))
-        images = datasets.cifar10(
-            packed[0] if packed else place, num_clients, num_examples=num_examples or None, seed=seed
-        )
+    images = _images(variant, seed, path, num_clients, num_examples)
     regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
     return AdversarialTraining(datasets.AdversarialImages(images, intercept), regularizer, bound, seed)
+
+
+def _images(
+    variant: Literal["digits", "mnist", "cifar10"], seed: int, path: str, num_clients: int, num_examples: int
+) -> datasets.PartitionedClassification:
+    """Return images, evenly and at random on the clients."""
+    if variant == "digits":
+        return datasets.digits(num_clients, None, seed=seed)
+    place = data_directory(variant, path)
+    if variant == "mnist":
+        return datasets.mnist(place, num_clients, None, num_examples=num_examples or None, seed=seed)
+    # One .npz file with part of the images, or the directory of the binary batches.
+    packed = sorted(place.glob("*.npz"))
+    return datasets.cifar10(packed[0] if packed else place, num_clients, num_examples=num_examples or None, seed=seed)
+
+
+def _two_layers(
+    seed: int,
+    *,
+    variant: Literal["digits", "mnist"],
+    radius: float = 1000.0,
+    width: int = 100,
+    source: str = "files",
+    path: str = "",
+    num_clients: int = 100,
+    alpha: float = 0.3,
+    num_examples: int = 6000,
+) -> Task:
+    from flwr_fco.experiments import networks
+
+    if variant == "digits":
+        images = datasets.digits(num_clients, alpha, seed=seed)
+    else:
+        images = _mnist_images(seed, source, path, num_clients, alpha, num_examples=num_examples, num_classes=62)
+    pixels = images.train.features.shape[1]
+    data = networks.NetworkImages(images, networks.two_layers(pixels, width, images.num_classes), (pixels,))
+    return networks.ConstrainedNetwork(data, L1Ball(radius), 1, seed)
+
+
+def _adversarial_network(
+    seed: int,
+    *,
+    variant: Literal["digits", "cifar10"],
+    strength: float = 0.1,
+    bound: float = 0.05,
+    num_clients: int = 100,
+    num_examples: int = 0,
+    path: str = "",
+) -> Task:
+    from flwr_fco.experiments import networks
+
+    images = _images(variant, seed, path, num_clients, num_examples)
+    shape = (1, 8, 8) if variant == "digits" else (3, 32, 32)
+    network = networks.AttackedNetwork(shape, images.num_classes)
+    regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
+    return networks.AdversarialNetwork(networks.NetworkImages(images, network, shape), regularizer, bound, seed)
 
 
 def _pooled_logistic(
@@ -368,15 +426,10 @@ def _pooled_logistic(
 ) -> Task:
     data: datasets.FederatedDataset
     if variant == "digits":
+        # The others are split evenly.
         data = datasets.digits(num_clients, 0.3, 0.75, seed)
-    elif variant == "mnist":
-        directory = data_directory("mnist", path)
-        data = datasets.mnist(directory, num_clients, None, num_examples=num_examples or None, seed=seed)
     else:
-        directory = data_directory("cifar10", path)
-        archives = sorted(directory.glob("*.npz"))
-        place = archives[0] if archives else directory
-        data = datasets.cifar10(place, num_clients, None, num_examples=num_examples or None, seed=seed)
+        data = _images(variant, seed, path, num_clients, num_examples)
     return PooledMinimum(data, l2)
 
 
@@ -476,6 +529,18 @@ def _registry() -> dict[str, Problem]:
             _defaults(1e-2, 1.0, 100, 10, 10, 10, 5),
         ),
         Problem(
+            "two-layers-mnist",
+            "a network of two hidden layers, each kernel with ||w||_1 <= 1000 (needs PyTorch): MNIST, 100 clients",
+            partial(_two_layers, variant="mnist"),
+            _defaults(3e-2, 1.0, 40, 10, 10, 10, 5),
+        ),
+        Problem(
+            "two-layers-digits",
+            "the same (needs PyTorch) on scikit-learn's digits: 10 clients, each kernel with ||w||_1 <= 100",
+            partial(_two_layers, variant="digits", radius=100.0, num_clients=10),
+            _defaults(3e-2, 1.0, 40, 10, 10, 10, 5),
+        ),
+        Problem(
             "digits",
             "scikit-learn's digits: 10 clients, Dirichlet labels, l1 norm",
             _digits,
@@ -542,6 +607,7 @@ def _saddle_points() -> list[Problem]:
         "mnist": ("MNIST (IDX files), 100 clients", 100, 20),
         "cifar10": ("CIFAR-10 (binary batches or .npz), 100 clients", 100, 40),
     }
+    networks: tuple[Literal["digits", "cifar10"], ...] = ("digits", "cifar10")
     return [
         Problem(
             "bilinear-l1",
@@ -569,6 +635,16 @@ def _saddle_points() -> list[Problem]:
                 defaults(0.1, 1.0, rounds, 5, 32),
             )
             for kind, (about, clients, rounds) in kinds.items()
+        ),
+        *(
+            Problem(
+                f"adversarial-network-{kind}",
+                "universal adversarial training of a convolutional network (needs PyTorch), attack with l1 norm in a "
+                f"box; {kinds[kind][0]}",
+                partial(_adversarial_network, variant=kind, num_clients=kinds[kind][1]),
+                defaults(0.1, 1.0, 100, 5, 32),
+            )
+            for kind in networks
         ),
     ]
 

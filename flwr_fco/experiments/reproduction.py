@@ -145,6 +145,8 @@ def reproduce(
     ------
     DataNotFoundError
         If the problem's files are not there.
+    NotInstalledError
+        If the problem needs a package that is not installed.
     ConfigurationError
         If matplotlib is not installed: before the runs.
 

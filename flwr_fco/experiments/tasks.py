@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,10 @@ from flwr_fco.pooled import (
 )
 from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.work import Minimise
+
+if TYPE_CHECKING:
+    from flwr_fco.experiments.networks import NetworkImages
+    from flwr_fco.torch import TorchObjective
 
 __all__ = [
     "AdversarialTraining",
@@ -639,7 +643,7 @@ class AdversarialTraining(Task):
 
     Parameters
     ----------
-    dataset : AdversarialImages
+    dataset : AdversarialImages or NetworkImages
     regularizer : Regularizer
         psi of the perturbation.
     start : float
@@ -650,11 +654,11 @@ class AdversarialTraining(Task):
         Entries of the perturbation above it count as non-zero.
     """
 
-    dataset: AdversarialImages
+    dataset: AdversarialImages | NetworkImages
 
     def __init__(
         self,
-        dataset: AdversarialImages,
+        dataset: AdversarialImages | NetworkImages,
         regularizer: Regularizer,
         start: float,
         start_seed: int,
@@ -683,7 +687,7 @@ class AdversarialTraining(Task):
         return {"density": density(coefficients, self.threshold), "attack-size": float(np.abs(coefficients).mean())}
 
     @cached_property
-    def _test(self) -> UniversalAdversarialLogistic:
+    def _test(self) -> UniversalAdversarialLogistic | TorchObjective:
         return self.dataset.test_objective()
 
     def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:

@@ -88,6 +88,8 @@ class Objective(ABC):
         The model's arrays. The regularizer's default is all but the intercept.
     num_examples : int
         Number of the client's examples: its weight in the pooled empirical risk.
+    ascends : slice or ndarray of bool, optional
+        Which entries of the flat vector belong to a player who maximises; None: there is none.
 
     Examples
     --------
@@ -108,6 +110,7 @@ class Objective(ABC):
 
     layout: Layout
     num_examples: int
+    ascends: slice | NDArray[np.bool_] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Replace the inherited methods that would bypass what this class overrides."""

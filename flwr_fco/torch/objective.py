@@ -127,6 +127,10 @@ class TorchObjective(Objective):
         self.layout = layout_of(model, apply_to)
         up = matching(self._parameters, maximize)
         self._signs = [-1.0 if name in up else 1.0 for name in self._parameters]
+        if up:
+            self.ascends = np.zeros(self.layout.size, dtype=np.bool_)
+            for name in up:
+                self.ascends[self.layout[name].block] = True
 
     def value(self, w: Vector) -> float:
         """Return the mean loss over all examples, in evaluation mode.
@@ -177,18 +181,21 @@ class TorchObjective(Objective):
         out = np.empty(self.layout.size) if out is None else out
         rows = None if batch is None else batch.rows
         parameters = list(self._parameters.values())
-        total, value = [torch.zeros_like(p, dtype=self._sum_dtype(p)) for p in parameters], 0.0
+        total, value = [], 0.0
         with torch.random.fork_rng(devices=self._cuda_devices()):
-            torch.manual_seed(0 if batch is None else batch.seed)
+            _seed(0 if batch is None else batch.seed)
             for share, examples in self._chunks(rows):
                 loss = self.loss(self.model, examples)
-                found = torch.autograd.grad(loss, parameters, allow_unused=True)
+                found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
                 value += share * float(loss.detach())
+                if share == 1.0:
+                    total = list(found)
+                    break
+                total = total or [torch.zeros_like(p, dtype=self._sum_dtype(p)) for p in parameters]
                 for part, gradient in zip(total, found, strict=True):
-                    if gradient is not None:
-                        part.add_(gradient, alpha=share)
+                    part.add_(gradient, alpha=share)
         for entry, sign, part in zip(self.layout.optimized, self._signs, total, strict=True):
-            np.multiply(part.reshape(-1).cpu().numpy(), sign, out=out[entry.block])
+            np.multiply(part.reshape(-1).cpu().to(torch.float64).numpy(), sign, out=out[entry.block])
         return value, out
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
@@ -232,7 +239,7 @@ class TorchObjective(Objective):
         self.model.eval()
         means: dict[str, float] = {"loss": 0.0}
         with torch.no_grad(), torch.random.fork_rng(devices=self._cuda_devices()):
-            torch.manual_seed(0)
+            _seed(0)
             for share, examples in self._chunks(None):
                 means["loss"] += share * float(self.loss(self.model, examples))
                 for name, score in (scores(self.model, examples) if scores else {}).items():
@@ -271,6 +278,15 @@ class TorchObjective(Objective):
 
     def _sum_dtype(self, p: Tensor) -> torch.dtype:
         return torch.float32 if p.device.type == "mps" else torch.float64
+
+
+def _seed(seed: int) -> None:
+    """Seed PyTorch's generators, without its notes for devices that are not in use: they cost more than a step."""
+    in_use = torch.cuda.is_initialized() or torch.backends.mps.is_available()  # type: ignore[no-untyped-call]
+    if in_use:
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:

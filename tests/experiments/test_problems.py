@@ -141,7 +141,7 @@ def test_mnist_has_other_sources(monkeypatch):
     task = load_task("mnist-l2-ball", 8, options={"source": "femnist", "num-clients": 2})
     assert [client.num_examples for client in task.clients] == [5, 4]
     load_task("mnist-l2-ball", 8, options={"source": "openml"})
-    assert asked == [((2,), {"seed": 8}), None]
+    assert asked == [((2,), {"num_classes": 10, "seed": 8}), None]
     with pytest.raises(ConfigurationError, match="source='web'"):
         load_task("mnist-l2-ball", 8, options={"source": "web"})
 

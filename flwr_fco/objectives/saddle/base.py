@@ -115,6 +115,11 @@ class SaddleObjective(Objective):
         self.layout = Layout.from_arrays(arrays, apply_to=tuple(arrays) if apply_to is None else tuple(apply_to))
         self.split = self.layout[next(iter(y))].offset
 
+    @property
+    def ascends(self) -> slice:  # type: ignore[override]
+        """Which entries of the flat vector are y."""
+        return slice(self.split, None)
+
     def _check(self, w: Vector) -> None:
         if w.shape != (self.layout.size,):
             raise ConfigurationError(
