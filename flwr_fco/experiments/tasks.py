@@ -24,6 +24,7 @@ from flwr_fco.datasets import (
 from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.objectives import (
     BilinearSaddle,
+    Hinge,
     LeastSquares,
     Logistic,
     MultinomialLogistic,
@@ -31,7 +32,6 @@ from flwr_fco.objectives import (
     TraceRegression,
     UniversalAdversarialLogistic,
 )
-from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.pooled import (
     client_weights,

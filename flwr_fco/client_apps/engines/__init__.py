@@ -18,7 +18,6 @@ from flwr_fco.client_apps.engines.result import Minimum, StoppingRule
 from flwr_fco.client_apps.engines.row_space import RowSpace, row_space
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.parameters import Vector
 from flwr_fco.work import Minimise
 
@@ -63,7 +62,7 @@ def fastest_engine(problem: LocalProblem) -> str:
     ----------
     problem : LocalProblem
     """
-    if isinstance(problem.objective, Hinge):
+    if not problem.objective.smooth:
         return "dual-ascent"
     if problem.quadratic and problem.size <= LARGEST_GRAM and problem.strong_convexity > 0.0:
         return "exact"
@@ -120,8 +119,11 @@ def minimise(
     problem = local_problem(objective, shift, center, penalty)
     name = fastest_engine(problem) if work.engine == "auto" else work.engine
     engine = ENGINES[name]
-    if isinstance(objective, Hinge) and name != "dual-ascent":
-        raise ConfigurationError(f"engine={name!r} needs gradients, which the hinge loss lacks. Use 'dual-ascent'")
+    if not objective.smooth and name != "dual-ascent":
+        raise ConfigurationError(
+            f"engine={name!r} needs gradients, which {type(objective).__name__} lacks: it is not smooth. For the hinge "
+            "loss use 'dual-ascent'"
+        )
     if start is None:
         start = np.zeros(problem.size) if center is None else center
     start = np.asarray(start, dtype=np.float64)

@@ -9,8 +9,7 @@ from flwr_fco import work
 from flwr_fco.client_apps.engines import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
 from flwr_fco.client_apps.engines.problem import LocalProblem
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
-from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.work import Minimise
 
 N, D = 60, 7
@@ -339,6 +338,13 @@ def test_dual_ascent_reports_its_cap_and_other_engines_refuse_the_hinge_loss():
         minimise(objective_of("softmax"), Minimise("dual-ascent"))
     with pytest.raises(ConfigurationError, match="l2"):
         minimise(hinge(l2=0.0))
+
+    class Kinks(Quadratic):
+        smooth = False
+
+    for engine in ("auto", "dual-ascent"):
+        with pytest.raises(ConfigurationError, match="No engine minimises it"):
+            minimise(Kinks(np.eye(2), np.ones(2)), Minimise(engine))
 
 
 def test_the_hinge_objective_is_a_subgradient_and_knows_what_it_is_not():
