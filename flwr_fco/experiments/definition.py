@@ -148,6 +148,7 @@ class Definition:
         return replace(
             self,
             title=f"{self.title} (quick)",
+            problem=str(quick.get("settings", {}).get("problem", self.problem)),
             seeds=tuple(quick["seeds"]),
             runs=runs,
             claims=claims,
