@@ -708,7 +708,7 @@ def linear_rate(
     at_least: float = 0.0,
     at_most: float = math.inf,
 ) -> Measurement:
-    """Ask that the factor by which a metric falls in a round, in the mean of some rounds, is in a range, for every seed.
+    """Ask that the mean factor by which a metric falls in a round is in a range, for every seed.
 
     Parameters
     ----------

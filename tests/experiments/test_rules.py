@@ -138,7 +138,7 @@ BLOWN = run(0.0, 9.0, diverged=1)
         ),
         (
             "linear-rate",
-            {"run": "a", "metric": "f1", "first": 1, "last": 3, "at_most": 0.5},
+            {"run": "a", "metric": "f1", "first": 1, "last": 3, "at_most": 0.51},
             {"a": run(9, 4, 3, 1)},
             {"a": run(9, 4, 3, 1.1)},
         ),
