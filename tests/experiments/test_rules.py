@@ -142,7 +142,7 @@ BLOWN = run(0.0, 9.0, diverged=1)
             {"a": run(9, 4, 3, 1)},
             {"a": run(9, 4, 3, 1.1)},
         ),
-        ("linear-rate", {"run": "a", "metric": "f1", "first": 0, "last": 1, "at_most": 2}, {"a": GOOD}, {"a": BLOWN}),
+        ("linear-rate", {"run": "a", "metric": "f1", "first": 1, "last": 2, "at_most": 9}, {"a": GOOD}, {"a": BLOWN}),
         (
             "linear-rate",
             {"run": "a", "than": "b", "metric": "f1", "first": 0, "last": 2, "at_least": 0.5, "at_most": 2.0},
