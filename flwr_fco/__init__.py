@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from flwr_fco.objectives import (
         BilinearSaddle,
         FunctionSaddle,
+        Hinge,
         LeastSquares,
         Logistic,
         MatrixGame,
@@ -153,6 +154,7 @@ __all__ = [
     "FusedLasso",
     "GroupLasso",
     "HardSparsity",
+    "Hinge",
     "L1Ball",
     "L2Ball",
     "L2Squared",
@@ -200,8 +202,8 @@ _EXPORTS = {
     "client_apps": "client_app",
     "mirror_maps": "DiagonalMetric Euclidean MirrorMap OrthantEntropy PNorm Product SimplexEntropy TermwiseMap",
     "objectives": (
-        "BilinearSaddle FunctionSaddle LeastSquares Logistic MatrixGame MultinomialLogistic Objective QuadraticSaddle "
-        "SaddleObjective TraceRegression UniversalAdversarialLogistic"
+        "BilinearSaddle FunctionSaddle Hinge LeastSquares Logistic MatrixGame MultinomialLogistic Objective "
+        "QuadraticSaddle SaddleObjective TraceRegression UniversalAdversarialLogistic"
     ),
     "regularizers": (
         "L1 L2 Adapter AffineSubspace BoundRegularizer Box ElasticNet FlatRegularizer FusedLasso GroupLasso "

@@ -98,7 +98,7 @@ class Definition:
     problem : str
     seeds : tuple of int
     panels : tuple of str
-        Metrics that the figure shows.
+        Metrics that the figure shows, over rounds; ``"energy-error against seconds"``: over another metric.
     kind : {"curves", "densities", "scatter", "images"}
         What the figure is, and for ``"densities"`` what is measured: the clients' models beside their mean. Of
         ``"images"`` the only panel is the name of the array that is drawn, for the first seed.
@@ -148,6 +148,7 @@ class Definition:
         return replace(
             self,
             title=f"{self.title} (quick)",
+            problem=str(quick.get("settings", {}).get("problem", self.problem)),
             seeds=tuple(quick["seeds"]),
             runs=runs,
             claims=claims,

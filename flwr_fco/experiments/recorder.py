@@ -79,7 +79,8 @@ class Recorder:
         self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
         self._began = time.monotonic()
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
-        self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0}
+        self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0, "passes": 0.0}
+        self._evaluating = 0.0
         self._unwritten: dict[str, float] | None = None
         self._resumed = 0
 
@@ -126,8 +127,10 @@ class Recorder:
         watched = self._plateau is not None and self._due(server_round, settings.plateau_every)
         if not (full or watched or self._due(server_round, settings.structure_every) or self.diverged):
             return None
+        began = time.monotonic()
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(w, server_round, full)
+        self._evaluating += time.monotonic() - began
         line = {"round": float(server_round * settings.stretch), **scores}
         self.history.append(line)
         self._unwritten = line
@@ -165,7 +168,8 @@ class Recorder:
         if self._unwritten is None:
             return
         if self.task.costs:
-            self._unwritten.update(self._costs, seconds=round(time.monotonic() - self._began, 3))
+            seconds = time.monotonic() - self._began - self._evaluating
+            self._unwritten.update(self._costs, seconds=round(seconds, 3))
         if self.traffic:
             self._unwritten.update(self._bytes, seconds=round(time.monotonic() - self._began, 3))
         if self.sink is not None:
@@ -179,8 +183,11 @@ class Recorder:
         if self.task.costs and metrics is not None:
             # Means over the clients; a method that takes gradient steps has one gradient a step.
             gradients = metrics.get("gradient-evaluations", metrics.get("local-steps", 0.0))
+            products = metrics.get("hessian-products", 0.0)
             self._costs["gradient-evaluations"] += float(gradients)  # type: ignore[arg-type]
-            self._costs["hessian-products"] += float(metrics.get("hessian-products", 0.0))  # type: ignore[arg-type]
+            self._costs["hessian-products"] += float(products)  # type: ignore[arg-type]
+            # Either reads all of a client's examples twice.
+            self._costs["passes"] = self._costs["gradient-evaluations"] + self._costs["hessian-products"]
         self._write()
         # Clients that lost their memories when the run was stopped have no good reply in the first round after it.
         forgotten = self._resumed > 0 and server_round == self._resumed + 1

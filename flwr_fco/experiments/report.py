@@ -128,7 +128,7 @@ def draw_curves(
     curves : mapping
         Label to metric to runs.
     panels : sequence of str
-        Metrics.
+        Metrics; one named ``"METRIC against COST"`` has costs, on a logarithmic axis, in the place of rounds.
     title : str
     path : Path
         ``.png`` (or no ending): a PNG for screens of twice the usual density, and an SVG beside it; ``.svg``, ``.pdf``:
@@ -249,7 +249,10 @@ def _figure_of_curves(
         if metric in limits:
             place.set_ylim(*limits[metric])
         place.set_title(metric, fontsize=10)
-        place.set_xlabel("round")
+        across = metric.partition(" against ")[2]
+        place.set_xlabel(across or "round")
+        if across:
+            place.set_xscale("log")
         place.grid(alpha=0.25)
         place.spines[["top", "right"]].set_visible(False)
         if direct and position % columns == columns - 1:

@@ -29,8 +29,21 @@ __all__ = ["Report", "Verdict", "judge", "reproduce", "value_table", "verdict_ta
 
 #: Metrics that figures show on a logarithmic axis.
 _LOGARITHMIC = frozenset(
-    {"recovery-error", "objective", "gap", "validation-mse", "l1-error", "consensus-error", "training-loss"}
+    {
+        "recovery-error",
+        "objective",
+        "gap",
+        "validation-mse",
+        "l1-error",
+        "consensus-error",
+        "training-loss",
+        "energy-error",
+        "distance",
+        "gradient-norm",
+    }
 )
+#: A panel ``"energy-error against seconds"`` shows a metric over what its rounds have cost.
+_AGAINST = " against "
 
 
 @dataclass(frozen=True)
@@ -395,6 +408,23 @@ def _optimum(settings: RunSettings) -> float:
     return _optima[key]
 
 
+def _series(outcomes: Sequence[Outcome], panel: str) -> list[Any]:
+    """Return what a panel shows of each seed: a metric over rounds, or over the mean cost of the rounds."""
+    metric, _, cost = panel.partition(_AGAINST)
+    found = [run.series(metric) for run in outcomes if not run.diverged and run.history and metric in run.history[-1]]
+    if not cost or not found:
+        return found
+    # The start point has cost nothing, which has no place on a logarithmic axis.
+    costs = [run.series(cost) for run in outcomes if not run.diverged]
+    at = [dict(zip(rounds.tolist(), values.tolist(), strict=True)) for rounds, values in costs]
+    means = {when: float(np.mean([own[when] for own in at])) for when in at[0] if all(when in own for own in at)}
+    return [
+        (np.array([means[when] for when in rounds[kept]]), values[kept])
+        for rounds, values in found
+        for kept in [np.array([means.get(when, 0.0) > 0.0 for when in rounds.tolist()])]
+    ]
+
+
 def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
     baselines = {line.label for line in definition.runs if line.strategy in BASELINES}
     if definition.kind == "scatter":
@@ -430,11 +460,7 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
     curves: dict[str, dict[str, Any]] = {}
     for line in definition.runs:
         for metric in definition.panels:
-            curves.setdefault(line.curve, {})[panels[line.part, metric]] = [
-                run.series(metric)
-                for run in outcomes[line.label]
-                if not run.diverged and run.history and metric in run.history[-1]
-            ]
+            curves.setdefault(line.curve, {})[panels[line.part, metric]] = _series(outcomes[line.label], metric)
     draw_curves(
         curves,
         list(panels.values()),
@@ -442,7 +468,7 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         path,
         methods={line.curve: line.strategy for line in definition.runs},
         levels=baselines,
-        logarithmic={panel for (_, metric), panel in panels.items() if metric in _LOGARITHMIC},
+        logarithmic={panel for (_, metric), panel in panels.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},
         limits={
             panel: definition.limits[metric] for (_, metric), panel in panels.items() if metric in definition.limits
         },

@@ -697,6 +697,61 @@ def share(
     return Measurement(values, _between(values, at_least, at_most), f"share of {len(labels)} settings with {box}")
 
 
+def linear_rate(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    metric: str,
+    first: float,
+    last: float,
+    than: str = "",
+    at_least: float = 0.0,
+    at_most: float = math.inf,
+) -> Measurement:
+    """Ask that the mean factor by which a metric falls in a round is in a range, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, metric : str
+    first, last : float
+        Rounds.
+    than : str, default ""
+        Another run: then the ratio of both logarithms is in the range, how many times as fast the run is.
+    at_least, at_most : float
+
+    Returns
+    -------
+    Measurement
+        (value at `last` / value at `first`)^(1 / rounds between them), or the ratio; NaN where a run diverged.
+
+    Examples
+    --------
+    >>> fast = Outcome([{"round": 0.0, "gap": 1.0}, {"round": 2.0, "gap": 0.0625}])
+    >>> slow = Outcome([{"round": 0.0, "gap": 1.0}, {"round": 2.0, "gap": 0.25}])
+    >>> linear_rate({"a": [fast]}, run="a", metric="gap", first=0, last=2, at_most=0.3).values
+    [0.25]
+    >>> linear_rate({"a": [fast], "b": [slow]}, run="a", than="b", metric="gap", first=0, last=2).values
+    [2.0]
+    """
+
+    def slope(own: Outcome) -> float:
+        if own.diverged:
+            return math.nan
+        rounds, series = own.series(metric)
+        a, b = (max(float(series[int(np.abs(rounds - when).argmin())]), 1e-300) for when in (first, last))
+        return math.log(b / a) / (last - first)
+
+    slopes = [slope(own) for own in outcomes[run]]
+    if not than:
+        values = [math.exp(own) for own in slopes]
+        return Measurement(values, _between(values, at_least, at_most), f"factor of {metric} in a round")
+    others = [slope(other) for other in outcomes[than]]
+    # A run that does not fall at all is no measure of how fast another one is.
+    values = [own / other if other < 0.0 else math.nan for own, other in zip(slopes, others, strict=True)]
+    return Measurement(values, _between(values, at_least, at_most), f"times as fast a decay of {metric} as {than}")
+
+
 def _between(values: Sequence[float], at_least: float, at_most: float) -> bool:
     """Whether all values are in the range; a NaN is not."""
     return all(at_least <= value <= at_most for value in values)
@@ -731,6 +786,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "final-close": final_close,
         "final-ratio": final_ratio,
         "final-within": final_within,
+        "linear-rate": linear_rate,
         "never-reaches": never_reaches,
         "ratio": ratio,
         "reaches": reaches,

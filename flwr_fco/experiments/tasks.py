@@ -24,6 +24,7 @@ from flwr_fco.datasets import (
 from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.objectives import (
     BilinearSaddle,
+    Hinge,
     LeastSquares,
     Logistic,
     MultinomialLogistic,
@@ -32,7 +33,6 @@ from flwr_fco.objectives import (
     TraceRegression,
     UniversalAdversarialLogistic,
 )
-from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.pooled import (
     client_weights,
@@ -84,7 +84,8 @@ class Task(ABC):
 
     #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
     over_nodes: ClassVar[bool] = False
-    #: Whether a line also says what the clients' work has cost: gradients and Hessian products, in all so far, seconds.
+    #: Whether a line also says what the clients' work has cost so far: gradients, Hessian products, both (passes over a
+    #: client's data, the mean of the clients), and seconds without those of the evaluation.
     costs: ClassVar[bool] = False
 
     def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
@@ -377,7 +378,8 @@ class PatternRecovery(Task):
 class PooledMinimum(Task):
     """A smooth strongly convex problem whose pooled minimiser a method should reach to the last digits.
 
-    Multinomial logistic regression without intercepts, so that the l2 term acts on all parameters.
+    Logistic regression, of two classes or many. A column of ones stands for the intercept, on which the l2 term acts as
+    on the other parameters.
 
     Parameters
     ----------
@@ -398,7 +400,8 @@ class PooledMinimum(Task):
         return [self._objective(self.dataset.client(index)) for index in range(self.dataset.num_clients)]
 
     def _objective(self, examples: datasets.Samples) -> Objective:
-        return self.dataset.build_objective(examples, l2=self.l2, intercept=False)
+        with_ones = datasets.Samples(_with_ones(examples.features), examples.targets)
+        return self.dataset.build_objective(with_ones, l2=self.l2, intercept=False)
 
     @cached_property
     def reference(self) -> tuple[Vector, float]:
@@ -414,7 +417,7 @@ class PooledMinimum(Task):
             np.concatenate([part.features for part in parts]), np.concatenate([part.targets for part in parts])
         )
         solution = self._reference(self._objective(examples))
-        return solution, self.objective(solution)
+        return solution, self._value_and_norm(solution)[0]
 
     def _reference(self, objective: Objective) -> Vector:
         found = minimise(objective, Minimise("newton-cg", tolerance=1e-12))
@@ -425,13 +428,42 @@ class PooledMinimum(Task):
             )
         return found.point
 
-    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return the relative energy error (E - E*) / E*, and the distance to the minimiser."""
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return the relative energy error (E - E*) / E*, the distance to the minimiser, and the gradient's norm.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+            Also the objective.
+
+        Returns
+        -------
+        dict of str to float
+        """
         solution, least = self.reference
-        w = coefficients.reshape(-1)
+        value, norm = self._value_and_norm(w)
         # A difference of two values is uncertain by their rounding; a logarithmic axis needs more than 0.
-        error = max((self.objective(w) - least) / abs(least), 1e-17)
-        return {"energy-error": float(error), "distance": float(np.linalg.norm(w - solution))}
+        error = max((value - least) / abs(least), 1e-17)
+        found = {"energy-error": float(error), "distance": float(np.linalg.norm(w - solution))}
+        if norm is not None:
+            found["gradient-norm"] = norm
+        if full:
+            found["objective"] = value
+        return found
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return :meth:`scores` without the objective."""
+        return self.scores(coefficients.reshape(-1), full=False)
+
+    def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
+        """Return E and the norm of its gradient, in one pass over the data."""
+        total, slope = 0.0, np.zeros(w.size)
+        for share, client in zip(client_weights(self.clients), self.clients, strict=True):
+            value, gradient = client.value_and_gradient(w)
+            total += float(share) * value
+            slope += float(share) * gradient
+        return total, float(np.linalg.norm(slope))
 
 
 @dataclass(frozen=True)
@@ -478,14 +510,22 @@ class NonsmoothMinimum(PooledMinimum):
     """
 
     def _objective(self, examples: datasets.Samples) -> Objective:
-        features = np.column_stack([examples.features, np.ones(len(examples.targets))])
-        return Hinge(features, examples.targets, l2=self.l2)
+        return Hinge(_with_ones(examples.features), examples.targets, l2=self.l2)
+
+    def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
+        """Return E alone: at its minimiser a subgradient may be of any size."""
+        return self.objective(w), None
 
     def _reference(self, objective: Objective) -> Vector:
         found = minimise(objective, Minimise("dual-ascent", 1e-12, "gap", 1_000_000))
         if not found.gap <= 1e-12:
             raise CompositeError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
         return found.point
+
+
+def _with_ones(features: NDArray[Any]) -> NDArray[Any]:
+    """Return the features with a column of ones."""
+    return np.column_stack([features, np.ones(len(features), dtype=features.dtype)])
 
 
 class StreamingRecovery(Task):

@@ -2,6 +2,7 @@
 
 from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.design import Design, LinearData
+from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
 from flwr_fco.objectives.saddle import (
@@ -18,6 +19,7 @@ __all__ = [
     "BilinearSaddle",
     "Design",
     "FunctionSaddle",
+    "Hinge",
     "LeastSquares",
     "Line",
     "LinearData",

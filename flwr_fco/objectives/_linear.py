@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from abc import abstractmethod
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,6 +76,24 @@ class LinearModel(Objective):
     @abstractmethod
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
+
+    @property
+    def num_outputs(self) -> int:
+        """Columns of the coefficients."""
+        return self._num_outputs
+
+    def with_features(self, features: ArrayLike) -> Self:
+        """Return the same loss of the same examples with other features.
+
+        Parameters
+        ----------
+        features : array-like, shape (n, any)
+        """
+        design = Design.of(features)
+        other = copy.copy(self)
+        shape = (design.shape[1], *self.layout["coefficients"].shape[1:])
+        other._set_data(design, shape, intercept=self.intercept, l2=self.l2, num_outputs=self._num_outputs)
+        return other
 
     @property
     def features(self) -> NDArray[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
-from typing import Any, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -69,7 +69,7 @@ class Line(ABC):
 
 
 class Objective(ABC):
-    """A smooth loss F_m(w), a mean over the client's examples, on flat float64 vectors.
+    """A loss F_m(w), a mean over the client's examples, on flat float64 vectors; smooth, or convex.
 
     Subclasses set :attr:`layout` and :attr:`num_examples` and implement :meth:`value` and :meth:`gradient`. A
     saddle-point objective returns the operator (grad_x f, -grad_y f) from :meth:`gradient`.
@@ -84,6 +84,10 @@ class Objective(ABC):
 
     Attributes
     ----------
+    smooth : bool, default True
+        Of the class: False where the loss is convex and :meth:`gradient` returns a subgradient, as of the hinge loss.
+        :meth:`lipschitz` and :meth:`hessian_product` do not know then, and local minimisations use none of what needs
+        derivatives.
     layout : Layout
         The model's arrays. The regularizer's default is all but the intercept.
     num_examples : int
@@ -108,6 +112,7 @@ class Objective(ABC):
     (5.0, array([-1., -2.]))
     """
 
+    smooth: ClassVar[bool] = True
     layout: Layout
     num_examples: int
     ascends: slice | NDArray[np.bool_] | None = None

@@ -16,6 +16,7 @@ from flwr_fco.kernels.losses import (
     softmax_slopes,
 )
 from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, examples_of
+from flwr_fco.objectives._two_classes import TwoClassModel
 from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import Design
 from flwr_fco.parameters import Vector
@@ -23,7 +24,7 @@ from flwr_fco.parameters import Vector
 __all__ = ["Logistic", "MultinomialLogistic"]
 
 
-class Logistic(LinearModel):
+class Logistic(TwoClassModel):
     """Logistic regression: F(w, b) = mean_i log(1 + exp(-s_i (<x_i, w> + b))) + l2/2 ||w||^2, s_i = -1 or +1.
 
     Parameters
@@ -61,20 +62,7 @@ class Logistic(LinearModel):
     _curvature = (0.25, 0.25)
 
     def __init__(self, features: ArrayLike, labels: ArrayLike, *, intercept: bool = True, l2: float = 0.0) -> None:
-        design = Design.of(features)
-        self._set_data(design, design.shape[1:], intercept=intercept, l2=l2)
-        self.labels = as_labels("labels", labels, self.num_examples)
-        found = np.unique(self.labels)
-        if np.isin(found, (0, 1)).all():
-            self._negative = 0
-        elif np.isin(found, (-1, 1)).all():
-            self._negative = -1
-        else:
-            raise ConfigurationError(
-                f"labels hold {examples_of(found)}; expected 0 and 1, or -1 and +1. "
-                "For more classes use MultinomialLogistic; for names, encode them first (the same way on every client)."
-            )
-        self._targets = np.where(self.labels == 1, 1.0, -1.0)
+        self._set_examples(features, labels, intercept=intercept, l2=l2)
 
     def _mean_loss(self, scores: Scores) -> float:
         return float(np.logaddexp(0.0, -self._targets * scores).mean())
@@ -88,49 +76,6 @@ class Logistic(LinearModel):
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         rows = self.design.rows if batch is None else batch
         add_logistic_gradient(self.design.matrix, self._targets, rows, w, scale, self.l2 * scale, out)
-
-    def margins(self, w: Vector) -> Vector:
-        """Return <x_i, w> + b: the log odds of label 1.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        ndarray of float64, shape (num_examples,)
-        """
-        return self._scores(w)
-
-    def predict(self, w: Vector) -> NDArray[Any]:
-        """Return the more likely label of each of the client's examples, in the coding of `labels`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        ndarray of int64, shape (num_examples,)
-            At a margin of exactly 0 the negative label, as in scikit-learn.
-        """
-        return np.where(self.margins(w) > 0.0, 1, self._negative)
-
-    def metrics(self, w: Vector) -> dict[str, float]:
-        """Return the loss and the accuracy.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-
-        Returns
-        -------
-        dict
-            ``loss``: :meth:`value`. ``accuracy``: the share of the examples whose label :meth:`predict` finds.
-        """
-        scores = self.margins(w)
-        loss = self._mean_loss(scores) + self._l2_value(w)
-        return {"loss": loss, "accuracy": float(((scores > 0.0) == (self._targets > 0.0)).mean())}
 
 
 class MultinomialLogistic(LinearModel):

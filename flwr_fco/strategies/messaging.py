@@ -150,15 +150,18 @@ class Messaging(ServerHalf):
     def with_second_chances(self, replies: Iterable[Message]) -> list[Message]:
         """Ask again the nodes that have lost the plan or their state (both die with a SuperNode), and send it.
 
-        Where everyone must take part, nodes that are silent or answered with an error are asked again as well.
+        Where everyone must take part, nodes that are silent, or whose answer is an error or cannot count, are asked
+        again as well.
         """
         kept = list(replies)
+        everyone = self.participation == "everyone"
         # At most twice: a node may find out about its state only once it has the plan.
-        for _ in range(_REPEATS):
-            kept, again = self.current.to_ask_again(
-                kept, state_lost=self._state_lost, silent=self.participation == "everyone"
-            )
-            if not again or self._grid is None:
+        for _ in range(_REPEATS if self._grid is not None else 0):
+            if everyone:
+                # One that gave a bad answer is as good as silent, and what it said must not stand beside its next word.
+                kept, _ = self.current.bad("aggregate_train", kept, self._checked_reply)
+            kept, again = self.current.to_ask_again(kept, state_lost=self._state_lost, silent=everyone)
+            if not again:
                 break
             for node, missing in again:
                 if missing == "plan":
@@ -167,6 +170,7 @@ class Messaging(ServerHalf):
             self.current.restoring.update(node.node_id for node, missing in again if missing)
             messages = self._training_messages([node for node, _ in again])
             self.current.repeats += messages
+            assert self._grid is not None
             kept.extend(self._grid.send_and_receive(messages, timeout=self._timeout))
         return kept
 

@@ -274,9 +274,9 @@ class EveryoneOptions:
     Parameters
     ----------
     evict_after : int, default 3
-        A client that is silent, gone or bad in this many rounds in a row is given up. (In each of them it is asked
-        three times; a client that is not connected is waited for, `node_timeout` seconds each time.) The rounds are
-        skipped.
+        A client that is silent, gone or bad (an error, NaN, garbage) in this many rounds in a row is given up. (In each
+        of them it is asked three times; a client that is not connected is waited for, `node_timeout` seconds each
+        time.) The rounds are skipped.
     on_missing : {"error", "reset"}, default "error"
         What then happens. ``"error"``: the run ends with a ConfigurationError that names the client. ``"reset"``: the
         run goes on without it, for the optimum of the others: the model stays as it is, all memories begin anew.
@@ -309,6 +309,23 @@ class EveryoneStrategy(EveryoneOptions, RememberingStrategy):
         self._failures: dict[tuple[int, int], int] = {}
         self._evicted: set[tuple[int, int]] = set()
         self._absent: set[tuple[int, int]] = set()
+
+    def saved_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the clients' memories, who has been given up, and whose rounds have failed."""
+        failed = sorted(self._failures)
+        return {
+            **super().saved_arrays(),
+            "evicted": np.array(sorted(self._evicted), dtype=np.uint64).reshape(-1, 2),
+            "failed": np.array(failed, dtype=np.uint64).reshape(-1, 2),
+            "failures": np.array([self._failures[key] for key in failed], dtype=np.int64),
+        }
+
+    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`saved_arrays` gave."""
+        super().restore_arrays(arrays)
+        self._evicted = {(row[0], row[1]) for row in arrays["evicted"].tolist()}
+        failed = [(row[0], row[1]) for row in arrays["failed"].tolist()]
+        self._failures = dict(zip(failed, arrays["failures"].tolist(), strict=True))
 
     def nodes_needed(self) -> int:
         """Return how many nodes must be there before the first round; later those are waited for that were there."""

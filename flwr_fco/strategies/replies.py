@@ -102,6 +102,8 @@ class Round:
         The precision of the round's vectors both ways, where the strategy chooses it.
     answered : set of int
         Ids of nodes whose reply was good.
+    checked : dict of int to (RecordDict, Any)
+        What was read of replies that have been checked already, by the identity of their contents.
     step_size : float or None
         What a client adds to its `elapsed` in a step, once it has been asked for.
     """
@@ -120,6 +122,7 @@ class Round:
     wire_dtype: str = "float64"
     left_out: list[LeftOut] = field(default_factory=list)
     kind: str = "train"
+    checked: dict[int, tuple[RecordDict, Any]] = field(default_factory=dict)
 
     def leave_out(self, caller: str, node: Node | None, node_id: int, reason: str) -> None:
         """Note and log that a reply does not count.
@@ -198,7 +201,8 @@ class Round:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
                 content = reply.content
-                good[node.node_id] = GoodReply(node, content, read(node, content))
+                _, known = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
+                good[node.node_id] = GoodReply(node, content, read(node, content) if known is None else known)
             except ProtocolError as error:
                 failures += 1
                 lost = reply.has_content() and records.what_is_missing(reply.content) == "state"
@@ -209,6 +213,41 @@ class Round:
         self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
         return sorted(good.values(), key=lambda reply: reply.node.order)
+
+    def bad(
+        self, caller: str, replies: Sequence[Message], read: Callable[[Node, RecordDict], Any]
+    ) -> tuple[list[Message], list[Message]]:
+        """Sort replies into those that may count and those that cannot; what was read is kept for :meth:`good`.
+
+        Parameters
+        ----------
+        caller : str
+            For the log.
+        replies : sequence of Message
+        read : callable
+            As for :meth:`good`.
+
+        Returns
+        -------
+        usable, bad : list of Message
+        """
+        usable: list[Message] = []
+        bad: list[Message] = []
+        for reply in replies:
+            node = self.node_of(reply)
+            content = reply.content if reply.has_content() else None
+            if node is None or content is None or id(content) in self.checked or records.what_is_missing(content):
+                usable.append(reply)
+                continue
+            try:
+                if reply.metadata.group_id != str(self.number):
+                    raise ProtocolError(f"it answers round {reply.metadata.group_id or 'without a stamp'}")
+                self.checked[id(content)] = content, read(node, content)
+                usable.append(reply)
+            except ProtocolError as error:
+                self.leave_out(caller, node, node.node_id, f"{error}; it is asked again")
+                bad.append(reply)
+        return usable, bad
 
     def to_ask_again(
         self, replies: Sequence[Message], *, state_lost: Callable[[Node, bool], bool], silent: bool

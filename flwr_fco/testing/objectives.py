@@ -62,10 +62,14 @@ def check_objective(
     values and gradients along a line with those at its points, and the bounds on the curvature hold. Buffers can be
     loaded as they are, and unknown ones are refused.
 
+    Of an objective that says ``smooth = False`` the gradient need not be the derivative, but a subgradient: no value
+    nearby or far away is below the line that it gives (with half the strong convexity times the squared distance on
+    top), and neither a Lipschitz constant nor a Hessian is claimed.
+
     Parameters
     ----------
     objective : Objective
-        A smooth objective whose value is a mean over its examples.
+        One whose value is a mean over its examples.
     seed : int, default 0
         Of the random points, directions and batches.
     precision : {"float64", "float32"}, default "float64"
@@ -128,6 +132,9 @@ def _check_gradient(objective: Objective, w: Vector, rng: np.random.Generator, t
     out = np.full_like(w, np.nan)
     _require(objective.gradient(w, None, out) is out, "gradient(w, batch, out) did not return out")
     _require(np.array_equal(out, gradient), "gradient(w, batch, out) differs from gradient(w, batch): is out cleared?")
+    if not objective.smooth:
+        _check_subgradient(objective, w, value, gradient, rng, tolerances)
+        return
     h = tolerances.step
     for direction in _directions(w, rng):
         near = objective.value(w + h * direction) - objective.value(w - h * direction)
@@ -141,6 +148,27 @@ def _check_gradient(objective: Objective, w: Vector, rng: np.random.Generator, t
             f"the gradient is {found:.8g} along a direction in which differences of the value give {expected:.8g} "
             f"(largest component: coordinate {int(np.abs(direction).argmax())} of {w.size})",
         )
+
+
+def _check_subgradient(
+    objective: Objective,
+    w: Vector,
+    value: float,
+    gradient: Vector,
+    rng: np.random.Generator,
+    tolerances: _Tolerances,
+) -> None:
+    convexity = _if_known(objective.strong_convexity) or 0.0
+    for direction in _directions(w, rng):
+        # Close by on both sides the line is the derivative where there is one; far away it tests the convexity.
+        for step in (tolerances.step, -tolerances.step, 1.0, -1.0):
+            found = objective.value(w + step * direction)
+            line = value + step * float(gradient @ direction) + 0.5 * convexity * step**2 * float(direction @ direction)
+            _require(
+                found >= line - tolerances.noise * (1.0 + abs(value) + abs(line)),
+                f"the value at a distance of {step:g} is {found:.10g}, below the line {line:.10g} that the gradient "
+                "gives: it is no subgradient, or the strong convexity is less",
+            )
 
 
 def _directions(w: Vector, rng: np.random.Generator) -> list[Vector]:
@@ -326,6 +354,14 @@ def _check_buffers(objective: Objective) -> None:
 
 def _check_curvature(objective: Objective, rng: np.random.Generator) -> None:
     convexity = _if_known(objective.strong_convexity)
+    if not objective.smooth:
+        known = [norm for norm in ("l2", "l1") if _if_known(lambda norm=norm: objective.lipschitz(norm)) is not None]  # type: ignore[misc]
+        _require(not known, f"lipschitz({known}) is known of an objective with smooth = False, whose gradient jumps")
+        zeros = np.zeros(objective.layout.size)
+        _require(
+            _if_known(lambda: objective.hessian_product(zeros, zeros)) is None,
+            "hessian_product is known of an objective with smooth = False",
+        )
     constants = {norm: _if_known(lambda norm=norm: objective.lipschitz(norm)) for norm in ("l2", "l1")}  # type: ignore[misc]
     if convexity is not None:
         _require(convexity >= 0.0, f"strong_convexity()={convexity!r}; expected a number >= 0")

@@ -8,6 +8,7 @@ import pytest
 import flwr_fco.objectives
 from flwr_fco.datasets import sparse_linear_graph, sparse_logistic_graph
 from flwr_fco.objectives import (
+    Hinge,
     LeastSquares,
     Logistic,
     MultinomialLogistic,
@@ -43,7 +44,15 @@ def _trace(n=23, d=7, dtype=np.float64, **options):
     return TraceRegression(features.reshape(n, d, 3), rng.normal(size=n), **options)
 
 
+def _hinge(n=23, d=7, dtype=np.float64, intercept=True, **options):
+    features, rng = _data(n, d, dtype)
+    if intercept:
+        features = np.column_stack([features, np.ones(n, dtype)])
+    return Hinge(features, rng.integers(0, 2, n), **options)
+
+
 FACTORIES = {
+    Hinge: _hinge,
     LeastSquares: _least_squares,
     Logistic: _logistic,
     MultinomialLogistic: _multinomial,
@@ -237,6 +246,70 @@ def test_the_checker_notices(name, broken, message):
     cls = type("Broken", (_Broken,), {name: broken})
     with pytest.raises(AssertionError, match=message):
         check_objective(cls())
+
+
+class _BrokenHinge(Objective):
+    """A correct objective that is not smooth, to break in one place."""
+
+    smooth = False
+
+    def __init__(self):
+        self.inner = _hinge(l2=0.3)
+        self.layout, self.num_examples = self.inner.layout, self.inner.num_examples
+
+    def value(self, w):
+        return self.inner.value(w)
+
+    def gradient(self, w, batch=None, out=None):
+        return self.inner.gradient(w, batch, out)
+
+    def strong_convexity(self):
+        return self.inner.strong_convexity()
+
+
+def _scaled_gradient(self, w, batch=None, out=None):
+    gradient = self.inner.gradient(w, batch, out)
+    gradient *= 1.001
+    return gradient
+
+
+def test_the_unbroken_hinge_passes():
+    check_objective(_BrokenHinge())
+
+
+@pytest.mark.parametrize(
+    ("name", "broken", "message"),
+    [
+        ("gradient", _scaled_gradient, "no subgradient"),
+        ("gradient", _half_intercept, "no subgradient"),
+        ("value", lambda self, w: -self.inner.value(w), "no subgradient"),
+        ("strong_convexity", lambda self: 2.0 * self.inner.l2, "strong convexity is less"),
+        ("lipschitz", lambda self, norm="l2": 1e9, "whose gradient jumps"),
+        ("hessian_product", lambda self, w, v: 0.3 * v, "smooth = False"),
+    ],
+)
+def test_the_checker_notices_what_is_no_subgradient(name, broken, message):
+    with pytest.raises(AssertionError, match=message):
+        check_objective(type("Broken", (_BrokenHinge,), {name: broken})())
+
+
+def test_a_loss_with_a_kink_that_does_not_say_so_is_noticed():
+    """|w_0| has its kink at zero, where the checker looks."""
+
+    class Silent(_BrokenHinge):
+        smooth = True
+
+        def value(self, w):
+            return super().value(w) + abs(float(w[0]))
+
+        def gradient(self, w, batch=None, out=None):
+            gradient = super().gradient(w, batch, out)
+            gradient[0] += 1.0 if w[0] > 0.0 else -1.0
+            return gradient
+
+    with pytest.raises(AssertionError, match="differences of the value"):
+        check_objective(Silent())
+    check_objective(type("Said", (Silent,), {"smooth": False})())
 
 
 @pytest.mark.parametrize("sampling", ["examples", "gradients"])

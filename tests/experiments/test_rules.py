@@ -137,6 +137,26 @@ BLOWN = run(0.0, 9.0, diverged=1)
             {"a": run(9, 1), "b": run(9, 9)},
         ),
         (
+            "linear-rate",
+            {"run": "a", "metric": "f1", "first": 1, "last": 3, "at_most": 0.51},
+            {"a": run(9, 4, 3, 1)},
+            {"a": run(9, 4, 3, 1.1)},
+        ),
+        ("linear-rate", {"run": "a", "metric": "f1", "first": 1, "last": 2, "at_most": 9}, {"a": GOOD}, {"a": BLOWN}),
+        (
+            "linear-rate",
+            {"run": "a", "than": "b", "metric": "f1", "first": 0, "last": 2, "at_least": 0.5, "at_most": 2.0},
+            {"a": run(16, 9, 1), "b": run(4, 9, 1)},
+            {"a": run(16.1, 9, 1), "b": run(4, 9, 1)},
+        ),
+        # A run that rises is no measure.
+        (
+            "linear-rate",
+            {"run": "a", "than": "b", "metric": "f1", "first": 0, "last": 1, "at_least": 0.0},
+            {"a": run(4, 1), "b": run(4, 1)},
+            {"a": run(1, 4), "b": run(1, 4)},
+        ),
+        (
             "faster",
             {"run": "a", "than": ["b"], "metric": "f1", "at_least": 1.0, "factor": 1.5},
             {"a": GOOD, "b": run(0, 0, 0, 1)},

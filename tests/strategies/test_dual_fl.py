@@ -3,15 +3,17 @@
 import numpy as np
 import pytest
 from fault_bars import imbalance
-from flwr.app import MetricRecord
-from problems import FEATURES, clients, flat, optimum, problem, run, start_arrays
-from strategies.test_client_memory import FAULTS, SIZES, VICTIM, faulty_run, leave, weights_of
+from flwr.app import ConfigRecord, MetricRecord
+from problems import FEATURES, app_of, clients, flat, optimum, problem, run, start_arrays
+from strategies.test_client_memory import FAULTS, SIZES, VICTIM, corrupt, faulty_run, leave, weights_of
 
-from flwr_fco import records
+from flwr_fco import _flower, records
+from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.protocol import ClientStamp
 from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import (
     APDAInexact,
     DualFL,
@@ -26,6 +28,7 @@ from flwr_fco.strategies import (
     Scaffnew,
 )
 from flwr_fco.strategies.dual_fl import linear_tolerance, sublinear_tolerance
+from flwr_fco.testing import FaultyGrid
 
 D = FEATURES + 1
 NU = 0.02
@@ -160,17 +163,21 @@ def test_a_ledger_hides_a_restart_to_the_bit(name):
     np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.parametrize("kind", ["silent", "NaN"])
 @pytest.mark.parametrize("name", EVERYONE)
-def test_a_silent_node_is_asked_again_in_the_same_round(name):
+def test_a_node_without_a_good_answer_is_asked_again_in_the_same_round(name, kind):
     class Once:
         def __init__(self):
             self.failed = set()
 
         def __call__(self, delivery):
-            reply, number = delivery.deliver(), delivery.message.metadata.group_id
+            number = delivery.message.metadata.group_id
             if number in self.failed:
-                return [reply]
+                return [delivery.deliver()]
             self.failed.add(number)
+            if kind == "NaN":
+                return corrupt(delivery)
+            delivery.deliver()
             return []
 
     a, grid, result = faulty_run(EVERYONE[name](), Once(), num_rounds=12)
@@ -210,8 +217,8 @@ def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_sta
 
     rounds = range(5, 10**6)
     w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=rounds, num_rounds=ROUNDS[name] + 60, check=check)
-    # Who is silent is asked three times in a round; a bad answer is an answer.
-    assert len(grid.injected) == (2 if fault == "NaN" else 6)
+    # In each of two rounds it is asked three times.
+    assert len(grid.injected) == 6
     rest = [f for m, f in enumerate(problem()) if m != VICTIM]
     sizes = np.array([f.num_examples for f in rest], dtype=float)
     assert np.abs(w - optimum(rest, sizes / sizes.sum())).max() <= 1e-8
@@ -232,8 +239,6 @@ def test_a_node_that_is_gone_is_given_up_too(on_missing):
 
 
 def test_a_node_that_comes_back_under_another_id_is_the_same_client():
-    from flwr_fco import _flower
-
     def before(grid, number):
         if number == 4:
             gone = next(i for i, p in grid.partition_ids.items() if p == VICTIM)
@@ -380,29 +385,48 @@ def test_fed_dr_takes_psi_and_its_zeros_are_exact():
     assert np.count_nonzero(result.arrays["coefficients"].numpy() == 0.0) >= 2
 
 
-def test_a_run_of_dual_fl_goes_on_from_its_file_to_the_bit(tmp_path):
-    from flwr.app import ConfigRecord
-    from problems import app_of
-
-    from flwr_fco import _flower
-    from flwr_fco.simulation import InProcessGrid
-
-    def go(strategy, grid, numbers):
+def _go(strategy, grid, numbers):
+    """Run some rounds through Flower's hooks alone."""
+    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
         for number in numbers:
-            with _flower.quiet(50):
-                messages = strategy.configure_train(number, strategy.primal_arrays(), ConfigRecord(), grid)
-                strategy.aggregate_train(number, grid.send_and_receive(messages))
+            messages = strategy.configure_train(number, strategy.primal_arrays(), ConfigRecord(), grid)
+            strategy.aggregate_train(number, grid.send_and_receive(messages))
 
+
+@pytest.mark.parametrize("stopped", [6, 9])
+def test_who_is_given_up_stays_so_when_the_run_goes_on_from_its_file(tmp_path, stopped):
+    """Stopped after one of two failed rounds, or after the eviction: the same bits as a run that was not stopped."""
+
+    def made():
+        strategy = EVERYONE["DualFL"](on_missing="reset", evict_after=2)
+        strategy.fraction_evaluate = 0.0
+        strategy.prepare(start_arrays())
+        faults = {FAULTS["NaN"]: 1.0}
+        return strategy, FaultyGrid(app_of(problem()), 5, faults, rounds=range(6, 10**6), partitions=[VICTIM])
+
+    (whole, whole_grid), (first, grid), (second, _) = made(), made(), made()
+    _go(whole, whole_grid, range(1, 14))
+    _go(first, grid, range(1, stopped + 1))
+    first.save_state(tmp_path / "state.npz")
+    second.load_state(tmp_path / "state.npz")
+    _go(second, grid, range(stopped + 1, 14))
+    np.testing.assert_array_equal(whole.state.primal, second.state.primal)
+    assert whole.state.round == second.state.round == 11
+    # Nobody asks who was given up: two rounds, three times each.
+    assert len(whole_grid.injected) == len(grid.injected) == 6
+
+
+def test_a_run_of_dual_fl_goes_on_from_its_file_to_the_bit(tmp_path):
     objectives = problem()
     whole, first, second = (EVERYONE["DualFL"]() for _ in range(3))
     for strategy in (whole, first, second):
         strategy.fraction_evaluate = 0.0
         strategy.prepare(start_arrays())
-    go(whole, InProcessGrid(app_of(objectives), 5), range(1, 9))
-    go(first, InProcessGrid(app_of(objectives), 5), range(1, 5))
+    _go(whole, InProcessGrid(app_of(objectives), 5), range(1, 9))
+    _go(first, InProcessGrid(app_of(objectives), 5), range(1, 5))
     first.save_state(tmp_path / "state.npz")
     second.load_state(tmp_path / "state.npz")
-    go(second, InProcessGrid(app_of(objectives), 5), range(5, 9))
+    _go(second, InProcessGrid(app_of(objectives), 5), range(5, 9))
     np.testing.assert_array_equal(whole.state.primal, second.state.primal)
     assert whole.state.momentum == second.state.momentum
     other = DualFL(nu=NU / 2, smoothness=2.0, tolerance=1e-12)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
-from flwr.app import Error, Message
+from flwr.app import Array, Error, Message, RecordDict
 from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.errors import ConfigurationError
@@ -20,7 +20,7 @@ class Everyone(FedDualAvg):
 
 
 class Flaky(InProcessGrid):
-    """Node 3 does not answer, or answers with an error, for some number of times in round 2."""
+    """Node 3 does not answer, or answers badly, for some number of times in round 2."""
 
     def __init__(self, app, failures, kind):
         super().__init__(app, 4)
@@ -34,7 +34,18 @@ class Flaky(InProcessGrid):
             if self.kind == "silence":
                 return None
             reply = super()._deliver(message)
-            return Message(Error(2, "the disk is full"), reply_to=message) if reply is not None else None
+            if self.kind == "error":
+                return Message(Error(2, "the disk is full"), reply_to=message)
+            if self.kind == "empty":
+                return Message(RecordDict(), reply_to=message)
+            if self.kind == "stamp":
+                reply.metadata.group_id = "1"
+                return reply
+            (arrays,) = reply.content.array_records.values()
+            for name, array in list(arrays.items()):
+                bad = np.full_like(array.numpy(), np.nan) if self.kind == "NaN" else array.numpy()[:-1]
+                arrays[name] = Array(bad)
+            return reply
         return super()._deliver(message)
 
 
@@ -47,8 +58,11 @@ def test_a_share_of_the_clients_is_refused_at_construction():
         Everyone(0.5)
 
 
-@pytest.mark.parametrize("kind", ["silence", "error"])
-def test_only_the_silent_node_is_asked_again_and_nothing_is_lost(kind):
+KINDS = ["silence", "error", "NaN", "shape", "empty", "stamp"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_only_the_node_without_a_good_answer_is_asked_again_and_nothing_is_lost(kind):
     grid = Flaky(app_of(clients()), 2, kind)
     result = Everyone(**options()).start(grid, start_arrays(), 4)
     undisturbed = run(Everyone(**options()), clients(), 4)
@@ -56,11 +70,31 @@ def test_only_the_silent_node_is_asked_again_and_nothing_is_lost(kind):
     second = [node for number, node in grid.asked if number == "2"]
     assert sorted(second) == [2, 3, 3, 3, 4, 5]
     assert result.train_metrics_clientapp[2]["num-left-out"] == 0
+    assert result.left_out == []
 
 
-def test_a_round_without_everybody_is_skipped_and_the_state_stays():
-    grid = Flaky(app_of(clients()), 3, "silence")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_round_without_everybody_is_skipped_and_the_state_stays(kind):
+    grid = Flaky(app_of(clients()), 3, kind)
     result = Everyone(**options()).start(grid, start_arrays(), 4)
     metrics = result.train_metrics_clientapp[2]
     assert (metrics["skipped"], metrics["num-replies"], metrics["num-left-out"]) == (1, 3, 1)
     np.testing.assert_allclose(flat(result.arrays), flat(run(Everyone(**options()), clients(), 3).arrays), rtol=1e-12)
+    # What it said the last time is why.
+    (left_out,) = result.left_out
+    reasons = {
+        "silence": "no reply",
+        "error": "the disk is full",
+        "NaN": "NaN or infinite",
+        "shape": "float64[6], expected",
+        "empty": "got 0",
+        "stamp": "answers round 1",
+    }
+    assert reasons[kind] in left_out.reason
+    assert (left_out.round, left_out.node_id) == (2, 3)
+
+
+def test_a_sampled_strategy_asks_nobody_again_for_a_bad_answer():
+    grid = Flaky(app_of(clients()), 1, "NaN")
+    FedDualAvg(**options()).start(grid, start_arrays(), 3)
+    assert [node for number, node in grid.asked if number == "2"].count(3) == 1

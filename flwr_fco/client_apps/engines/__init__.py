@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -14,9 +15,9 @@ from flwr_fco.client_apps.engines.lbfgs import lbfgs, preconditioned_lbfgs
 from flwr_fco.client_apps.engines.newton_cg import newton_cg
 from flwr_fco.client_apps.engines.problem import LARGEST_GRAM, LocalProblem, local_problem
 from flwr_fco.client_apps.engines.result import Minimum, StoppingRule
+from flwr_fco.client_apps.engines.row_space import RowSpace, row_space
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.parameters import Vector
 from flwr_fco.work import Minimise
 
@@ -46,6 +47,11 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
 )
 
 
+#: Engines that work among the examples' coordinates where there are fewer examples than features. AOGM and SciPy's
+#: method are what others are compared with, and stay as they are known.
+_IN_ROW_SPACE = ("newton-cg", "preconditioned-lbfgs")
+
+
 def fastest_engine(problem: LocalProblem) -> str:
     """Return the name of the engine that ``"auto"`` stands for.
 
@@ -56,7 +62,7 @@ def fastest_engine(problem: LocalProblem) -> str:
     ----------
     problem : LocalProblem
     """
-    if isinstance(problem.objective, Hinge):
+    if not problem.objective.smooth:
         return "dual-ascent"
     if problem.quadratic and problem.size <= LARGEST_GRAM and problem.strong_convexity > 0.0:
         return "exact"
@@ -113,10 +119,43 @@ def minimise(
     problem = local_problem(objective, shift, center, penalty)
     name = fastest_engine(problem) if work.engine == "auto" else work.engine
     engine = ENGINES[name]
-    if isinstance(objective, Hinge) and name != "dual-ascent":
-        raise ConfigurationError(f"engine={name!r} needs gradients, which the hinge loss lacks. Use 'dual-ascent'")
+    if not objective.smooth and name != "dual-ascent":
+        raise ConfigurationError(
+            f"engine={name!r} needs gradients, which {type(objective).__name__} lacks: it is not smooth. For the hinge "
+            "loss use 'dual-ascent'"
+        )
     if start is None:
         start = np.zeros(problem.size) if center is None else center
+    start = np.asarray(start, dtype=np.float64)
+    # The energy rule compares values, of which the other coordinates have a part.
+    space = row_space(problem) if name in _IN_ROW_SPACE and work.rule != "energy" else None
+    if space is not None:
+        return _minimise_in_row_space(space, problem, replace(work, engine=name), start, duality)
     # The gap of the dual ascent bounds DualFL's for every nu up to the modulus.
     rule = StoppingRule(work, problem, 0.0 if engine is dual_ascent else duality)
-    return engine(problem, np.asarray(start, dtype=np.float64), rule)
+    return engine(problem, start, rule)
+
+
+def _minimise_in_row_space(
+    space: RowSpace, problem: LocalProblem, work: Minimise, start: Vector, duality: float
+) -> Minimum:
+    """Minimise among the coordinates of the examples, and certify the result among all."""
+    linear = np.zeros(problem.size) if problem.shift is None else problem.shift
+    if problem.center is not None:
+        linear = linear + problem.penalty * problem.center
+    found = minimise(
+        space.objective,
+        replace(work, tolerance=0.99 * work.tolerance),
+        shift=space.coordinates(problem.shift),
+        center=space.coordinates(problem.center),
+        penalty=problem.penalty,
+        start=space.coordinates(start),
+        duality=duality,
+    )
+    point = space.point(found.point, linear / (space.objective.l2 + problem.penalty))
+    _, gradient = problem.evaluate(point)
+    problem.evaluations += found.gradient_evaluations
+    problem.products += found.hessian_products
+    rule = StoppingRule(work, problem, duality)
+    norm = float(np.linalg.norm(gradient))
+    return rule.minimum(problem, point, gradient, found.iterations, found.reached and rule.reached(0.0, norm))

@@ -52,8 +52,11 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     """
     objective = problem.objective
     if not isinstance(objective, Hinge):
+        instead = "Use engine='auto'"
+        if not objective.smooth:
+            instead = "No engine minimises it; take a method whose clients take (sub)gradient steps, such as LocalSGD"
         raise ConfigurationError(
-            f"engine='dual-ascent' is for the hinge loss, not for {type(objective).__name__}. Use engine='auto'"
+            f"engine='dual-ascent' is for the hinge loss, not for {type(objective).__name__}. {instead}"
         )
     modulus = objective.l2 + problem.penalty
     if not modulus > 0.0:

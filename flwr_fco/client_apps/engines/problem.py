@@ -338,7 +338,7 @@ class LinearProblem(LocalProblem):
         if data.intercept:
             ridge[-1] = self.penalty
         if order > LARGEST_GRAM:
-            diagonal = curvature * np.append(data.design.mean_squares(), np.ones(data.intercept)) + ridge
+            diagonal = curvature * np.append(data.design.mean_squares(), np.ones(int(data.intercept))) + ridge
             # Never singular, whatever the data: a small part of the mean.
             diagonal += 1e-8 * diagonal.mean()
             return lambda v: (v.reshape(order, outputs) / diagonal[:, None]).reshape(-1)

@@ -9,8 +9,7 @@ from flwr_fco import work
 from flwr_fco.client_apps.engines import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
 from flwr_fco.client_apps.engines.problem import LocalProblem
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
-from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.work import Minimise
 
 N, D = 60, 7
@@ -211,6 +210,53 @@ def test_the_fastest_engine_is_the_one_the_objective_allows():
         minimise(f, Minimise("newton-cg"))
 
 
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("kind", ["softmax", "logistic"])
+@pytest.mark.parametrize("engine", ["newton-cg", "preconditioned-lbfgs"])
+def test_fewer_examples_than_features_are_minimised_among_the_examples(engine, kind, intercept, monkeypatch):
+    """The same minimiser, certified by the gradient among all features, for a small part of the products."""
+    rng = np.random.default_rng(4)
+    features = rng.standard_normal((12, 90))
+    features[3] = features[7]  # a span of fewer dimensions than examples
+    if kind == "softmax":
+        objective = MultinomialLogistic(features, rng.integers(0, 4, 12), num_classes=4, intercept=intercept, l2=1e-2)
+    else:
+        objective = Logistic(features, rng.integers(0, 2, 12), intercept=intercept, l2=1e-2)
+    extra = terms(objective)
+    sizes = set()
+    original = LocalProblem.__init__
+
+    def watched(self, objective, *args):
+        original(self, objective, *args)
+        sizes.add(objective.layout.size)
+
+    monkeypatch.setattr(LocalProblem, "__init__", watched)
+    found = minimise(objective, Minimise(engine, tolerance=1e-11), **extra)
+    outputs = 4 if kind == "softmax" else 1
+    assert sizes == {(90 + intercept) * outputs, (12 + intercept) * outputs}
+    gradient = objective.gradient(found.point) - extra["shift"] + 0.5 * (found.point - extra["center"])
+    assert found.reached
+    assert np.linalg.norm(gradient) <= 1.1e-11
+    assert found.gradient_norm == pytest.approx(np.linalg.norm(gradient), rel=0.1, abs=1e-14)
+    whole = minimise(objective, Minimise("aogm", tolerance=1e-10), **extra)
+    np.testing.assert_allclose(found.point, whole.point, atol=1e-9)
+    # Without strong convexity nothing says where the rest of the features is: no short cut then.
+    sizes.clear()
+    flat = Logistic(features, rng.integers(0, 2, 12), intercept=intercept)
+    minimise(flat, Minimise(engine, tolerance=1e-3))
+    assert sizes == {90 + intercept}
+    capped = minimise(objective, Minimise(engine, tolerance=1e-11, max_iterations=1), **extra)
+    assert (capped.reached, capped.iterations) == (False, 1)
+
+
+def test_many_features_have_a_preconditioner_too():
+    """Above 2,048 features it is a diagonal, which there used to be for models with an intercept only."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((1100, 2100)).astype(np.float32)
+    objective = Logistic(features, rng.integers(0, 2, 1100), intercept=False, l2=1.0)
+    assert minimise(objective, Minimise("preconditioned-lbfgs", tolerance=1e-6)).reached
+
+
 def test_a_start_at_the_minimum_stays_there():
     objective = objective_of("softmax")
     best = minimise(objective, Minimise(tolerance=1e-12)).point
@@ -292,6 +338,13 @@ def test_dual_ascent_reports_its_cap_and_other_engines_refuse_the_hinge_loss():
         minimise(objective_of("softmax"), Minimise("dual-ascent"))
     with pytest.raises(ConfigurationError, match="l2"):
         minimise(hinge(l2=0.0))
+
+    class Kinks(Quadratic):
+        smooth = False
+
+    for engine in ("auto", "dual-ascent"):
+        with pytest.raises(ConfigurationError, match="No engine minimises it"):
+            minimise(Kinks(np.eye(2), np.ones(2)), Minimise(engine))
 
 
 def test_the_hinge_objective_is_a_subgradient_and_knows_what_it_is_not():
