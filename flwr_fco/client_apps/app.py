@@ -10,6 +10,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fco import records
+from flwr_fco.client_apps.answers import find_answer, own_buffers
 from flwr_fco.client_apps.limits import Given, Limits, clear_errors
 from flwr_fco.client_apps.local import find_solver
 from flwr_fco.client_apps.threads import single_threaded_blas
@@ -57,7 +58,8 @@ def client_app(
     Returns
     -------
     flwr.clientapp.ClientApp
-        With handlers for training, evaluation and the handshake that tells the server the partition id.
+        With handlers for training, evaluation, questions (:mod:`flwr_fco.questions`) and the handshake that tells the
+        server the partition id.
 
     Raises
     ------
@@ -142,6 +144,24 @@ def client_app(
             for name, value in objective.metrics(primal).items():
                 metrics[name] = float(value)
         return records.reply(message, RecordDict({"metrics": metrics}))
+
+    @app.query("question")
+    def question(message: Message, context: Context) -> Message:
+        with clear_errors("the server's question cannot be read"):
+            allowed.check_question_header(message.content.get("fco-question"))
+            asked = records.read_question(message.content)
+            allowed.check_question(asked)
+            answers = find_answer(asked.kind)
+        held_out = asked.kind == "validation"
+        objective = evaluation_objective(context) if held_out else training_objective(context)
+        _check_layout(objective.layout, asked.layout)
+        asked = asked._replace(vectors=Given("vector", asked.vectors), numbers=Given("number", asked.numbers))
+        with single_threaded_blas(), allowed.clock(), own_buffers(objective, asked.pass_through):
+            answer = answers(asked, objective)
+        if held_out:
+            own_data = load_evaluation_objective is not None
+            answer = answer._replace(numbers={**answer.numbers, "held-out": float(own_data)})
+        return records.reply(message, records.answer_records(answer, num_examples=objective.num_examples))
 
     @app.query("partition")
     def partition(message: Message, context: Context) -> Message:

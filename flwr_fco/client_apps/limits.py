@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from flwr_fco.errors import CompositeError, ConfigurationError, ProtocolError
 from flwr_fco.parameters import all_finite
 from flwr_fco.protocol import Downlink, Plan
+from flwr_fco.questions import Question
 from flwr_fco.work import FirstOrder
 
 __all__ = ["Given", "Limits", "clear_errors", "timed"]
@@ -136,6 +137,31 @@ class Limits:
         if downlink.stamp is not None and downlink.stamp.restored is not None:
             for name, vector in downlink.stamp.restored.items():
                 _check_vector(f"restored {name}", vector)
+
+    def check_question_header(self, record: object) -> None:
+        """Refuse a question whose description of the model is too long to be parsed.
+
+        Parameters
+        ----------
+        record : object
+            The question's record, whatever it is.
+        """
+        if isinstance(record, Mapping):
+            self.check_header(record.get("layout"))
+
+    def check_question(self, question: Question) -> None:
+        """Refuse a question about too large a model, and numbers that are not finite or absurdly large.
+
+        Parameters
+        ----------
+        question : Question
+        """
+        if question.layout.size > self.max_parameters:
+            raise self._beyond("a model of", question.layout.size, "parameters", "max_parameters")
+        for name, number in question.numbers.items():
+            self._check_number(name, number)
+        for name, vector in question.vectors.items():
+            _check_vector(name, vector)
 
     @contextmanager
     def clock(self) -> Iterator[None]:

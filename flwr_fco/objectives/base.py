@@ -234,6 +234,25 @@ class Objective(ABC):
         """
         self._does_not_know("its Lipschitz constant", "give the rates by hand")
 
+    def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
+        """Return a constant for the gradients of minibatches that stands where :meth:`lipschitz` does for full ones.
+
+        By default that of all examples. Linear models know how much steeper a minibatch can be.
+
+        Parameters
+        ----------
+        batch_size : int or None
+            None: full batches.
+        norm : {"l2", "l1"}
+            As in :meth:`lipschitz`.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
+        """
+        return self.lipschitz(norm)
+
     def strong_convexity(self) -> float:
         """Return mu >= 0 with <grad(u) - grad(v), u - v> >= mu ||u - v||^2 for all u and v.
 

@@ -25,11 +25,12 @@ from flwr_fco.results import Result
 from flwr_fco.spec import Spec
 from flwr_fco.strategies import replies as reading
 from flwr_fco.strategies import saving
+from flwr_fco.strategies.asking import Asking, extrapolation
 from flwr_fco.strategies.averaging import PointAverage
 from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.hooks import Callback, RoundHooks
-from flwr_fco.strategies.messaging import Messaging
 from flwr_fco.strategies.nodes import Nodes
+from flwr_fco.strategies.options import AUTO
 from flwr_fco.strategies.privacy import refuse_privacy_wrappers
 from flwr_fco.strategies.replies import LeftOut, Round
 from flwr_fco.strategies.running import EvaluateFunction, run_rounds, settings_tree
@@ -40,7 +41,7 @@ _TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
 
 
 @dataclass(repr=False, eq=False)
-class CompositeStrategy(Messaging, FedAvg):
+class CompositeStrategy(Asking, FedAvg):
     """Minimise sum_m p_m F_m(w) + psi(w); the part that all strategies share.
 
     A subclass sets :attr:`local_solver` and :attr:`limit` and implements :meth:`init_state`, :meth:`vectors`,
@@ -55,6 +56,12 @@ class CompositeStrategy(Messaging, FedAvg):
                 f"aggregation={self.aggregation!r}: {type(self).__name__} needs the mean: {self.needs_mean}. Take "
                 "FedDualAvg, FedMid or FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, "
                 "max_increment_norm)"
+            )
+        if getattr(self, "server_lr", None) == AUTO and not (self.extrapolates and self.aggregation == "mean"):
+            raise ConfigurationError(
+                f"server_lr='auto': {type(self).__name__} with aggregation={self.aggregation!r} takes something else "
+                "than the plain mean of increments, for which there is no such rule; give a number. FedDualAvg, "
+                "FedMid, FedAvgSubgradient and LocalSGD have it"
             )
         if self.mirror_map.never_supports(self.regularizer):
             self.mirror_map.require(self.regularizer)
@@ -91,6 +98,7 @@ class CompositeStrategy(Messaging, FedAvg):
         self.bounds = IncrementBounds(self.max_ratio, self.max_increment_norm)
         self._output: tuple[Any, Plan, ArrayRecord] | None = None
         self._plan: Plan | None = None
+        self.chosen, self.reasons = {}, {}
         self._spec: Spec | None = None
         self._digest = self._settings_digest = ""
         self._initial = ArrayRecord()
@@ -227,12 +235,13 @@ class CompositeStrategy(Messaging, FedAvg):
             raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
 
     def _more(self) -> dict[str, NDArray[Any]]:
-        return {**self.saved_arrays(), **self.bounds.to_arrays()}
+        return {**self.saved_arrays(), **self.bounds.to_arrays(), **self.saved_choices()}
 
     def _restore(self, saved: saving.Saved) -> None:
         self.state, self.pass_through_arrays = saved.state, dict(saved.pass_through)
         self.restore_arrays(saved.more)
         self.bounds.from_arrays(saved.more)
+        self.restore_choices(saved.more)
 
     # --- training rounds ------------------------------------------------------------------------------------------
 
@@ -245,6 +254,7 @@ class CompositeStrategy(Messaging, FedAvg):
             if self.state is None or self.current.number > 0:
                 self.prepare(arrays)
         self._grid = grid
+        self.choose_rates(grid)
         self.current = Round(server_round, left_out=self.left_out)
         if self.fraction_train == 0.0:
             return []
@@ -299,6 +309,8 @@ class CompositeStrategy(Messaging, FedAvg):
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
+        if getattr(self, "server_lr", None) == AUTO:
+            self.chosen["server_lr"] = extrapolation(uplinks)
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
         before = self.state
         passed = reading.averaged_pass_through(self.pass_through_arrays, uplinks)

@@ -48,6 +48,7 @@ def run_rounds(
     strategy.prepare(initial_arrays)
     log(INFO, "Starting %s strategy:", type(strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
+    strategy.choose_rates(grid)
     strategy.summary()
     result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
     watch = _Watch(strategy, result)
@@ -185,7 +186,7 @@ def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord |
         history[number] = metrics
 
 
-def settings_tree(strategy: ServerHalf) -> None:
+def settings_tree(strategy: CompositeStrategy) -> None:
     """Log the settings of a strategy as a tree, as Flower's strategies do."""
     where = "" if strategy.layout is None else f" on {', '.join(strategy.layout.regularized_names) or 'nothing'}"
     normalized = ", local work normalised" if getattr(strategy, "normalize_local_work", False) else ""
@@ -203,6 +204,11 @@ def settings_tree(strategy: ServerHalf) -> None:
     if isinstance(options, RateOptions):
         rates = f"client ({rate_text(options.client_lr)}) | server ({rate_text(options.server_lr)})"
         lines.insert(2, ("Learning rates", rates))
+    lines[3:3] = [
+        (f"Chosen {name}", f"{value:.4g} = {strategy.reasons[name]}")
+        for name, value in strategy.chosen.items()
+        if name in strategy.reasons
+    ]
     log(INFO, "\t├──> %s settings:", type(strategy).__name__)
     for i, (title, text) in enumerate(lines):
         log(INFO, "\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)
