@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from uuid import uuid4
@@ -123,8 +124,13 @@ def client_app(
         passes_through = bool(plan.layout.passed_through)
         if passes_through:
             objective.load_buffers(downlink.pass_through)
+        # What questions and evaluations have left is not this round's.
+        objective.take_training_loss()
         with single_threaded_blas(), allowed.clock():
             uplink, after = solver(downlink, objective, before, rng)
+        loss = objective.take_training_loss()
+        if loss is not None and math.isfinite(loss):
+            uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
         if passes_through:
             uplink = uplink._replace(pass_through=objective.buffers())
         answer = records.uplink_records(

@@ -292,6 +292,14 @@ class Objective(ABC):
         """
         self._does_not_know("its values along a line", "call value_and_gradient at each trial point")
 
+    def take_training_loss(self) -> float | None:
+        """Return the mean loss of the minibatches since the last call; None if it was not computed on the way.
+
+        An objective that has the loss whenever it computes a gradient keeps it for the metrics of the round. By default
+        nothing is kept: a loss would cost as much as the gradient.
+        """
+        return None
+
     def buffers(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the model that are not optimised (counters, running statistics), by name."""
         return {}

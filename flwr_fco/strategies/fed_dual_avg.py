@@ -157,6 +157,11 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
                 f'client="unmodified" takes differences of models for gradients, which is Euclidean; '
                 f"mirror_map={self.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
             )
+        if self.client == "unmodified" and self.certificate_every is not None:
+            raise ConfigurationError(
+                f"certificate_every={self.certificate_every}: client='unmodified' does not answer questions; evaluate "
+                "on the server, or take our ClientApp"
+            )
         if self.client == "unmodified" and "auto" in (self.client_lr, self.server_lr):
             raise ConfigurationError(
                 "client='unmodified': such clients take steps of a size of their own, and do not answer questions; "

@@ -86,6 +86,9 @@ class CommonOptions:
     on_divergence : {"stop", "warn"}, default "stop"
         What ``start`` does when the model grows beyond all bounds: end with :class:`DivergedError`, which has the last
         good model and says what to do, or say so once and go on.
+    certificate_every : int, optional
+        Every so many rounds ``start`` asks all clients how far the model is from the optimum: ``duality-gap`` in the
+        round's metrics, or ``residual`` where there is none; see :mod:`flwr_fco.certificates`.
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
     pass_through : str or sequence of str
@@ -145,6 +148,7 @@ class CommonOptions:
     seed: int = field(default=0, metadata=_SEED)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
     on_divergence: Literal["stop", "warn"] = "stop"
+    certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
     apply_to: str | Sequence[str] | None = None
     pass_through: str | Sequence[str] = PASS_THROUGH
     scope: Scope = "each"

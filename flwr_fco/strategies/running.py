@@ -16,6 +16,7 @@ from flwr_fco import records
 from flwr_fco.errors import DivergedError, ProtocolError
 from flwr_fco.parameters import Vector
 from flwr_fco.results import Number, Result, numbers_of
+from flwr_fco.strategies.certifying import Certifier
 from flwr_fco.strategies.contract import ServerHalf
 from flwr_fco.strategies.divergence import DivergenceWatch
 from flwr_fco.strategies.hooks import Callback, Hooks, RoundHooks
@@ -51,7 +52,7 @@ def run_rounds(
     strategy.choose_rates(grid)
     strategy.summary()
     result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
-    watch = _Watch(strategy, result)
+    watch, certifier = _Watch(strategy, result), Certifier(strategy, grid)
     try:
         hooks.call("on_run_begin", strategy, num_rounds)
         if evaluate_fn is not None:
@@ -65,7 +66,13 @@ def run_rounds(
             aggregated, metrics = strategy.aggregate_train(number, replies)
             arrays = arrays if aggregated is None else aggregated
             result.arrays = arrays
-            watch.round_done(number, arrays, metrics)
+            if metrics is not None:
+                # Before the watch, which may end the run with an error: its result has the numbers of that round too.
+                result.train_metrics_clientapp[number] = metrics
+            w = watch.round_done(number, arrays, metrics)
+            if metrics is not None and w is not None and certifier.due(number):
+                for name, value in certifier.metrics(w).items():
+                    metrics[name] = value
             _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
             messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
             if messages:
@@ -97,8 +104,8 @@ class _Watch:
     def _vector(self, arrays: ArrayRecord) -> Vector:
         return records.primal_vector(self._strategy.plan.layout, arrays)[0]
 
-    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
-        """Look at a round.
+    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> Vector | None:
+        """Look at a round; return its model as a vector, None if it is none.
 
         Raises
         ------
@@ -106,23 +113,24 @@ class _Watch:
             If the run has diverged and the strategy is to stop then.
         """
         if metrics is None:
-            return
+            return None
         strategy, skipped = self._strategy, bool(metrics["skipped"])
         try:
             w = self._vector(arrays)
         except ProtocolError:
             self._diverged(number, "the model is too large for its dtype")
-            return
+            return None
         for name, value in structure(strategy.psi, strategy.plan.layout, w).items():
             metrics[name] = value
         if self._watch is None:
-            return
+            return w
         if not skipped:
             self._diverged(number, self._watch.look(number, arrays, w))
         elif strategy.overflowed:
             self._diverged(number, "the update overflows")
         elif not metrics["num-replies"] and self._overflowed_locally(number):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
+        return w
 
     def _overflowed_locally(self, number: int) -> bool:
         """Whether there were replies in a round, and each was left out because of numbers that are not finite."""
