@@ -41,6 +41,8 @@ _DECIDED = frozenset(
         "node_timeout",
         "choose_nodes",
         "on_divergence",
+        "strength",
+        "certificate_every",
     }
 )
 

@@ -31,6 +31,7 @@ from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.hooks import Callback, RoundHooks
 from flwr_fco.strategies.nodes import Nodes
 from flwr_fco.strategies.options import AUTO
+from flwr_fco.strategies.path import start_at_chosen, with_strength
 from flwr_fco.strategies.privacy import refuse_privacy_wrappers
 from flwr_fco.strategies.replies import LeftOut, Round
 from flwr_fco.strategies.running import EvaluateFunction, run_rounds, settings_tree
@@ -57,6 +58,8 @@ class CompositeStrategy(Asking, FedAvg):
                 "FedDualAvg, FedMid or FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, "
                 "max_increment_norm)"
             )
+        if self.strength is not None:
+            with_strength(self.regularizer, 1.0)
         if getattr(self, "server_lr", None) == AUTO and not (self.extrapolates and self.aggregation == "mean"):
             raise ConfigurationError(
                 f"server_lr='auto': {type(self).__name__} with aggregation={self.aggregation!r} takes something else "
@@ -197,6 +200,18 @@ class CompositeStrategy(Asking, FedAvg):
             If the model grows beyond all bounds, unless ``on_divergence="warn"``.
         """
         self._timeout = timeout
+        if self.strength is not None:
+            return start_at_chosen(
+                self,
+                grid,
+                initial_arrays,
+                num_rounds,
+                timeout=timeout,
+                train_config=train_config,
+                evaluate_config=evaluate_config,
+                evaluate_fn=evaluate_fn,
+                callbacks=callbacks,
+            )
         return run_rounds(
             self,
             grid,

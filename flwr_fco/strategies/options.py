@@ -86,6 +86,10 @@ class CommonOptions:
     on_divergence : {"stop", "warn"}, default "stop"
         What ``start`` does when the model grows beyond all bounds: end with :class:`DivergedError`, which has the last
         good model and says what to do, or say so once and go on.
+    strength : "auto", optional
+        ``start`` runs a path of 20 strengths of the regularizer, `num_rounds` each, and returns the result at the one
+        with the smallest loss on the clients' held-out data; ``result.path`` has all. See
+        :mod:`flwr_fco.strategies.path`.
     certificate_every : int, optional
         Every so many rounds ``start`` asks all clients how far the model is from the optimum: ``duality-gap`` in the
         round's metrics, or ``residual`` where there is none; see :mod:`flwr_fco.certificates`.
@@ -148,6 +152,7 @@ class CommonOptions:
     seed: int = field(default=0, metadata=_SEED)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
     on_divergence: Literal["stop", "warn"] = "stop"
+    strength: Literal["auto"] | None = None
     certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
     apply_to: str | Sequence[str] | None = None
     pass_through: str | Sequence[str] = PASS_THROUGH
