@@ -106,7 +106,7 @@ class EarlyStopping(Callback):
     - ``EarlyStopping(tol=1e-6)``: ||w_r - w_{r-1}|| <= tol max(1, ||w_r||) in `patience` successive rounds. With
       minibatches and constant rates a model never stops moving; a round that is skipped does not count.
     - ``EarlyStopping(tol=1e-3, certificate=gap)``: ``gap(arrays) <= tol``. A duality gap bounds the distance of the
-      objective to its minimum.
+      objective to its minimum; ``certificate="train/duality-gap"`` is that of a strategy with `certificate_every`.
     - ``EarlyStopping(validation="evaluate/loss")``: no new best value in `patience` successive looks.
 
     Parameters

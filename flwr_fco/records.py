@@ -21,6 +21,10 @@ Client to server:
                                      else the client reports; or ``plan-missing``; or ``state-missing``
 =====================  ============  ==========================================================================
 
+A question (:mod:`flwr_fco.questions`) has the vectors in ``"arrays"`` and in ``"fco-question"`` its ``kind``, the
+``layout`` (JSON) and numbers as ``number:NAME``; its answer vectors in ``"arrays"``, and in ``"metrics"``
+``num-examples`` and the numbers.
+
 A client with a memory keeps it in ``context.state``, in two phases: what it knew after the last round that counted
 (``"fco-committed"``), and what it knows after the round that it answered last (``"fco-pending"``), which counts only
 if the server says so in the next downlink (``"fco-stamps"`` holds the rounds of both, and the epoch).
@@ -51,16 +55,19 @@ from flwr_fco import _flower
 from flwr_fco.errors import ProtocolError
 from flwr_fco.parameters import Entry, Layout, Vector, all_finite
 from flwr_fco.protocol import ClientStamp, ClientState, Downlink, GivenNumbers, GivenVectors, Plan, Uplink
+from flwr_fco.questions import Answer, Question
 from flwr_fco.spec import Spec
 from flwr_fco.work import work_from_header
 
 __all__ = [
     "HANDSHAKE",
     "NOT_FINITE",
+    "QUESTION",
     "PlanMissingError",
     "RoundCache",
     "StateAlteredError",
     "StateMissingError",
+    "answer_records",
     "average_metrics",
     "check_metrics",
     "count_bytes",
@@ -77,8 +84,11 @@ __all__ = [
     "primal_record",
     "primal_request",
     "primal_vector",
+    "question_records",
+    "read_answer",
     "read_downlink",
     "read_primal",
+    "read_question",
     "read_state",
     "read_unmodified",
     "read_uplink",
@@ -94,10 +104,14 @@ __all__ = [
 
 #: Message type of the question 'which partition are you?' that precedes the first round.
 HANDSHAKE = "query.partition"
+#: Message type of questions about the clients' losses.
+QUESTION = "query.question"
 
 _NUMPY = "numpy.ndarray"
 _FCO = "fco"
 _FCO_PLAN = "fco-plan"
+_FCO_QUESTION = "fco-question"
+_ARRAYS = "arrays"
 _METRICS = "metrics"
 _PASS = "pass:"
 _PLAN_MISSING = "plan-missing"
@@ -973,6 +987,104 @@ def read_unmodified(
     steps = _count(metrics, "local-steps") if "local-steps" in metrics else local_steps
     elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
     return Uplink({"increment": vector - sent}, elapsed, steps, examples=examples, pass_through=passed)
+
+
+# --- questions ---------------------------------------------------------------------------------------------------
+
+
+def question_records(question: Question) -> RecordDict:
+    """Return a question as records.
+
+    Parameters
+    ----------
+    question : Question
+    """
+    arrays = {name: _to_array(vector) for name, vector in question.vectors.items()}
+    arrays.update({_PASS + name: _to_array(array) for name, array in question.pass_through.items()})
+    fco: dict[str, str | float] = {"kind": question.kind, "layout": json.dumps(question.layout.to_header())}
+    fco.update({_NUMBER + name: float(number) for name, number in question.numbers.items()})
+    content: dict[str, ArrayRecord | ConfigRecord] = {
+        _ARRAYS: _flower.filled(ArrayRecord, arrays),
+        _FCO_QUESTION: _flower.filled(ConfigRecord, fco),
+    }
+    return _flower.filled(RecordDict, content)
+
+
+def read_question(content: RecordDict) -> Question:
+    """Return what a server asks.
+
+    Parameters
+    ----------
+    content : RecordDict
+        Of the message.
+
+    Raises
+    ------
+    ProtocolError
+        If it is not a question of ours.
+    """
+    found = _flower.items_of(content).get(_FCO_QUESTION)
+    if not isinstance(found, ConfigRecord):
+        raise ProtocolError("this query is not a question of flwr_fco (it lacks the 'fco-question' record)")
+    fco = _flower.items_of(found)
+    layout = Layout.from_header(_json(str(fco.get("layout"))))
+    entries = {_PASS + entry.name: entry for entry in layout.passed_through}
+    vectors, numbers = GivenVectors(), GivenNumbers()
+    passed: dict[str, NDArray[Any]] = {}
+    for name, array in _flower.items_of(_vectors_record(content)[1]).items():
+        if name in entries:
+            passed[entries[name].name] = _read_pass_through(entries[name], array)
+        else:
+            vectors[name] = _finite(name, _from_array(name, array, ("float64",), (layout.size,)), "the server's vector")
+    for key, number in fco.items():
+        if key.startswith(_NUMBER):
+            numbers[key.removeprefix(_NUMBER)] = _number(key, number)
+    return Question(str(fco.get("kind")), layout, vectors, numbers, passed)
+
+
+def answer_records(answer: Answer, *, num_examples: int) -> RecordDict:
+    """Return an answer as records.
+
+    Parameters
+    ----------
+    answer : Answer
+    num_examples : int
+        Of the client's data that the answer is about.
+    """
+    arrays = {name: _to_array(vector) for name, vector in answer.vectors.items()}
+    metrics: dict[str, int | float] = {name: float(number) for name, number in answer.numbers.items()}
+    metrics["num-examples"] = int(num_examples)
+    content = {_ARRAYS: _flower.filled(ArrayRecord, arrays), _METRICS: _flower.filled(MetricRecord, metrics)}
+    return _flower.filled(RecordDict, content)
+
+
+def read_answer(content: RecordDict, *, numbers: Iterable[str], shapes: Mapping[str, tuple[int, ...]]) -> Answer:
+    """Read and check an answer.
+
+    Parameters
+    ----------
+    content : RecordDict
+    numbers : iterable of str
+        The names of the numbers that must be there, and no others.
+    shapes : mapping of str to tuple of int
+        Name and shape of each vector that must be there, and no others.
+
+    Raises
+    ------
+    ProtocolError
+        With the reason, if anything is missing, extra, of another shape or dtype, NaN or infinite.
+    """
+    arrays = _flower.items_of(_vectors_record(content)[1])
+    if arrays.keys() != shapes.keys():
+        raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
+    vectors = {
+        name: _finite(name, _from_array(name, arrays[name], ("float64",), shape)) for name, shape in shapes.items()
+    }
+    metrics, examples = _metrics_of(content, "num-examples")
+    wanted = set(numbers)
+    if metrics.keys() - {"num-examples"} != wanted:
+        raise ProtocolError(f"the numbers are {sorted(metrics.keys() - {'num-examples'})}, expected {sorted(wanted)}")
+    return Answer({name: _number(name, metrics[name]) for name in wanted}, vectors, examples)
 
 
 # --- handshake -------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import numpy as np
 from flwr.app import Array, MetricRecord
 from flwr.serverapp.strategy import Result as FlowerResult
 
-__all__ = ["Number", "Result", "numbers_of", "write_csv", "write_jsonl"]
+__all__ = ["Number", "Result", "columns_of", "numbers_of", "write_csv", "write_jsonl"]
 
 Number = int | float
 
@@ -38,7 +38,9 @@ class Result(FlowerResult):
     callback_metrics : dict of int to dict of str to number
         By round, what the ``on_round_end`` of callbacks returned.
     left_out : list of LeftOut
-        Round, node, partition and reason of every reply that did not count, of training and of evaluation rounds.
+        Round, node, partition and reason of every reply that did not count, of training, evaluation and questions.
+    path : PathResult or None
+        With ``strength="auto"``: all strengths that were tried.
 
     Examples
     --------
@@ -54,6 +56,7 @@ class Result(FlowerResult):
 
     callback_metrics: dict[int, dict[str, Number]] = field(default_factory=dict)
     left_out: list[Any] = field(default_factory=list)
+    path: Any = None
 
     def rows(self) -> list[dict[str, Number]]:
         """Return a mapping of names to numbers for each round, in the order of the rounds; only what there is.
@@ -80,13 +83,7 @@ class Result(FlowerResult):
         >>> [int(number) for number in result.table()["train/skipped"]]
         [0, 1]
         """
-        rows = self.rows()
-        columns = {name: [row.get(name, math.nan) for row in rows] for name in _names(rows)}
-        try:
-            pandas = import_module("pandas")
-        except ImportError:
-            return columns
-        return pandas.DataFrame(columns)
+        return columns_of(self.rows())
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
         """Write all rounds to a CSV file with a header; a cell is empty where there is nothing.
@@ -133,6 +130,21 @@ class Result(FlowerResult):
         return "\n".join([*lines, "All rounds: .table(), .to_csv(path), .to_jsonl(path)"])
 
     __str__ = __repr__
+
+
+def columns_of(rows: Sequence[Mapping[str, Number]]) -> Any:
+    """Return rows as a pandas ``DataFrame``, without pandas as a dict of lists; NaN where there is nothing.
+
+    Parameters
+    ----------
+    rows : sequence of mapping of str to number
+    """
+    columns = {name: [row.get(name, math.nan) for row in rows] for name in _names(rows)}
+    try:
+        pandas = import_module("pandas")
+    except ImportError:
+        return columns
+    return pandas.DataFrame(columns)
 
 
 def numbers_of(prefix: str, metrics: Mapping[str, Any]) -> dict[str, Number]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 from uuid import uuid4
@@ -10,6 +11,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fco import records
+from flwr_fco.client_apps.answers import find_answer, own_buffers
 from flwr_fco.client_apps.limits import Limits, clear_errors
 from flwr_fco.client_apps.local import find_solver
 from flwr_fco.client_apps.threads import single_threaded_blas
@@ -57,7 +59,8 @@ def client_app(
     Returns
     -------
     flwr.clientapp.ClientApp
-        With handlers for training, evaluation and the handshake that tells the server the partition id.
+        With handlers for training, evaluation, questions (:mod:`flwr_fco.questions`) and the handshake that tells the
+        server the partition id.
 
     Raises
     ------
@@ -121,8 +124,13 @@ def client_app(
         passes_through = bool(plan.layout.passed_through)
         if passes_through:
             objective.load_buffers(downlink.pass_through)
+        # What questions and evaluations have left is not this round's.
+        objective.take_training_loss()
         with single_threaded_blas(), allowed.clock():
             uplink, after = solver(downlink, objective, before, rng)
+        loss = objective.take_training_loss()
+        if loss is not None and math.isfinite(loss):
+            uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
         if passes_through:
             uplink = uplink._replace(pass_through=objective.buffers())
         answer = records.uplink_records(
@@ -142,6 +150,23 @@ def client_app(
             for name, value in objective.metrics(primal).items():
                 metrics[name] = float(value)
         return records.reply(message, RecordDict({"metrics": metrics}))
+
+    @app.query("question")
+    def question(message: Message, context: Context) -> Message:
+        with clear_errors("the server's question cannot be read"):
+            allowed.check_question_header(message.content.get("fco-question"))
+            asked = records.read_question(message.content)
+            allowed.check_question(asked)
+            answers = find_answer(asked.kind)
+        held_out = asked.kind == "validation"
+        objective = evaluation_objective(context) if held_out else training_objective(context)
+        _check_layout(objective.layout, asked.layout)
+        with single_threaded_blas(), allowed.clock(), own_buffers(objective, asked.pass_through):
+            answer = answers(asked, objective)
+        if held_out:
+            own_data = load_evaluation_objective is not None
+            answer = answer._replace(numbers={**answer.numbers, "held-out": float(own_data)})
+        return records.reply(message, records.answer_records(answer, num_examples=objective.num_examples))
 
     @app.query("partition")
     def partition(message: Message, context: Context) -> Message:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from flwr_fco.errors import CompositeError, ConfigurationError, ProtocolError
 from flwr_fco.protocol import Downlink, Plan
+from flwr_fco.questions import Question
 from flwr_fco.work import FirstOrder
 
 __all__ = ["Limits", "check_time", "clear_errors", "timed"]
@@ -141,6 +142,31 @@ class Limits:
         """
         if steps > self.max_steps:
             raise self._beyond(f"{job}:" if job else "a round of", steps, "local steps", "max_steps")
+
+    def check_question_header(self, record: object) -> None:
+        """Refuse a question whose description of the model is too long to be parsed.
+
+        Parameters
+        ----------
+        record : object
+            The question's record, whatever it is.
+        """
+        if isinstance(record, Mapping):
+            self.check_header(record.get("layout"))
+
+    def check_question(self, question: Question) -> None:
+        """Refuse a question about too large a model, and absurdly large numbers.
+
+        Parameters
+        ----------
+        question : Question
+            As it was read.
+        """
+        if question.layout.size > self.max_parameters:
+            raise self._beyond("a model of", question.layout.size, "parameters", "max_parameters")
+        for name, number in question.numbers.items():
+            if abs(number) > self.max_number:
+                raise self._beyond(name, number, "", "max_number")
 
     def clock(self) -> AbstractContextManager[None]:
         """Start the time of a local solver; :func:`timed` raises within the block once it is over."""

@@ -313,6 +313,8 @@ def run_command(
         for name, value in result.history[-1].items():
             scores.add_row(name, f"{value:.6g}")
         console.print(scores)
+        for text in result.chosen:
+            console.print(f"Chosen: {text}", highlight=False, markup=False)
         console.print(f"{result.seconds:.1f} s; run folder: {folder}", highlight=False, markup=False)
         if result.diverged:
             console.print(f"The run diverged in round {result.diverged} and was cut there; lower the rates.")

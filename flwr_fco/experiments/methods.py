@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_fco.experiments.baselines import BASELINES
-from flwr_fco.strategies import STRATEGIES, CompositeStrategy, MultistepReFedDAGT, Stage
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, MultistepReFedDAGT, Stage
 
-__all__ = ["STAGED", "STRATEGIES", "equal_stages", "make_strategy", "option_names"]
+__all__ = ["STAGED", "STRATEGIES", "automatic_options", "equal_stages", "extrapolates", "make_strategy", "option_names"]
 
 #: Strategies that a length of stages makes sense for.
 STAGED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, MultistepReFedDAGT))
@@ -41,6 +41,8 @@ _DECIDED = frozenset(
         "node_timeout",
         "choose_nodes",
         "on_divergence",
+        "strength",
+        "certificate_every",
     }
 )
 
@@ -61,6 +63,39 @@ def option_names(strategy: str) -> list[str]:
     if strategy in BASELINES:
         return ["client", "tol"] if strategy == "local" else ["tol"]
     return [name for name in _arguments(STRATEGIES[strategy]) if name not in _DECIDED]
+
+
+def automatic_options(strategy: str) -> list[str]:
+    """Return the options of a strategy without rates that are left to theory unless they are given.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> automatic_options("CFedDA"), automatic_options("FedDualAvg")
+    (['anchor-weight', 'smoothness'], [])
+    """
+    if strategy in BASELINES or not issubclass(STRATEGIES[strategy], FastFedDA):
+        return []
+    known = option_names(strategy)
+    return [name.replace("_", "-") for name in ("anchor_weight", "smoothness") if name in known]
+
+
+def extrapolates(strategy: str) -> bool:
+    """Whether a strategy's server rate can be left to the lengths of the increments.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> extrapolates("FedMid"), extrapolates("FedDAGT"), extrapolates("centralized")
+    (True, False, False)
+    """
+    return strategy not in BASELINES and STRATEGIES[strategy].extrapolates
 
 
 def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, Any]) -> CompositeStrategy:

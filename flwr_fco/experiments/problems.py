@@ -60,6 +60,12 @@ REGULARIZERS: Mapping[str, type[Regularizer]] = MappingProxyType(
 )
 
 
+#: One method under three names.
+_DUAL_AVERAGING = ("FedDualAvg", "FedDualAvgOSP", "FedDA")
+#: What the paper of the problems over a graph compares.
+_ON_GRAPHS = ("DFedDA", "DFedDAGT", "DFedMid", "DReFedDAGT", "DScaffold", "FedDAGT", "ReFedDAGT", "MultistepReFedDAGT")
+
+
 @dataclass(frozen=True)
 class Problem:
     """An entry of :data:`PROBLEMS`.
@@ -71,12 +77,15 @@ class Problem:
         ``(seed, **options) -> Task``; its keyword arguments are the problem's options.
     defaults : mapping of str to number or str
         Settings of a run: rates, rounds, clients per round, batch size, local work, evaluation intervals.
+    tuned : sequence of str
+        The strategies that the rates were chosen for; others begin with what theory says (``client-lr=auto``).
     """
 
     name: str
     description: str
     load: Callable[..., Task]
     defaults: Mapping[str, int | float | str] = field(default_factory=lambda: MappingProxyType({}))
+    tuned: tuple[str, ...] = _DUAL_AVERAGING
 
     def options(self) -> dict[str, Any]:
         """Return the problem's options in kebab-case, with their defaults."""
@@ -87,6 +96,16 @@ class Problem:
             for p in parameters
             if p.kind is p.KEYWORD_ONLY and p.name != "variant"
         }
+
+    def tuned_for(self, strategy: str) -> bool:
+        """Whether the rates among the defaults were chosen for a strategy.
+
+        Examples
+        --------
+        >>> find_problem("lasso-I").tuned_for("FedDualAvg"), find_problem("lasso-I").tuned_for("FedMid")
+        (True, False)
+        """
+        return strategy in self.tuned
 
     def checked_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options as keyword arguments of `load`.
@@ -588,7 +607,9 @@ def _registry() -> dict[str, Problem]:
     kinds: tuple[Literal["linear", "logistic"], ...] = ("linear", "logistic")
     for kind in kinds:
         about = f"sparse {kind} regression over a graph, fresh examples in every step; 16 clients, no psi by default"
-        found.append(Problem(f"sparse-{kind}-graph", about, partial(_sparse_graph, variant=kind), graph))
+        found.append(
+            Problem(f"sparse-{kind}-graph", about, partial(_sparse_graph, variant=kind), graph, tuned=_ON_GRAPHS)
+        )
     return {problem.name: problem for problem in [*found, *_saddle_points()]}
 
 
@@ -614,12 +635,14 @@ def _saddle_points() -> list[Problem]:
             "bilinear saddle point, 600 against 300 numbers, l1 norms in boxes; 100 equal clients, noise",
             partial(_bilinear, variant="sparse"),
             defaults(0.03, 0.3, 20, 10, 1),
+            ("FeDualEx", "FedDualAvg"),
         ),
         Problem(
             "bilinear-nuclear",
             "bilinear saddle point, 600 x 20 against 300 x 20, nuclear norms in spectral balls; 100 equal clients",
             partial(_bilinear, variant="low-rank"),
             defaults(0.1, 1.0, 20, 10, 1),
+            ("FeDualEx", "FedDualAvg"),
         ),
         Problem(
             "quadratic-saddle",
@@ -633,6 +656,7 @@ def _saddle_points() -> list[Problem]:
                 f"{adversarial} {about}",
                 partial(_adversarial, variant=kind, num_clients=clients),
                 defaults(0.1, 1.0, rounds, 5, 32),
+                ("FeDualEx",),
             )
             for kind, (about, clients, rounds) in kinds.items()
         ),

@@ -239,8 +239,8 @@ def build_strategy(
         "mirror_map": named_map(settings.mirror_map, layout.size),
         # A perturbation is a vector beside a matrix: by their shapes the server would regularize the matrix alone.
         "apply_to": layout.regularized_names,
-        "client_lr": settings.client_lr if plateau is None else plateau.rate(settings.client_lr),
-        "server_lr": settings.server_lr if plateau is None else plateau.rate(settings.server_lr),
+        "client_lr": settings.client_lr if plateau is None else plateau.rate(float(settings.client_lr)),
+        "server_lr": settings.server_lr if plateau is None else plateau.rate(float(settings.server_lr)),
         "batch_size": settings.batch_size * settings.stretch or None,
         # The sample is int(nodes * fraction); the half keeps rounding from losing a client.
         "fraction_train": min(1.0, (clients + 0.5) / num_clients),

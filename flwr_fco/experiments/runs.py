@@ -46,6 +46,8 @@ class RunResult(NamedTuple):
         Which replies did not count, and why: the strategy's ``left_out``.
     stopped : int, default 0
         The round after which the run was told to stop, with more left to do; 0 if it was not.
+    chosen : sequence of str
+        What was chosen for the settings that were left to theory, and why.
     """
 
     settings: RunSettings
@@ -55,6 +57,7 @@ class RunResult(NamedTuple):
     seconds: float
     left_out: Sequence[Any] = ()
     stopped: int = 0
+    chosen: Sequence[str] = ()
 
 
 def run(
@@ -111,7 +114,9 @@ def run(
     _simulate(recorder, recorder.strategy, _client_app(task), recorder.evaluate, recorder.record)
     arrays = _model(recorder)
     seconds = time.perf_counter() - began
-    return RunResult(settings, recorder.history, arrays, recorder.diverged, seconds, recorder.left_out)
+    return RunResult(
+        settings, recorder.history, arrays, recorder.diverged, seconds, recorder.left_out, chosen=_chosen(recorder)
+    )
 
 
 def _run_in_folder(
@@ -144,8 +149,23 @@ def _run_in_folder(
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
     return RunResult(
-        settings, recorder.history, _model(recorder), recorder.diverged, status.seconds, journal.left_out, stopped
+        settings,
+        recorder.history,
+        _model(recorder),
+        recorder.diverged,
+        status.seconds,
+        journal.left_out,
+        stopped,
+        _chosen(recorder),
     )
+
+
+def _chosen(recorder: Recorder) -> list[str]:
+    """Return what the strategy has chosen, a text for each option."""
+    strategy = recorder.strategy
+    return [
+        f"{name.replace('_', '-')}={strategy.chosen[name]:.4g}: {reason}" for name, reason in strategy.reasons.items()
+    ]
 
 
 def _simulate(

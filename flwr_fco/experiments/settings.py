@@ -10,13 +10,14 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, Literal, get_type_hints
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.baselines import BASELINES
-from flwr_fco.experiments.methods import STAGED, STRATEGIES, option_names
+from flwr_fco.experiments.methods import STAGED, STRATEGIES, automatic_options, extrapolates, option_names
 from flwr_fco.experiments.problems import find_problem, load_task
 from flwr_fco.experiments.tasks import Task
+from flwr_fco.strategies.options import AUTO
 from flwr_fco.validation import checked
 
 __all__ = ["RunSettings", "parse_assignments", "parse_value"]
@@ -40,8 +41,9 @@ class RunSettings:
         A name in :data:`STRATEGIES` or :data:`BASELINES`.
     seed : int, default 0
         Of data, split, samples of clients and minibatches.
-    client_lr, server_lr : float
-        Learning rates, > 0.
+    client_lr, server_lr : float or "auto"
+        Learning rates, > 0, or what follows from the clients' losses and replies. A strategy that the problem's rates
+        were not chosen for begins with ``"auto"``; so does `server_lr` where `client_lr` is (1 if there is no rule).
     num_rounds : int
         >= 1.
     clients_per_round : int
@@ -82,8 +84,8 @@ class RunSettings:
     problem: str
     strategy: str
     seed: int = 0
-    client_lr: float = 0.1
-    server_lr: float = 1.0
+    client_lr: float | Literal["auto"] = 0.1
+    server_lr: float | Literal["auto"] = 1.0
     num_rounds: int = 100
     clients_per_round: int = 10
     batch_size: int = 32
@@ -142,6 +144,12 @@ class RunSettings:
             else:
                 known = [*_run_keys(), *problem_options, *(o.replace("_", "-") for o in strategy_options)]
                 raise ConfigurationError(f"unknown key {key!r}; {problem} with {strategy} has {', '.join(known)}")
+        given = {key.replace("-", "_") for key in assignments or {}}
+        if not (values.get("plateau") or entry.tuned_for(strategy) or given & {"client_lr", "server_lr"}):
+            values["client_lr"] = AUTO
+        if values.get("client_lr") == AUTO and "server_lr" not in given:
+            values["server_lr"] = AUTO if extrapolates(strategy) else 1.0
+        for_strategy.update({key: AUTO for key in automatic_options(strategy) if key not in for_strategy})
         return cls(
             problem, strategy, **{"seed": seed, **values}, problem_options=for_problem, strategy_options=for_strategy
         )
@@ -150,8 +158,11 @@ class RunSettings:
         for name, kind in _types().items():
             object.__setattr__(self, name, checked(name.replace("_", "-"), getattr(self, name), kind))
         for name in ("client_lr", "server_lr"):
-            if not 0.0 < getattr(self, name) < math.inf:
-                raise self._error(name, "a finite number > 0")
+            value = getattr(self, name)
+            if value != AUTO and not 0.0 < value < math.inf:
+                raise self._error(name, "a finite number > 0, or 'auto'")
+            if value == AUTO and self.plateau:
+                raise self._error(name, f"a number: plateau={self.plateau!r} halves it")
         for name, least in (
             ("num_rounds", 1),
             ("clients_per_round", 0),

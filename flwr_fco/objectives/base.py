@@ -242,6 +242,25 @@ class Objective(ABC):
         """
         self._does_not_know("its Lipschitz constant", "give the rates by hand")
 
+    def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
+        """Return a constant for the gradients of minibatches that stands where :meth:`lipschitz` does for full ones.
+
+        By default that of all examples. Linear models know how much steeper a minibatch can be.
+
+        Parameters
+        ----------
+        batch_size : int or None
+            None: full batches.
+        norm : {"l2", "l1"}
+            As in :meth:`lipschitz`.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not known.
+        """
+        return self.lipschitz(norm)
+
     def strong_convexity(self) -> float:
         """Return mu >= 0 with <grad(u) - grad(v), u - v> >= mu ||u - v||^2 for all u and v.
 
@@ -280,6 +299,14 @@ class Objective(ABC):
             If it is not known.
         """
         self._does_not_know("its values along a line", "call value_and_gradient at each trial point")
+
+    def take_training_loss(self) -> float | None:
+        """Return the mean loss of the minibatches since the last call; None if it was not computed on the way.
+
+        An objective that has the loss whenever it computes a gradient keeps it for the metrics of the round. By default
+        nothing is kept: a loss would cost as much as the gradient.
+        """
+        return None
 
     def buffers(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of the model that are not optimised (counters, running statistics), by name."""

@@ -115,6 +115,12 @@ class LeastSquares(_SquaredLoss):
     ConfigurationError
         If shapes do not match, there is no example, a number is not finite, or `scale` or `l2` is out of range.
 
+    Notes
+    -----
+    The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
+    ``L1(0.1)`` is what ``Lasso(alpha=0.05)`` is; with ``scale=0.5`` they are the same
+    (:mod:`flwr_fco.objectives.scales`).
+
     Examples
     --------
     >>> import numpy as np
@@ -165,6 +171,12 @@ class TraceRegression(_SquaredLoss):
     ------
     ConfigurationError
         If shapes do not match, there is no example, a number is not finite, or `scale` or `l2` is out of range.
+
+    Notes
+    -----
+    The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
+    ``L1(0.1)`` is what ``Lasso(alpha=0.05)`` is; with ``scale=0.5`` they are the same
+    (:mod:`flwr_fco.objectives.scales`).
 
     Examples
     --------

@@ -50,6 +50,11 @@ class Logistic(TwoClassModel):
         If shapes do not match, there is no example, a feature is not finite, a label is neither 0/1 nor -1/+1, or
         `l2` is negative.
 
+    Notes
+    -----
+    The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)``, n the number of examples of all clients,
+    in its ``LogisticRegression`` with the l1 penalty (:mod:`flwr_fco.objectives.scales`).
+
     Examples
     --------
     >>> import numpy as np
@@ -108,6 +113,11 @@ class MultinomialLogistic(LinearModel):
     ConfigurationError
         If shapes do not match, there is no example, a feature is not finite, a label is not one of the classes, a
         class is missing and `num_classes` was not given, or `l2` is negative.
+
+    Notes
+    -----
+    The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)``, n the number of examples of all clients,
+    in its ``LogisticRegression`` with the l1 penalty (:mod:`flwr_fco.objectives.scales`).
 
     Examples
     --------

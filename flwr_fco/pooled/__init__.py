@@ -4,6 +4,7 @@ An experiment has the data of all clients; a deployment never does. So no strate
 """
 
 from flwr_fco.pooled.certificates import (
+    certify,
     client_weights,
     composite_objective,
     lasso_duality_gap,
@@ -18,6 +19,7 @@ from flwr_fco.pooled.scores import SupportScores, density, numerical_rank, recov
 __all__ = [
     "SupportScores",
     "centralized_solution",
+    "certify",
     "client_weights",
     "composite_objective",
     "density",

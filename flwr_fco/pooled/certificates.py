@@ -11,15 +11,18 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy.special import softmax, xlogy
+from numpy.typing import ArrayLike
 
+from flwr_fco.certificates import Certificate, Request, certificate, settle
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.parameters import Vector
-from flwr_fco.regularizers import BoundRegularizer, Regularizer
+from flwr_fco.questions import Answer
+from flwr_fco.regularizers import L1, BoundRegularizer, Regularizer
 
 __all__ = [
+    "certify",
     "client_weights",
     "composite_objective",
     "lasso_duality_gap",
@@ -232,30 +235,7 @@ def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None
     1.125
     """
     clients = _same_options(objectives, (LeastSquares, TraceRegression), ("scale", "l2", "intercept"), strength)
-    shares = client_weights(clients, weights)
-    first = clients[0]
-    count = first.features.shape[1]
-    primal = _l1_composite(clients, shares, strength, w, count)
-    parts = [(p / c.num_examples, c) for p, c in zip(shares, clients, strict=True) if p > 0.0]
-    thetas = [2.0 * c.scale * s * (c.predict(w) - c.targets) for s, c in parts]
-    if first.intercept:
-        # The weights s_i sum to 1, so this is exactly the effect of the best intercept for these coefficients.
-        total = sum(float(theta.sum()) for theta in thetas)
-        thetas = [theta - s * total for theta, (s, _) in zip(thetas, parts, strict=True)]
-    linear = quadratic = 0.0
-    correlation = np.zeros(count)
-    for theta, (s, c) in zip(thetas, parts, strict=True):
-        linear += float(theta @ c.targets)
-        quadratic += float(theta @ theta) / (4.0 * c.scale * s)
-        correlation += c.features.T @ theta
-    factor = 1.0
-    if first.l2 == 0.0:
-        limit = _largest_scaling(correlation, strength)
-        # The dual value is a parabola in the scaling: take its vertex, or the end of the feasible interval.
-        vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
-        factor = min(max(vertex, -limit), limit)
-    dual = -(factor * linear + factor**2 * quadratic) - _conjugate(factor * correlation, strength, first.l2)
-    return max(float(primal - dual), 0.0)
+    return _gap(certify(clients, weights, L1(strength), w))
 
 
 def logistic_duality_gap(
@@ -299,73 +279,63 @@ def logistic_duality_gap(
     True
     """
     clients = _same_options(objectives, (Logistic, MultinomialLogistic), ("l2", "intercept"), strength)
-    shares = client_weights(clients, weights)
-    first = clients[0]
-    primal = _l1_composite(clients, shares, strength, w, w.size - sum(e.size for e in first.layout.optimized[1:]))
-    parts = [(p / c.num_examples, c) for p, c in zip(shares, clients, strict=True) if p > 0.0]
-    sample_weights = np.concatenate([np.full(c.num_examples, s) for s, c in parts])
-    if isinstance(first, Logistic):
-        margins = np.concatenate([c.margins(w) for _, c in parts])
-        scores = np.column_stack([np.zeros_like(margins), margins])
-        labels = np.concatenate([(c.labels == 1).astype(np.int64) for _, c in parts])
-    else:
-        scores = np.concatenate([c.margins(w) for _, c in parts])
-        labels = np.concatenate([c.labels for _, c in parts])
-    truth = np.eye(scores.shape[1])[labels]
-    q = _balanced(scores, truth, sample_weights) if first.intercept else softmax(scores, axis=1)
-    theta = sample_weights[:, None] * (q - truth)
-    # With two classes one column says it all: the other is its negative.
-    columns = theta[:, 1:] if isinstance(first, Logistic) else theta
-    correlation = np.zeros((first.features.shape[1], columns.shape[1]))
-    start = 0
-    for _, c in parts:
-        correlation += c.features.T @ columns[start : start + c.num_examples]
-        start += c.num_examples
-    factor = 1.0
-    if first.l2 == 0.0:
-        # Towards the labels (factor 0) q stays a distribution; beyond 1 it need not.
-        factor = min(1.0, _largest_scaling(correlation, strength))
-    q = truth + factor * (q - truth)
-    dual = -float(sample_weights @ xlogy(q, q).sum(axis=1)) - _conjugate(factor * correlation, strength, first.l2)
-    return max(float(primal - dual), 0.0)
+    return _gap(certify(clients, weights, L1(strength), w))
 
 
-def _balanced(scores: NDArray[np.float64], truth: NDArray[np.float64], weights: Vector) -> NDArray[np.float64]:
-    """Return distributions near softmax(scores) whose weighted mean is the share of each class.
+def certify(
+    objectives: Sequence[Objective],
+    weights: ArrayLike | None,
+    regularizer: Regularizer | BoundRegularizer,
+    w: Vector,
+) -> Certificate:
+    """Return how far a point is from the optimum: a duality gap where the problem has one, else a residual.
 
-    At the best intercept softmax(scores) has that property itself. Otherwise: mix it with one distribution for all
-    examples that makes up for the excess, with the smallest weight for which that is a distribution.
+    The same mathematics as that of a federated pass; :mod:`flwr_fco.certificates` says for which losses and psi there
+    is a gap.
+
+    Parameters
+    ----------
+    objectives : sequence of Objective
+        One a client.
+    weights : array-like or None
+        See :func:`client_weights`.
+    regularizer : Regularizer or BoundRegularizer
+        psi; if it is not bound to a layout, to that of the objectives.
+    w : ndarray of float64, shape (layout.size,)
+
+    Returns
+    -------
+    Certificate
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.regularizers import HardSparsity, L1Ball
+    >>> client = Logistic(np.array([[1.0], [-1.0]]), np.array([1, 0]), intercept=False)
+    >>> certify([client], None, L1Ball(1.0), np.array([1.0])).kind
+    'duality-gap'
+    >>> certify([client], None, HardSparsity(1), np.array([0.0]))[0::3]
+    ('residual', 'HardSparsity(count=1) is not convex')
     """
-    share = weights @ truth
-    present = share > 0.0
-    # A class that does not occur has probability 0 in every dual feasible point.
-    q = np.zeros_like(scores)
-    q[:, present] = softmax(scores[:, present], axis=1)
-    excess = weights @ q - share
-    ratio = float((excess[present] / share[present]).max(initial=0.0))
-    mixed = ratio / (1.0 + ratio)
-    if mixed == 0.0:
-        return q
-    common = np.maximum(share - excess / ratio, 0.0)
-    return np.asarray((1.0 - mixed) * q + mixed * common)
+    shares = client_weights(objectives, weights)
+    # A client of weight 0 has no say, and need not be finite.
+    parts = [(float(share), objective) for share, objective in zip(shares, objectives, strict=True) if share > 0.0]
+
+    def ask(request: Request) -> list[Answer]:
+        if request.kind == "gradient":
+            found: list[Answer] = []
+            for share, objective in parts:
+                value, gradient = objective.value_and_gradient(w)
+                found.append(Answer({"loss": float(value)}, {"gradient": gradient}, weight=share))
+            return found
+        return [Answer(*duality_terms(objective, w, request.numbers), weight=share) for share, objective in parts]
+
+    return settle(certificate(_bound(regularizer, objectives), w), ask)
 
 
-def _largest_scaling(correlation: NDArray[np.float64], strength: float) -> float:
-    """Return the largest factor with factor * ||correlation||_inf <= strength."""
-    largest = float(np.abs(correlation).max(initial=0.0))
-    return strength / largest if largest > 0.0 else math.inf
-
-
-def _conjugate(u: NDArray[np.float64], strength: float, l2: float) -> float:
-    """Return the conjugate of strength ||.||_1 + l2/2 ||.||^2 at a point that is feasible if l2 is 0."""
-    if l2 == 0.0:
-        return 0.0
-    return float((np.maximum(np.abs(u) - strength, 0.0) ** 2).sum()) / (2.0 * l2)
-
-
-def _l1_composite(clients: Sequence[Any], shares: Vector, strength: float, w: Vector, count: int) -> float:
-    smooth = sum(float(p) * c.value(w) for p, c in zip(shares, clients, strict=True))
-    return float(smooth) + strength * float(np.abs(w[:count]).sum())
+def _gap(found: Certificate) -> float:
+    """Return the duality gap; without any strength the dual point 0 is left: these losses are never below 0."""
+    return found.value if found.kind == "duality-gap" else found.objective
 
 
 def _same_options(

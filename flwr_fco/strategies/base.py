@@ -25,12 +25,13 @@ from flwr_fco.results import Result
 from flwr_fco.spec import Spec
 from flwr_fco.strategies import replies as reading
 from flwr_fco.strategies import saving
+from flwr_fco.strategies.asking import Asking
 from flwr_fco.strategies.averaging import PointAverage
 from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.hooks import Callback, RoundHooks
-from flwr_fco.strategies.messaging import Messaging
 from flwr_fco.strategies.nodes import Nodes
 from flwr_fco.strategies.output import Output
+from flwr_fco.strategies.path import start_at_chosen
 from flwr_fco.strategies.privacy import refuse_privacy_wrappers
 from flwr_fco.strategies.replies import LeftOut, Round
 from flwr_fco.strategies.running import EvaluateFunction, run_rounds, settings_tree
@@ -42,7 +43,7 @@ _TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
 
 
 @dataclass(repr=False, eq=False)
-class CompositeStrategy(Messaging, FedAvg):
+class CompositeStrategy(Asking, FedAvg):
     """Minimise sum_m p_m F_m(w) + psi(w); the part that all strategies share.
 
     A subclass sets :attr:`local_solver` and :attr:`limit` and implements :meth:`init_state`, :meth:`vectors`,
@@ -58,6 +59,7 @@ class CompositeStrategy(Messaging, FedAvg):
                 "FedDualAvg, FedMid or FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, "
                 "max_increment_norm)"
             )
+        self.check_choices()
         if self.mirror_map.never_supports(self.regularizer):
             self.mirror_map.require(self.regularizer)
         # Flower warns of a fraction of 0.0, which is a choice here and no accident: it is set afterwards.
@@ -93,6 +95,7 @@ class CompositeStrategy(Messaging, FedAvg):
         self.bounds = IncrementBounds(self.max_ratio, self.max_increment_norm)
         self._output: Output | None = None
         self._plan: Plan | None = None
+        self.chosen, self.reasons = {}, {}
         self._spec: Spec | None = None
         self._digest = self._settings_digest = ""
         self._initial = ArrayRecord()
@@ -191,7 +194,8 @@ class CompositeStrategy(Messaging, FedAvg):
             If the model grows beyond all bounds, unless ``on_divergence="warn"``.
         """
         self._timeout = timeout
-        return run_rounds(
+        run = run_rounds if self.strength is None else start_at_chosen
+        return run(
             self,
             grid,
             initial_arrays,
@@ -229,12 +233,13 @@ class CompositeStrategy(Messaging, FedAvg):
             raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
 
     def _more(self) -> dict[str, NDArray[Any]]:
-        return {**self.saved_arrays(), **self.bounds.to_arrays()}
+        return {**self.saved_arrays(), **self.bounds.to_arrays(), **self.saved_choices()}
 
     def _restore(self, saved: saving.Saved) -> None:
         self.state, self.pass_through_arrays = saved.state, dict(saved.pass_through)
         self.restore_arrays(saved.more)
         self.bounds.from_arrays(saved.more)
+        self.restore_choices(saved.more)
 
     # --- training rounds ------------------------------------------------------------------------------------------
 
@@ -247,6 +252,7 @@ class CompositeStrategy(Messaging, FedAvg):
             if self.state is None or self.current.number > 0:
                 self.prepare(arrays)
         self._grid = grid
+        self.choose_rates(grid)
         if self.fraction_train == 0.0:
             self.current = Round(server_round, left_out=self.left_out)
             return []
@@ -306,6 +312,7 @@ class CompositeStrategy(Messaging, FedAvg):
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
+        self.choose_server_lr(uplinks)
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
         before = self.state
         passed = reading.averaged_pass_through(self.pass_through_arrays, uplinks)

@@ -23,12 +23,17 @@ from flwr_fco.strategies.bounds import LARGEST_FACTOR, check_elapsed, check_exam
 from flwr_fco.strategies.client_memory import ClientMemories
 from flwr_fco.strategies.limits import Limit
 from flwr_fco.strategies.nodes import Nodes
-from flwr_fco.strategies.options import CommonOptions, RateOptions, WorkOptions, rate_at
+from flwr_fco.strategies.options import AUTO, CommonOptions, Rate, RateOptions, WorkOptions, rate_at
+from flwr_fco.strategies.rates import LossFacts
 from flwr_fco.strategies.replies import LeftOut, Round, mean_increment
 from flwr_fco.work import FirstOrder, Work
 
 # Flower's names among them are for the algorithms, whose hooks mention them: none of those imports Flower itself.
-__all__ = ["ArrayRecord", "ConfigRecord", "Grid", "MetricRecord", "RecordDict", "ServerHalf", "log"]
+__all__ = ["AUTOMATIC", "ArrayRecord", "ConfigRecord", "Grid", "MetricRecord", "RecordDict", "ServerHalf", "log"]
+
+
+#: Options that theory can choose, and what they are until it has.
+AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "anchor_weight": 10.0, "smoothness": 10.0, "nu": 0.01, "rho": 0.0}
 
 
 class ServerHalf(CommonOptions, ABC):
@@ -69,10 +74,14 @@ class ServerHalf(CommonOptions, ABC):
 
     #: Why the server must take the mean of the increments; empty: another centre makes sense.
     needs_mean: ClassVar[str] = "it does not say what another centre than the mean would make of it"
+    #: Whether the server takes a plain mean of increments, whose lengths can say how far to go along it.
+    extrapolates: ClassVar[bool] = False
     #: Whether the clients run our own solvers, whose `elapsed` is client_lr times steps; others' may have schedules.
     exact_elapsed: ClassVar[bool] = False
 
     state: Any = None
+    #: What was chosen for options that are "auto".
+    chosen: dict[str, float]
     #: The clients' memories of a strategy that has them.
     memories: ClientMemories | None = None
     layout: Layout | None
@@ -157,8 +166,43 @@ class ServerHalf(CommonOptions, ABC):
         options: object = self
         if not isinstance(options, RateOptions):
             return math.nan, math.nan
-        number = max(self.current.number, 1)
-        return rate_at("client_lr", options.client_lr, number), rate_at("server_lr", options.server_lr, number)
+        return self._rate("client_lr", options.client_lr), self._rate("server_lr", options.server_lr)
+
+    def _rate(self, name: str, rate: Rate) -> float:
+        return self.number(name) if rate == AUTO else rate_at(name, rate, max(self.current.number, 1))
+
+    def number(self, name: str) -> float:
+        """Return an option that may be ``"auto"``: what was chosen for it, and before that its default.
+
+        Parameters
+        ----------
+        name : str
+        """
+        value = getattr(self, name)
+        if value != AUTO:
+            return float(value)
+        return self.chosen.get(name, AUTOMATIC[name])
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return the rate of the local steps that the method's theory allows, and its formula.
+
+        Parameters
+        ----------
+        smoothness : float
+            L, in the norm in which the mirror map is strongly convex.
+        steps : int
+            K.
+        """
+        return 1.0 / (4.0 * smoothness), "1/(4 L)"
+
+    def theory(self, facts: LossFacts) -> dict[str, tuple[float, str]]:
+        """Return what theory says for the options that can be ``"auto"``, each with its formula.
+
+        Parameters
+        ----------
+        facts : LossFacts
+        """
+        return {"client_lr": self.client_rate(facts.curvature, facts.steps)}
 
     def geometry(self, primal: Vector) -> MirrorMap:
         """Return the mirror map of a run that starts at this point: the user's, unless a method shifts or cuts it."""

@@ -172,6 +172,12 @@ class DFedDA(RateOptions, WorkOptions, CompositeStrategy):
         """Whether a round 0 asks every node for one gradient, from which the trackers start."""
         return False
 
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(tau L K), with tracking 1/(tau^2 L K); tau is the graph's mixing time, at least 1."""
+        time, power = self.graph.mixing_time(len(self.nodes.ordered)), 2 if self.tracking else 1
+        formula = f"1/(tau{'^2' if self.tracking else ''} L K), tau = {time:.4g}"
+        return 1.0 / (time**power * smoothness * steps), formula
+
     def solver_options(self) -> dict[str, Option]:
         """Return what local dual averaging wants to know."""
         return {"client-prox": True, "trajectory": False}
@@ -454,6 +460,11 @@ class DFedMid(RateOptions, WorkOptions, CompositeStrategy):
     def topology(self) -> Any:
         """The graph; None while only its name is known."""
         return self.graph.topology
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(tau L K), as :class:`DFedDA` has; tau is the graph's mixing time, at least 1."""
+        time = self.graph.mixing_time(len(self.nodes.ordered))
+        return 1.0 / (time * smoothness * steps), f"1/(tau L K), tau = {time:.4g}"
 
     def solver_options(self) -> dict[str, Option]:
         """Return whether psi acts in the local steps."""

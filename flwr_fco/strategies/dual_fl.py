@@ -42,8 +42,9 @@ from flwr_fco.protocol import ClientState, Uplink
 from flwr_fco.strategies.client_memory import Change
 from flwr_fco.strategies.limits import Exact, Limit
 from flwr_fco.strategies.minimise_options import MinimiseOptions
-from flwr_fco.strategies.options import POSITIVE
+from flwr_fco.strategies.options import AUTO, POSITIVE
 from flwr_fco.strategies.primal_methods import NO_AVERAGE, EveryoneStrategy
+from flwr_fco.strategies.rates import LossFacts
 from flwr_fco.work import Minimise, Work
 
 __all__ = ["DualFL", "DualFLState", "advance", "linear_tolerance", "next_momentum", "sublinear_tolerance"]
@@ -173,13 +174,16 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
 
     Parameters
     ----------
-    nu : float, optional
+    nu : float or "auto", optional
         In (0, mu]: at most the modulus of strong convexity of every client's loss, such as the weight of an l2 term on
         all of its parameters. By default `alpha`, or 0.01 if that is 0. It is not checked, but for the rule ``"gap"``,
-        which clients refuse unless they know that nu < mu: with a larger nu the theory does not hold.
-    rho : float, optional
+        which clients refuse unless they know that nu < mu: with a larger nu the theory does not hold. ``"auto"``: mu +
+        alpha, mu being the smallest modulus that the clients say before round 1 (nine tenths of it for the rule
+        ``"gap"``).
+    rho : float or "auto", optional
         In [0, nu/L], below 1: how quickly the momentum settles. By default nu / (L + alpha) if `smoothness` is given;
-        otherwise 0, which needs no constant and gives O(1/n^2).
+        otherwise 0, which needs no constant and gives O(1/n^2). ``"auto"``: nu / (L + alpha) with the largest L that
+        the clients say; 0 where a loss does not know it, such as a hinge loss.
     smoothness : float, optional
         L, of all clients' losses; only for the default of `rho`.
     alpha : float, default 0.0
@@ -214,8 +218,8 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
     memory_names: ClassVar[tuple[str, ...]] = ("control", "anchor", "local")
     no_psi: ClassVar[str | None] = "the clients' minimisations are all that it is made of, and they know nothing of psi"
 
-    nu: float | None = field(default=None, metadata=POSITIVE)
-    rho: float | None = None
+    nu: float | Literal["auto"] | None = field(default=None, metadata=POSITIVE)
+    rho: float | Literal["auto"] | None = None
     smoothness: float | None = field(default=None, metadata=POSITIVE)
     alpha: float = 0.0
     schedule: Literal["fixed", "sublinear", "linear"] = "fixed"
@@ -228,8 +232,28 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
         if self.nu is None:
             self.nu = self.alpha or 0.01
         if self.rho is None:
-            self.rho = 0.0 if self.smoothness is None else self.nu / (self.smoothness + self.alpha)
-        next_momentum(1.0, self.rho)
+            known = self.smoothness is not None and self.nu != AUTO
+            self.rho = self.number("nu") / (float(self.smoothness or 0.0) + self.alpha) if known else 0.0
+        next_momentum(1.0, self.number("rho"))
+
+    def theory(self, facts: LossFacts) -> dict[str, tuple[float, str]]:
+        """Return nu = mu + alpha and rho = nu / (L + alpha).
+
+        Raises
+        ------
+        ConfigurationError
+            If some loss is not strongly convex and alpha is 0.
+        """
+        whole = facts.convexity + self.alpha
+        if not whole > 0.0:
+            raise ConfigurationError(
+                "nu='auto': the clients' losses are not strongly convex, as far as they know; give alpha > 0, or nu by "
+                "hand"
+            )
+        gap = self.rule == "gap" or self.schedule != "fixed"
+        nu = (0.9 * whole if gap else whole) if self.nu == AUTO else self.number("nu")
+        rho = 0.0 if facts.probed else min(nu / (facts.smoothness + self.alpha), 0.999)
+        return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
 
     def work(self) -> Work:
         """Return the minimisation of a round."""
@@ -240,18 +264,17 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
         """Return the minimisation to this round's tolerance, where the tolerance changes."""
         if self.schedule == "fixed":
             return None
-        assert self.nu is not None
-        assert self.rho is not None
         number, clients = state.round - state.began, len(self.current.nodes)
         if self.schedule == "linear":
-            tolerance = linear_tolerance(number, rho=self.rho, clients=clients, gamma=self.gamma)
+            tolerance = linear_tolerance(number, rho=self.number("rho"), clients=clients, gamma=self.gamma)
         else:
-            tolerance = sublinear_tolerance(number, duality=self.nu, clients=clients, gamma=self.gamma)
+            tolerance = sublinear_tolerance(number, duality=self.number("nu"), clients=clients, gamma=self.gamma)
         return Minimise(self.engine, max(tolerance, self.tolerance), "gap", self.max_iterations)
 
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines about the momentum and the clients' memories."""
-        constants = f"nu={self.nu:g}, rho={self.rho:g}, alpha={self.alpha:g}, tolerance {self.schedule}"
+        nu, rho = (AUTO if getattr(self, name) == AUTO else f"{self.number(name):g}" for name in ("nu", "rho"))
+        constants = f"nu={nu}, rho={rho}, alpha={self.alpha:g}, tolerance {self.schedule}"
         return [("Constants", constants), *super().settings()]
 
     def init_state(self, primal: Vector) -> DualFLState:
@@ -270,13 +293,11 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
 
     def numbers(self, state: DualFLState) -> dict[str, float]:
         """Return nu, the momentum and alpha."""
-        assert self.nu is not None
-        return {"duality": self.nu, "momentum": state.momentum, "regularization": self.alpha}
+        return {"duality": self.number("nu"), "momentum": state.momentum, "regularization": self.alpha}
 
     def aggregate(self, state: DualFLState, uplinks: Sequence[Uplink]) -> DualFLState:
         """Return theta + mean(theta_j - theta), with the next momentum."""
-        assert self.rho is not None
-        following = advance(state, self.weighted_mean(uplinks), self.rho)
+        following = advance(state, self.weighted_mean(uplinks), self.number("rho"))
         # All clients have answered this round, and so have taken the excess off.
         none = np.zeros_like(state.primal)
         following = following._replace(control_excess=none, anchor_excess=none)

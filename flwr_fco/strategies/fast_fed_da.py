@@ -59,6 +59,7 @@ from flwr_fco.strategies.contract import ConfigRecord, Grid
 from flwr_fco.strategies.graph import Graph, Matrix, Mixing, uniform_weighting
 from flwr_fco.strategies.limits import Limit, Shifted, Vanishing
 from flwr_fco.strategies.options import POSITIVE, WorkOptions
+from flwr_fco.strategies.rates import LossFacts
 from flwr_fco.strategies.replies import mean_increment
 from flwr_fco.topology import consensus_error
 
@@ -124,8 +125,9 @@ class FastFedDA(WorkOptions, CompositeStrategy):
         Whose algorithm; see the module's description.
     convexity : float, default 0.1
         mu. Bao's LASSO experiments take 0.1, EMNIST 1e-3, Liang's linear regression 8.
-    anchor_weight : float, default 10.0
-        gamma, Bao only: at least the losses' curvature. Bao's experiments take 550 (LASSO) and 25 (EMNIST).
+    anchor_weight : float or "auto", default 10.0
+        gamma, Bao only: at least the losses' curvature. Bao's experiments take 550 (LASSO) and 25 (EMNIST). ``"auto"``:
+        the clients' smoothness L, which they are asked for before round 1.
     last_point : bool, default True
         Bao only: whether a client's last local point enters the model, as in the authors' code. No gradient is taken
         there, so a round adds K + 1 points for K gradients, and the limit is not the optimum but the minimiser of
@@ -157,7 +159,7 @@ class FastFedDA(WorkOptions, CompositeStrategy):
 
     variant: Literal["bao", "liang"] = "bao"
     convexity: float = field(default=0.1, metadata=POSITIVE)
-    anchor_weight: float = field(default=10.0, metadata=POSITIVE)
+    anchor_weight: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
     last_point: bool = True
     mixing: Mixing | None = None
     weighting: Literal["examples", "uniform"] | None = None  # type: ignore[assignment]
@@ -187,6 +189,10 @@ class FastFedDA(WorkOptions, CompositeStrategy):
         """L of the models, in Liang's variant of C-FedDA."""
         return 0.0
 
+    def theory(self, facts: LossFacts) -> dict[str, tuple[float, str]]:
+        """Return L for the curvature of the models."""
+        return {"anchor_weight": (facts.curvature, "L"), "smoothness": (facts.curvature, "L")}
+
     # --- stages (MC-FedDA) and the ball (C-FedDA) ---------------------------------------------------------------
 
     def stage_at(self, stage: int) -> ModelStage:
@@ -203,7 +209,7 @@ class FastFedDA(WorkOptions, CompositeStrategy):
             "variant": self.variant,
             "constrained": self.constrained,
             "convexity": self.convexity,
-            "anchor-weight": self.anchor_weight,
+            "anchor-weight": self.number("anchor_weight"),
             "smoothness": self.model_smoothness,
             "last-point": self.last_point,
         }
@@ -301,7 +307,7 @@ class FastFedDA(WorkOptions, CompositeStrategy):
             steps=steps,
             count=state.stage_round + 1.0 if self.constrained else steps,
             convexity=self.convexity,
-            anchor_weight=self.anchor_weight,
+            anchor_weight=self.number("anchor_weight"),
         )
         points += self.h.gradient(primal)
         return state._replace(gradients=gradients[None], points=points[None], primal=primal[None], steps=steps)
@@ -385,8 +391,8 @@ class CFedDA(FastFedDA):
 
     Parameters
     ----------
-    smoothness : float, default 10.0
-        L, Liang only.
+    smoothness : float or "auto", default 10.0
+        L, Liang only. ``"auto"``: what the clients say before round 1.
     radius : float, optional
         Of the l1 ball around the start point; none by default, as in Bao's experiments.
 
@@ -404,13 +410,13 @@ class CFedDA(FastFedDA):
     constrained: ClassVar[bool] = True
     traffic: ClassVar[str] = "3 / 1; Liang's 3 / 2"
 
-    smoothness: float = field(default=10.0, metadata=POSITIVE)
+    smoothness: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
     radius: float | None = field(default=None, metadata=POSITIVE)
 
     @property
     def model_smoothness(self) -> float:
         """L of the models."""
-        return self.smoothness
+        return self.number("smoothness")
 
     def stage_at(self, stage: int) -> ModelStage:
         """Return the one stage: without an end, with the ball."""
@@ -426,8 +432,8 @@ class MCFedDA(FastFedDA):
     stages : sequence of ModelStage, optional
         The schedule; the last stage has no end. Bao's LASSO experiments: rounds 250, 250, 1500, radius 1e4 / 2^s,
         strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage, which is C-FedDA.
-    smoothness : float, default 10.0
-        L, Liang only.
+    smoothness : float or "auto", default 10.0
+        L, Liang only. ``"auto"``: what the clients say before round 1.
     radius : float, optional
         Of the l1 ball of the default stage.
 
@@ -446,7 +452,7 @@ class MCFedDA(FastFedDA):
     traffic: ClassVar[str] = "3 / 1; Liang's 3 / 2"
 
     stages: Sequence[ModelStage] | None = None
-    smoothness: float = field(default=10.0, metadata=POSITIVE)
+    smoothness: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
     radius: float | None = field(default=None, metadata=POSITIVE)
 
     def __post_init__(self) -> None:
@@ -461,7 +467,7 @@ class MCFedDA(FastFedDA):
     @property
     def model_smoothness(self) -> float:
         """L of the models."""
-        return self.smoothness
+        return self.number("smoothness")
 
     def stage_at(self, stage: int) -> ModelStage:
         """Return the settings of a stage; those of the last one go on for ever."""

@@ -31,6 +31,7 @@ sentence of its text has k + 1/2.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -80,6 +81,10 @@ class FeDualEx(RateOptions, WorkOptions, CompositeStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_steps(self.output, self.local_steps)
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(sqrt(5) L), with L the Lipschitz constant beta of the operator: of theorem 1."""
+        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
 
     def solver_options(self) -> dict[str, Option]:
         """Return whether all half steps are sent."""

@@ -49,6 +49,7 @@ class LocalSGD(RateOptions, WorkOptions, PrimalStrategy):
     limit: ClassVar[Limit] = Biased(problem="smooth")
     source: ClassVar[str] = "McMahan and others 2017"
     sends: ClassVar[str] = "w_K - w_0"
+    extrapolates: ClassVar[bool] = True
     no_psi: ClassVar[str | None] = "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)"
 
     def init_state(self, primal: Vector) -> PrimalState:

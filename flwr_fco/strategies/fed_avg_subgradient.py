@@ -79,6 +79,7 @@ class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
     sends: ClassVar[str] = "w_K - w_0"
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
+    extrapolates: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

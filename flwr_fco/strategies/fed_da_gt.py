@@ -181,6 +181,10 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
         """Where a client's own control variate comes from: the mean of its gradients, or one full gradient."""
         return "average"
 
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(L K): the graph's constant 1/(tau^2 L K) for a mean over all, where tau is 1."""
+        return 1.0 / (smoothness * steps), "1/(L K)"
+
     def solver_options(self) -> dict[str, Option]:
         """Return where the variates come from, and whether clients keep the last broadcast."""
         return {"variate": self.variate_source, "remember": self.remembers_dual}

@@ -139,6 +139,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     source: ClassVar[str] = "[1], algorithm 3"
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
+    extrapolates: ClassVar[bool] = True
 
     client_prox: bool = True
     client: Literal["composite", "unmodified"] = "composite"
@@ -155,6 +156,16 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
             raise ConfigurationError(
                 f'client="unmodified" takes differences of models for gradients, which is Euclidean; '
                 f"mirror_map={self.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
+            )
+        if self.client == "unmodified" and self.certificate_every is not None:
+            raise ConfigurationError(
+                f"certificate_every={self.certificate_every}: client='unmodified' does not answer questions; evaluate "
+                "on the server, or take our ClientApp"
+            )
+        if self.client == "unmodified" and "auto" in (self.client_lr, self.server_lr):
+            raise ConfigurationError(
+                "client='unmodified': such clients take steps of a size of their own, and do not answer questions; "
+                "give client_lr and server_lr as numbers"
             )
         if self.output == "shadow":
             if self.server_momentum:

@@ -67,6 +67,7 @@ class FedMid(RateOptions, WorkOptions, CompositeStrategy):
     sends: ClassVar[str] = "w_K - w_0"
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
+    extrapolates: ClassVar[bool] = True
 
     client_prox: bool = True
     server_prox: bool = True

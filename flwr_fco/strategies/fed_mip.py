@@ -28,6 +28,7 @@ weighted by examples; 3. the default output is the last point, the paper's avera
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -82,6 +83,10 @@ class FedMiP(RateOptions, WorkOptions, CompositeStrategy):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_steps(self.output, self.local_steps)
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(sqrt(5) L) of FeDualEx's theory."""
+        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
 
     def solver_options(self) -> dict[str, Option]:
         """Return whether all half steps are sent."""

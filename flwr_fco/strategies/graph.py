@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, NamedTuple
@@ -78,6 +79,29 @@ class Graph:
     def topology(self) -> Topology | None:
         """The graph; None while only its name is known."""
         return self._topology if isinstance(self.mixing, str) else self.mixing
+
+    def mixing_time(self, num_nodes: int) -> float:
+        """Return the rounds of gossip that divide the disagreement by e, at least 1.
+
+        Parameters
+        ----------
+        num_nodes : int
+            How many are connected: the size of a topology that is known by its name.
+
+        Raises
+        ------
+        ConfigurationError
+            If the nodes never agree, because the graph is not connected.
+        """
+        topology = self.topology
+        if topology is None:
+            topology = TOPOLOGIES[str(self.mixing)](num_nodes)
+        if math.isinf(topology.mixing_time):
+            raise ConfigurationError(
+                f"{topology} is not connected: its nodes never agree, and no rate follows from its mixing time; give "
+                "client_lr by hand"
+            )
+        return max(1.0, topology.mixing_time)
 
     @property
     def num_rows(self) -> int:

@@ -26,6 +26,7 @@ from flwr_fco.validation import checked
 
 __all__ = [
     "AT_LEAST_ONE",
+    "AUTO",
     "POSITIVE",
     "ChooseNodes",
     "CommonOptions",
@@ -38,8 +39,10 @@ __all__ = [
     "rate_text",
 ]
 
-#: A number, or a function of Flower's round (from 1).
-Rate = float | Callable[[int], float]
+#: Of an option that is chosen from what the clients say of their losses.
+AUTO = "auto"
+#: A number, a function of Flower's round (from 1), or what theory says for these losses.
+Rate = float | Callable[[int], float] | Literal["auto"]
 #: Averages the metrics of a round's replies; as in Flower's ``FedAvg``.
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 #: Which of the connected nodes take part in a round.
@@ -83,6 +86,13 @@ class CommonOptions:
     on_divergence : {"stop", "warn"}, default "stop"
         What ``start`` does when the model grows beyond all bounds: end with :class:`DivergedError`, which has the last
         good model and says what to do, or say so once and go on.
+    strength : "auto", optional
+        ``start`` runs a path of 20 strengths of the regularizer, `num_rounds` each, and returns the result at the one
+        with the smallest loss on the clients' held-out data; ``result.path`` has all. See
+        :mod:`flwr_fco.strategies.path`.
+    certificate_every : int, optional
+        Every so many rounds ``start`` asks all clients how far the model is from the optimum: ``duality-gap`` in the
+        round's metrics, or ``residual`` where there is none; see :mod:`flwr_fco.certificates`.
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
     pass_through : str or sequence of str
@@ -142,6 +152,8 @@ class CommonOptions:
     seed: int = field(default=0, metadata=_SEED)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
     on_divergence: Literal["stop", "warn"] = "stop"
+    strength: Literal["auto"] | None = None
+    certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
     apply_to: str | Sequence[str] | None = None
     pass_through: str | Sequence[str] = PASS_THROUGH
     scope: Scope = "each"
@@ -182,7 +194,7 @@ class CommonOptions:
             if value is None and option.name in _NONE_IS_DEFAULT:
                 value = option.default
             value = checked(option.name, value, kinds[option.name])
-            if "range" in option.metadata and value is not None and not callable(value):
+            if "range" in option.metadata and value is not None and value != AUTO and not callable(value):
                 allowed, text = option.metadata["range"]
                 if not allowed(value):
                     raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
@@ -255,10 +267,12 @@ class RateOptions:
 
     Parameters
     ----------
-    client_lr : float or callable, default 0.1
-        Step size of the local solver, eta_c; or a function of Flower's round (from 1).
-    server_lr : float or callable, default 1.0
-        Step size of the server, eta_s; or a function of Flower's round (from 1).
+    client_lr : float, callable or "auto", default 0.1
+        Step size of the local solver, eta_c; or a function of Flower's round (from 1). ``"auto"``: what the method's
+        theory says for the smoothness of the clients' losses, which they are asked for before round 1.
+    server_lr : float, callable or "auto", default 1.0
+        Step size of the server, eta_s; or a function of Flower's round (from 1). ``"auto"``: the extrapolation of
+        FedExP, from the lengths of each round's increments; for methods that take a plain mean of them.
     """
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)
@@ -302,6 +316,8 @@ def rate_at(name: str, rate: Rate, server_round: int) -> float:
 
 def rate_text(rate: Rate) -> str:
     """Return what :meth:`CompositeStrategy.summary` says about a rate."""
+    if rate == AUTO:
+        return AUTO
     return getattr(rate, "__name__", "a function of the round") if callable(rate) else f"{rate:g}"
 
 

@@ -14,7 +14,9 @@ from flwr.serverapp import Grid
 
 from flwr_fco import records
 from flwr_fco.errors import DivergedError, ProtocolError
+from flwr_fco.parameters import Vector
 from flwr_fco.results import Number, Result, numbers_of
+from flwr_fco.strategies.certifying import Certifier
 from flwr_fco.strategies.contract import ServerHalf
 from flwr_fco.strategies.divergence import DivergenceWatch
 from flwr_fco.strategies.hooks import Callback, Hooks, RoundHooks
@@ -46,9 +48,10 @@ def run_rounds(
     strategy.prepare(initial_arrays)
     log(INFO, "Starting %s strategy:", type(strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
+    strategy.choose_rates(grid)
     strategy.summary()
     result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
-    watch = _Watch(strategy, result)
+    watch, certifier = _Watch(strategy, result), Certifier(strategy, grid)
     try:
         hooks.call("on_run_begin", strategy, num_rounds)
         if evaluate_fn is not None:
@@ -62,7 +65,13 @@ def run_rounds(
             aggregated, metrics = strategy.aggregate_train(number, replies)
             arrays = arrays if aggregated is None else aggregated
             result.arrays = arrays
-            watch.round_done(number, arrays, metrics)
+            if metrics is not None:
+                # Before the watch, which may end the run with an error: its result has the numbers of that round too.
+                result.train_metrics_clientapp[number] = metrics
+            w = watch.round_done(number, arrays, metrics)
+            if metrics is not None and w is not None and certifier.due(number):
+                for name, value in certifier.metrics(w).items():
+                    metrics[name] = value
             _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
             messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
             if messages:
@@ -91,8 +100,8 @@ class _Watch:
         self._strategy, self._result = strategy, result
         self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, strategy.as_vector(result.arrays))
 
-    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
-        """Look at a round.
+    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> Vector | None:
+        """Look at a round; return its model as a vector, None if it is none.
 
         Raises
         ------
@@ -100,21 +109,22 @@ class _Watch:
             If the run has diverged and the strategy is to stop then.
         """
         if metrics is None:
-            return
+            return None
         strategy, skipped = self._strategy, bool(metrics["skipped"])
         try:
             w = strategy.as_vector(arrays)
         except ProtocolError:
             self._diverged(number, "the model is too large for its dtype")
-            return
+            return None
         if self._watch is None:
-            return
+            return w
         if not skipped:
             self._diverged(number, self._watch.look(number, arrays, w))
         elif strategy.overflowed:
             self._diverged(number, "the update overflows")
         elif not metrics["num-replies"] and self._overflowed_locally(number):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
+        return w
 
     def _overflowed_locally(self, number: int) -> bool:
         """Whether there were replies in a round, and each was left out because of numbers that are not finite."""
@@ -178,7 +188,7 @@ def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord |
         history[number] = metrics
 
 
-def settings_tree(strategy: ServerHalf) -> None:
+def settings_tree(strategy: CompositeStrategy) -> None:
     """Log the settings of a strategy as a tree, as Flower's strategies do."""
     where = "" if strategy.layout is None else f" on {', '.join(strategy.layout.regularized_names) or 'nothing'}"
     normalized = ", local work normalised" if getattr(strategy, "normalize_local_work", False) else ""
@@ -196,6 +206,11 @@ def settings_tree(strategy: ServerHalf) -> None:
     if isinstance(options, RateOptions):
         rates = f"client ({rate_text(options.client_lr)}) | server ({rate_text(options.server_lr)})"
         lines.insert(2, ("Learning rates", rates))
+    lines[3:3] = [
+        (f"Chosen {name}", f"{value:.4g} = {strategy.reasons[name]}")
+        for name, value in strategy.chosen.items()
+        if name in strategy.reasons
+    ]
     log(INFO, "\t├──> %s settings:", type(strategy).__name__)
     for i, (title, text) in enumerate(lines):
         log(INFO, "\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)

@@ -24,6 +24,7 @@ weigh more (``normalize_local_work``); 3. DistributedPGDA's descent has no momen
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -51,7 +52,12 @@ class ExtraStepLocalSGD(FedAvgSubgradient):
 
     local_solver: ClassVar[str] = "extra_step"
     source: ClassVar[str] = "Beznosikov and others 2020"
+    extrapolates: ClassVar[bool] = False
     sends: ClassVar[str] = "z_K - z_0"
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(sqrt(5) L) of FeDualEx's theory."""
+        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
 
     def solver_options(self) -> dict[str, Option]:
         """Return nothing: the steps have no options."""
@@ -74,6 +80,7 @@ class FedAvgS(FedAvgSubgradient):
 
     local_solver: ClassVar[str] = "descent_ascent"
     source: ClassVar[str] = "Hou and others 2021"
+    extrapolates: ClassVar[bool] = False
     sends: ClassVar[str] = "z_K - z_0"
 
     def solver_options(self) -> dict[str, Option]:
@@ -107,6 +114,7 @@ class DistributedPGDA(FedAvgSubgradient):
 
     local_solver: ClassVar[str] = "descent_ascent"
     source: ClassVar[str] = "Shafahi and others 2020"
+    extrapolates: ClassVar[bool] = False
     sends: ClassVar[str] = "z_K - z_0"
 
     alternating: bool = True

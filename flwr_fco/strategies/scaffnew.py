@@ -31,7 +31,7 @@ from flwr_fco.protocol import ClientState, Uplink
 from flwr_fco.randomness import random_generator
 from flwr_fco.strategies.client_memory import Change
 from flwr_fco.strategies.limits import Exact, Limit
-from flwr_fco.strategies.options import AT_LEAST_ONE, POSITIVE, Rate, rate_at
+from flwr_fco.strategies.options import AT_LEAST_ONE, POSITIVE, Rate
 from flwr_fco.strategies.primal_methods import NO_AVERAGE, EveryoneStrategy
 from flwr_fco.work import FirstOrder, Work
 
@@ -100,7 +100,7 @@ class Scaffnew(EveryoneStrategy):
 
     Parameters
     ----------
-    client_lr : float or callable, default 0.1
+    client_lr : float, callable or "auto", default 0.1
         gamma, at most 1/L in theory; or a function of Flower's round (from 1).
     probability : float, default 0.1
         p: how likely the clients communicate after a step.
@@ -146,7 +146,11 @@ class Scaffnew(EveryoneStrategy):
 
     def rates(self) -> tuple[float, float]:
         """Return the client's rate of the round under way; the server has none."""
-        return rate_at("client_lr", self.client_lr, max(self.current.number, 1)), math.nan
+        return self._rate("client_lr", self.client_lr), math.nan
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/L, the largest step of the method's theory."""
+        return 1.0 / smoothness, "1/L"
 
     def init_state(self, primal: Vector) -> ScaffnewState:
         """Return the state before round 1."""

@@ -113,6 +113,7 @@ class TorchObjective(Objective):
         self.dataset = dataset if isinstance(dataset, Dataset) else TensorDataset(*dataset)
         self.scores = scores
         self._collate = collate
+        self._losses: list[float] = []
         self.chunk_size = chunk_size
         try:
             self.num_examples = len(self.dataset)  # type: ignore[arg-type]
@@ -196,7 +197,13 @@ class TorchObjective(Objective):
                     part.add_(gradient, alpha=share)
         for entry, sign, part in zip(self.layout.optimized, self._signs, total, strict=True):
             np.multiply(part.reshape(-1).cpu().to(torch.float64).numpy(), sign, out=out[entry.block])
+        self._losses.append(value)
         return value, out
+
+    def take_training_loss(self) -> float | None:
+        """Return the mean loss of the gradients since the last call, in training mode; None if there were none."""
+        losses, self._losses = self._losses, []
+        return sum(losses) / len(losses) if losses else None
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
         """Yield row numbers with a seed: the rows are those of any other objective with this generator.

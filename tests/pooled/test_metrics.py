@@ -24,7 +24,6 @@ from flwr_fco.pooled import (
     support,
     support_scores,
 )
-from flwr_fco.pooled.certificates import _balanced
 from flwr_fco.regularizers import Regularizer, SeparableTerms
 
 
@@ -181,19 +180,6 @@ def test_gap_bounds_the_suboptimality_and_vanishes_at_the_solution(name, l2, int
         assert found >= suboptimality * (1.0 - 1e-9)
         # And it is a useful bound: it shrinks with the distance.
         assert found <= 1e3 * size * (1.0 + size)
-
-
-def test_balanced_distributions_are_dual_feasible():
-    # Weak duality is too slack to notice a small imbalance, so the constraint itself is asserted.
-    rng = np.random.default_rng(0)
-    truth = np.eye(4)[rng.integers(0, 3, 50)]
-    weights = rng.random(50)
-    weights /= weights.sum()
-    for size in (0.0, 1e-3, 1.0, 30.0):
-        q = _balanced(size * rng.normal(size=(50, 4)) + size, truth, weights)
-        assert (q >= 0.0).all()
-        assert_allclose(q.sum(axis=1), 1.0, rtol=1e-12)
-        assert_allclose(weights @ q, weights @ truth, atol=1e-14)
 
 
 @pytest.mark.parametrize("name", PROBLEMS)

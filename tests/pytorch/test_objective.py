@@ -245,3 +245,15 @@ def test_tied_parameters_are_refused():
     model[1].weight = model[0].weight
     with pytest.raises(ConfigurationError, match=r"'0.weight' and '1.weight' are one tensor"):
         TorchObjective(model, _loss, Images())
+
+
+def test_the_loss_of_the_minibatches_is_kept_until_it_is_taken():
+    model = torch.nn.Linear(3, 2)
+    data = torch.eye(3), torch.tensor([0, 1, 1])
+    objective = TorchObjective(
+        model, lambda model, batch: torch.nn.functional.cross_entropy(model(batch[0]), batch[1]), data
+    )
+    assert objective.take_training_loss() is None
+    values = [objective.value_and_gradient(np.full(8, scale))[0] for scale in (0.0, 0.5)]
+    assert objective.take_training_loss() == pytest.approx(sum(values) / 2)
+    assert objective.take_training_loss() is None

@@ -1,0 +1,140 @@
+"""Measure what rates that are left to theory cost, on every named problem: the table of docs/rates.md.
+
+    python docs/measure_auto_rates.py table.json                 # some minutes; goes on where stopped
+    python docs/measure_auto_rates.py table.json --problems lasso-I digits
+
+A problem is run with `client-lr=auto` and server rate 1, and with client rates of 1/4, 1/2, 1, 2, ... 64 times what was
+chosen. The best rate is the one with the lowest score after 30 rounds (haxby: 10); how many rounds does auto take to
+that score? A score is the objective, for saddle points the duality gap or the loss under attack, over a graph the
+optimality gap.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import re
+import time
+from logging import ERROR, getLogger
+from pathlib import Path
+from typing import Any
+
+from flwr_fco.errors import CompositeError
+from flwr_fco.experiments.problems import PROBLEMS
+from flwr_fco.experiments.runs import RunResult, run
+from flwr_fco.experiments.settings import RunSettings
+
+PAGE = Path(__file__).parent / "rates.md"
+BEGIN = "<!-- auto: begin (python docs/measure_auto_rates.py table.json) -->"
+END = "<!-- auto: end -->"
+#: Rounds of the runs at fixed rates; those at rates from theory have four times as many.
+ROUNDS = 30
+PATIENCE = 4
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
+#: Problems with other methods, scores, or fewer rounds because they take long.
+METHODS = {"sparse-linear-graph": "DFedDAGT", "sparse-logistic-graph": "DFedDAGT"}
+SADDLE = ("bilinear-l1", "bilinear-nuclear", "adversarial-digits", "adversarial-mnist", "adversarial-cifar10")
+OPTIONS: dict[str, dict[str, Any]] = {
+    # Smaller than the named problem, for the time it takes.
+    "adversarial-mnist": {"num-clients": 10, "num-examples": 1000},
+    "adversarial-cifar10": {"num-clients": 10, "num-examples": 1000},
+    "mnist-l1-ball": {"num-examples": 2000, "local-epochs": 1},
+    "mnist-l2-ball": {"num-examples": 2000, "local-epochs": 1},
+    "logistic-mnist": {"num-examples": 2000},
+    "logistic-cifar10": {"num-examples": 1000},
+    "synthetic-brain": {"num-voxels": 5000},
+    "bilinear-l1": {"num-clients": 4},
+    "bilinear-nuclear": {"num-clients": 4, "start": "projected"},
+}
+SHORT = ("haxby",)
+
+
+def measure(name: str) -> dict[str, Any]:
+    """Return the row of a problem."""
+    strategy = METHODS.get(name, "FeDualEx" if name in SADDLE else "FedDualAvg")
+    rounds = 10 if name in SHORT else ROUNDS
+    shared = {**OPTIONS.get(name, {}), "objective-every": 1, "structure-every": 1}
+    began = time.process_time()
+
+    def scores(client_lr: float | str, server_lr: float | str, length: int) -> tuple[list[float], RunResult]:
+        own = {**shared, "client-lr": client_lr, "server-lr": server_lr, "num-rounds": length}
+        result = run(RunSettings.of(name, strategy, own))
+        found = [score for score in map(_score, result.history) if score is not None]
+        return found + [math.inf] * (length + 1 - len(found)), result
+
+    row: dict[str, Any] = {"problem": name, "strategy": strategy, "rounds": rounds}
+    try:
+        auto, result = scores("auto", 1.0, PATIENCE * rounds)
+    except CompositeError as error:
+        return {**row, "error": str(error)}
+    chosen = re.match(r"client-lr=([^:]+): (.*?), L = ", result.chosen[0])
+    assert chosen is not None
+    row["options"] = ", ".join(f"{key}={value}" for key, value in OPTIONS.get(name, {}).items())
+    row["auto"], row["formula"] = float(chosen[1]), chosen[2]
+    ends = {factor: scores(factor * row["auto"], 1.0, rounds)[0][-1] for factor in FACTORS}
+    row["best"] = min(ends, key=lambda factor: ends[factor])
+    row["score"] = ends[row["best"]]
+    row["taken"] = _first_below(auto, row["score"])
+    try:
+        row["both"] = _first_below(scores("auto", "auto", PATIENCE * rounds)[0], row["score"])
+    except CompositeError:
+        row["both"] = None
+    row["seconds"] = round(time.process_time() - began, 1)
+    return row
+
+
+def _score(line: dict[str, float]) -> float | None:
+    return next((line[name] for name in ("objective", "gap", "training-loss") if name in line), None)
+
+
+def _first_below(scores: list[float], level: float) -> int:
+    """Return the first round with at most a score, 0 if there is none."""
+    return next((number for number, score in enumerate(scores) if score <= level * (1.0 + 1e-9)), 0)
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Return the rows as Markdown."""
+    lines = [
+        "| problem | strategy | chosen | best at server rate 1 | rounds: best | auto | at most 3 times | both auto |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        start = f"| {row['problem']} | {row['strategy']} "
+        if "error" in row:
+            lines.append(f"{start}| none: {row['error'].split(';')[0].split(' (')[0]} | | | | **no** | |")
+            continue
+        limit = PATIENCE * row["rounds"]
+        taken, both = row["taken"] or f"> {limit}", row["both"]
+        server = "no such rule" if both is None else (both or f"> {limit}")
+        holds = "yes" if row["taken"] and row["taken"] <= 3 * row["rounds"] else "**no**"
+        if row["options"]:
+            start = f"| {row['problem']} ({row['options']}) | {row['strategy']} "
+        lines.append(
+            f"{start}| {row['auto']:.3g} = {row['formula']} | {row['best']:g} times that | {row['rounds']} | {taken} "
+            f"| {holds} | {server} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("rows", type=Path, help="a JSON file: rows that it has are not measured again")
+    parser.add_argument("--problems", nargs="+", choices=list(PROBLEMS), default=list(PROBLEMS))
+    options = parser.parse_args()
+    # Some of the rates are meant to be too large.
+    getLogger("flwr").setLevel(ERROR)
+    rows = json.loads(options.rows.read_text(encoding="utf-8")) if options.rows.exists() else {}
+    for name in options.problems:
+        if name not in rows:
+            rows[name] = measure(name)
+            print(rows[name], flush=True)
+            options.rows.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    found = table([rows[name] for name in PROBLEMS if name in rows])
+    head, tail = text.split(BEGIN)[0], text.split(END)[1]
+    PAGE.write_text(f"{head}{BEGIN}\n\n{found}\n\n{END}{tail}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

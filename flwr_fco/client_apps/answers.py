@@ -1,0 +1,178 @@
+"""The table of answers: what a client computes when the server asks about its loss; pure functions without Flower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.client_apps.limits import timed
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.duality import duality_terms
+from flwr_fco.parameters import Vector
+from flwr_fco.questions import Answer, Question
+
+__all__ = ["AnswerFunction", "answer", "find_answer", "own_buffers"]
+
+#: ``(question, objective) -> Answer``.
+AnswerFunction = Callable[[Question, Objective], Answer]
+
+_ANSWERS: dict[str, AnswerFunction] = {}
+
+#: Products of the power iteration by which an unknown constant is probed.
+PROBES = 12
+#: Length of the differences that stand for products with the Hessian, relative to 1 + ||w||.
+_PROBE_LENGTH = 1e-4
+
+
+def answer(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
+    """Register a function as the answer to questions of a kind.
+
+    Parameters
+    ----------
+    kind : str
+    """
+
+    def register(function: AnswerFunction) -> AnswerFunction:
+        known = _ANSWERS.get(kind)
+        if known is not None and known.__module__ != function.__module__:
+            raise ConfigurationError(f"an answer to {kind!r} exists already; give yours another name")
+        _ANSWERS[kind] = function
+        return function
+
+    return register
+
+
+def find_answer(kind: str) -> AnswerFunction:
+    """Return the function that answers questions of a kind.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+
+    Examples
+    --------
+    >>> find_answer("gradient").__name__
+    'gradient'
+    """
+    if kind not in _ANSWERS:
+        raise ConfigurationError(
+            f"the server asks a question of the kind {kind!r}; this client answers {', '.join(sorted(_ANSWERS))}. "
+            "Install the server's version of flwr-fco"
+        )
+    return _ANSWERS[kind]
+
+
+@contextmanager
+def own_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
+    """Lend an objective the server's arrays that are not optimised; afterwards it has its own again.
+
+    Parameters
+    ----------
+    objective : Objective
+    passed : mapping of str to ndarray
+        All of them, or none: then it keeps its own in the block too.
+    """
+    before = {name: array.copy() for name, array in objective.buffers().items()}
+    try:
+        if before and passed:
+            objective.load_buffers(passed)
+        yield
+    finally:
+        if before:
+            objective.load_buffers(before)
+
+
+@answer("gradient")
+def gradient(question: Question, objective: Objective) -> Answer:
+    """Return the loss and its full gradient at ``primal``.
+
+    Parameters
+    ----------
+    question : Question
+    objective : Objective
+    """
+    value, vector = objective.value_and_gradient(question.vectors["primal"])
+    return Answer({"loss": float(value)}, {"gradient": np.asarray(vector, dtype=np.float64)})
+
+
+@answer("validation")
+def validation(question: Question, objective: Objective) -> Answer:
+    """Return the loss at ``primal``; the ClientApp passes the objective of the held-out data.
+
+    Parameters
+    ----------
+    question : Question
+    objective : Objective
+    """
+    return Answer({"loss": float(objective.value(question.vectors["primal"]))})
+
+
+@answer("duality")
+def duality(question: Question, objective: Objective) -> Answer:
+    """Return a client's share of a duality gap; see :func:`flwr_fco.objectives.duality.duality_terms`.
+
+    Parameters
+    ----------
+    question : Question
+    objective : Objective
+    """
+    numbers, vectors = duality_terms(objective, question.vectors["primal"], question.numbers)
+    return Answer(numbers, vectors)
+
+
+@answer("smoothness")
+def smoothness(question: Question, objective: Objective) -> Answer:
+    """Return Lipschitz constants of the gradients of minibatches, and the strong convexity.
+
+    Parameters
+    ----------
+    question : Question
+        With the vector ``primal`` and the number ``batch-size``, 0 for full batches.
+    objective : Objective
+
+    Returns
+    -------
+    Answer
+        ``l2``, ``l1``: :meth:`Objective.batch_lipschitz` in either norm. Where the objective does not know,
+        ``probed`` is 1 and both are the largest curvature at ``primal`` that a power iteration on differences of full
+        gradients finds (a lower bound there, and nothing elsewhere is looked at). ``convexity``: 0 where it is not
+        known.
+    """
+    batch = int(question.numbers["batch-size"]) or None
+    found: dict[str, float] = {"probed": 0.0}
+    try:
+        found["l2"] = float(objective.batch_lipschitz(batch, "l2"))
+    except ConfigurationError:
+        found["l2"] = _probed_curvature(objective, question.vectors["primal"])
+        found["probed"] = 1.0
+    try:
+        # No entry of a Hessian is larger than its largest eigenvalue.
+        found["l1"] = min(float(objective.batch_lipschitz(batch, "l1")), found["l2"])
+    except ConfigurationError:
+        found["l1"] = found["l2"]
+    try:
+        found["convexity"] = float(objective.strong_convexity())
+    except ConfigurationError:
+        found["convexity"] = 0.0
+    return Answer(found)
+
+
+def _probed_curvature(objective: Objective, w: Vector) -> float:
+    """Return the largest ||g(w + s v) - g(w)|| / s of a power iteration from a fixed direction."""
+    length = _PROBE_LENGTH * (1.0 + float(np.linalg.norm(w)))
+    direction = np.random.default_rng(0).standard_normal(w.size)
+    largest, start = 0.0, np.array(objective.gradient(w))
+    for _ in timed(range(PROBES)):
+        direction /= float(np.linalg.norm(direction))
+        direction = (objective.gradient(w + length * direction) - start) / length
+        size = float(np.linalg.norm(direction))
+        largest = max(largest, size)
+        if size == 0.0:
+            break
+    return largest

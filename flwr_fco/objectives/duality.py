@@ -1,0 +1,160 @@
+"""A client's share of a duality gap: sums over its examples at a point, for losses of linear predictions.
+
+With scores m_i = x_i' W + b, losses f_i and slopes u_i = f_i'(m_i), any slopes u_i in the domain of the conjugates
+make a dual point; its value is -mean f_i*(u_i) - psi*(-X'u), pooled over the clients by their weights. Where psi
+leaves the intercept free, -X'u is infinite there unless the slopes sum to 0, so they are corrected first (which is
+what the best intercept would do):
+
+=========  ====================================  ====================================  =================================
+link       slopes                                correction, from the means of all     conjugate
+=========  ====================================  ====================================  =================================
+identity   factor (m - y)                        minus ``centre``                      u y + u^2 / (2 factor)
+logistic,  q - e_y, q the predicted chances      q <- (1 - mix) q + mix common         sum q log q of the moved q
+softmax
+hinge      -s a, a = 1 below the margin, else 0  none: it has no intercept             -a
+=========  ====================================  ====================================  =================================
+
+The client is asked in stages, because each needs what the last one says of all clients: ``FACTS``, ``BALANCE``,
+``SLOPES``, ``ENTROPY``. :mod:`flwr_fco.certificates` has the server's part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import expit, softmax, xlogy
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.parameters import Vector
+from flwr_fco.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
+
+__all__ = ["duality_terms"]
+
+
+class _Data(NamedTuple):
+    link: str
+    design: Design
+    targets: NDArray[Any]
+    intercept: bool
+    l2: float
+    factor: float
+    outputs: int
+
+
+def duality_terms(
+    objective: Objective, w: Vector, numbers: Mapping[str, float]
+) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+    """Return the numbers and vectors of a stage.
+
+    Parameters
+    ----------
+    objective : Objective
+    w : ndarray of float64, shape (layout.size,)
+    numbers : mapping of str to float
+        ``stage``, and the corrections: ``centre``; or ``mix`` and ``common-0``, ``common-1``, ... (-1: no client has
+        this class); ``scaling``.
+
+    Returns
+    -------
+    dict of str to float
+        FACTS: ``loss``, ``link``, ``outputs``, ``intercept``, ``l2``, ``factor``, ``slope`` (the mean slope). SLOPES:
+        ``linear``, ``quadratic``: the mean conjugate at slopes scaled by a is a linear + a^2 quadratic (identity,
+        hinge). ENTROPY: ``entropy``, the mean conjugate at slopes scaled by ``scaling``.
+    dict of str to ndarray
+        BALANCE: ``predicted``, ``present`` of shape (classes,): mean chances, shares of the labels. SLOPES:
+        ``gradient`` of shape (layout.size,): X'u / n, with the mean of the slopes in the place of the intercept.
+
+    Raises
+    ------
+    ConfigurationError
+        If the stage is none, or the loss has none of these links beyond FACTS.
+
+    Examples
+    --------
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> objective = LeastSquares(np.array([[1.0], [3.0]]), np.array([1.0, 2.0]), scale=0.5)
+    >>> duality_terms(objective, np.zeros(2), {"stage": SLOPES})[1]["gradient"]
+    array([-3.5, -1.5])
+    """
+    data, stage = _data_of(objective), int(numbers["stage"])
+    if stage == FACTS:
+        return _facts(objective, data, w), {}
+    if data is None or stage not in (BALANCE, SLOPES, ENTROPY):
+        raise ConfigurationError(f"{type(objective).__name__} has no duality gap to take part in (stage {stage})")
+    if data.link in ("identity", "hinge"):
+        return _of_scalars(data, objective, w, numbers.get("centre", 0.0))
+    q, truth = _chances(data, w)
+    if "common-0" in numbers:
+        common = np.array([numbers[f"common-{i}"] for i in range(truth.shape[1])])
+        if (common < 0.0).any():
+            # A class that does not occur has probability 0 in every dual feasible point.
+            q[:, common < 0.0] = 0.0
+            q /= q.sum(axis=1, keepdims=True)
+        mix = numbers["mix"]
+        if mix > 0.0:
+            q = (1.0 - mix) * q + mix * np.maximum(common, 0.0)
+    if stage == BALANCE:
+        return {}, {"predicted": q.mean(axis=0), "present": truth.mean(axis=0)}
+    if stage == ENTROPY:
+        q = truth + numbers["scaling"] * (q - truth)
+        # Rounding leaves something below zero.
+        np.maximum(q, 0.0, out=q)
+        return {"entropy": float(xlogy(q, q).sum(axis=1).mean())}, {}
+    slopes = q - truth
+    # With two classes one column says it all: the other is its negative.
+    return _sums(data, objective, slopes[:, 1] if data.link == "logistic" else slopes, 0.0, 0.0)
+
+
+def _data_of(objective: Objective) -> _Data | None:
+    if type(objective) is Hinge:
+        return _Data("hinge", objective.design, objective.signs, False, objective.l2, 1.0, 1)
+    data = objective.linear_data()
+    if data is None:
+        return None
+    return _Data(data.link, data.design, data.targets, data.intercept, data.l2, data.factor, data.num_outputs)
+
+
+def _facts(objective: Objective, data: _Data | None, w: Vector) -> dict[str, float]:
+    found = dict.fromkeys(("link", "outputs", "intercept", "l2", "factor", "slope"), 0.0)
+    found["loss"] = float(objective.value(w))
+    if data is not None:
+        found["link"], found["outputs"] = float(LINKS.index(data.link)), float(data.outputs)
+        found["intercept"], found["l2"], found["factor"] = float(data.intercept), data.l2, data.factor
+        if data.link == "identity":
+            found["slope"] = float(data.factor * (data.design.predict(w) - data.targets).mean())
+    return found
+
+
+def _of_scalars(
+    data: _Data, objective: Objective, w: Vector, centre: float
+) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+    scores = data.design.predict(w)
+    if data.link == "hinge":
+        active = (data.targets * scores < 1.0).astype(np.float64)
+        return _sums(data, objective, -data.targets * active, -float(active.mean()), 0.0)
+    slopes = data.factor * (scores - data.targets) - centre
+    linear, quadratic = slopes @ data.targets, slopes @ slopes / (2.0 * data.factor)
+    return _sums(data, objective, slopes, float(linear) / slopes.size, float(quadratic) / slopes.size)
+
+
+def _sums(
+    data: _Data, objective: Objective, slopes: NDArray[np.float64], linear: float, quadratic: float
+) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
+    gradient = np.zeros(objective.layout.size)
+    data.design.add_rows(slopes / slopes.shape[0], gradient)
+    return {"linear": linear, "quadratic": quadratic}, {"gradient": gradient}
+
+
+def _chances(data: _Data, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the predicted chances of the classes and the indicators of the labels, shape (n, classes)."""
+    scores = data.design.predict(w, num_outputs=data.outputs)
+    if data.link == "logistic":
+        q = np.column_stack([expit(-scores), expit(scores)])
+        return q, np.column_stack([data.targets < 0.0, data.targets > 0.0]).astype(np.float64)
+    return np.asarray(softmax(scores, axis=1)), np.eye(data.outputs)[data.targets]

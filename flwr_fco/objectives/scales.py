@@ -1,0 +1,106 @@
+"""Strengths on scikit-learn's scale: ``alpha`` of its linear models, ``C`` of its logistic regression.
+
+scikit-learn's objectives differ from ours by a factor, so that the same solution has another strength there:
+
+======================================  =================================  ============================
+ours                                    scikit-learn's                     the same solution
+======================================  =================================  ============================
+scale mean (r_i^2) + strength psi0(w)   1/2 mean (r_i^2) + alpha psi0(w)   alpha = strength / (2 scale)
+mean loss_i + strength psi0(w)          C sum loss_i + psi0(w)             C = 1 / (n strength)
+======================================  =================================  ============================
+
+with psi0 the l1 norm, or the elastic net's mixture; means are over all n examples of all clients.
+"""
+
+from __future__ import annotations
+
+import math
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
+from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
+
+__all__ = ["sklearn_strength", "strength_of_sklearn"]
+
+
+def sklearn_strength(strength: float, objective: Objective, num_examples: int | None = None) -> float:
+    """Return scikit-learn's ``alpha`` (least squares) or ``C`` (logistic regression) for a strength of ours.
+
+    Parameters
+    ----------
+    strength : float
+        Of ``L1``, ``ElasticNet`` or ``L2Squared``; > 0 for a ``C``.
+    objective : LeastSquares, TraceRegression, Logistic or MultinomialLogistic
+        Any client's.
+    num_examples : int, optional
+        Of all clients; the objective's own by default. ``alpha`` does not depend on it.
+
+    Raises
+    ------
+    ConfigurationError
+        For another objective, or a strength that has no such number.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> sklearn_strength(0.1, LeastSquares(np.eye(2), np.ones(2)))
+    0.05
+    >>> sklearn_strength(0.1, Logistic(np.eye(2), np.ones(2)), num_examples=50)
+    0.2
+    """
+    if isinstance(objective, LeastSquares | TraceRegression):
+        return _checked("strength", strength) / (2.0 * objective.scale)
+    count = _count(objective, num_examples)
+    if strength == 0.0:
+        raise ConfigurationError("strength=0.0 is C = infinity in scikit-learn: its penalty=None")
+    return 1.0 / (count * _checked("strength", strength))
+
+
+def strength_of_sklearn(value: float, objective: Objective, num_examples: int | None = None) -> float:
+    """Return our strength for scikit-learn's ``alpha`` (least squares) or ``C`` (logistic regression).
+
+    Parameters
+    ----------
+    value : float
+        ``alpha`` >= 0, or ``C`` > 0.
+    objective : LeastSquares, TraceRegression, Logistic or MultinomialLogistic
+        Any client's.
+    num_examples : int, optional
+        Of all clients; the objective's own by default. ``alpha`` does not depend on it.
+
+    Raises
+    ------
+    ConfigurationError
+        For another objective, or a value out of range.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> strength_of_sklearn(0.05, LeastSquares(np.eye(2), np.ones(2)))
+    0.1
+    """
+    if isinstance(objective, LeastSquares | TraceRegression):
+        return 2.0 * objective.scale * _checked("alpha", value)
+    count = _count(objective, num_examples)
+    if value == 0.0:
+        raise ConfigurationError("C=0.0; expected a finite number > 0")
+    return 1.0 / (count * _checked("C", value))
+
+
+def _count(objective: Objective, num_examples: int | None) -> int:
+    if not isinstance(objective, Logistic | MultinomialLogistic):
+        raise ConfigurationError(
+            f"{type(objective).__name__} has no counterpart in scikit-learn that is known here; expected LeastSquares, "
+            "TraceRegression, Logistic or MultinomialLogistic"
+        )
+    count = objective.num_examples if num_examples is None else num_examples
+    if count < 1:
+        raise ConfigurationError(f"num_examples={count!r}; expected a whole number >= 1")
+    return count
+
+
+def _checked(name: str, value: float) -> float:
+    if not (math.isfinite(value) and value >= 0.0):
+        raise ConfigurationError(f"{name}={value!r}; expected a finite number >= 0")
+    return float(value)

@@ -1,0 +1,97 @@
+"""Certificates of a run: a federated pass every few rounds says how far the model is from the optimum."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.certificates import Certificate, Request, certificate, settle
+from flwr_fco.parameters import Vector
+from flwr_fco.questions import Answer
+from flwr_fco.strategies.contract import Grid
+from flwr_fco.strategies.structure import structure
+
+if TYPE_CHECKING:
+    from flwr_fco.strategies.base import CompositeStrategy
+
+__all__ = ["Certifier", "certify"]
+
+
+def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
+    """Return how far a point is from the optimum of the clients' pooled problem, by asking all clients.
+
+    For a duality gap every client sends one vector (and a few numbers); without one, its gradient.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        Prepared.
+    grid : flwr.serverapp.Grid
+    w : ndarray of float64, shape (d,)
+
+    Raises
+    ------
+    ConfigurationError
+        If nobody answers.
+    """
+
+    def ask(request: Request) -> list[Answer]:
+        question = strategy.question(request.kind, w, request.numbers)
+        return strategy.ask(grid, question, wanted=request.wanted, shapes=request.shapes)
+
+    return settle(certificate(strategy.psi, w), ask)
+
+
+class Certifier:
+    """Certifies the model every few rounds, and says how much its structure has changed since the last time.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        With the option `certificate_every`.
+    grid : flwr.serverapp.Grid
+    """
+
+    def __init__(self, strategy: CompositeStrategy, grid: Grid) -> None:
+        self._strategy, self._grid = strategy, grid
+        self._support: NDArray[np.bool_] | None = None
+        self._rank: float | None = None
+
+    def due(self, server_round: int) -> bool:
+        """Return whether a round's model is to be certified."""
+        every = self._strategy.certificate_every
+        return every is not None and server_round % every == 0
+
+    def metrics(self, w: Vector) -> dict[str, float]:
+        """Return ``objective``, ``certificate``, under its own name too, and how stable the structure is.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (d,)
+
+        Returns
+        -------
+        dict of str to float
+            ``certificate`` is ``duality-gap`` or ``residual``. From the second time on ``support-stability``: of the
+            entries that psi acts on and that are not 0 now or were not the last time, the share that was and is; and
+            ``rank-stability`` where psi is about singular values: the smaller of the two ranks over the larger one.
+        """
+        strategy = self._strategy
+        found = certify(strategy, self._grid, w)
+        numbers = {"objective": found.objective, "certificate": found.value, found.kind: found.value}
+        own = structure(strategy.psi, strategy.plan.layout, w)
+        if "density" in own:
+            support = (w != 0.0) & strategy.plan.layout.regularized_mask()
+            if self._support is not None:
+                either = int((support | self._support).sum())
+                both = int((support & self._support).sum())
+                numbers["support-stability"] = both / either if either else 1.0
+            self._support = support
+        if "rank" in own:
+            rank = float(own["rank"])
+            if self._rank is not None:
+                numbers["rank-stability"] = min(rank, self._rank) / larger if (larger := max(rank, self._rank)) else 1.0
+            self._rank = rank
+        return numbers

@@ -1,0 +1,169 @@
+"""What is known of the clients' losses where rates are left to theory, bounded so that one client cannot set them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
+from flwr_fco.mirror_maps.product import BoundProduct
+
+__all__ = ["LARGEST_CLAIM", "LossFacts", "bounded_largest", "bounded_smallest", "smoothness_for"]
+
+#: How many times the clients' median a claim counts at most. Rates of 1/(4 L) are stable to 2/L, eight times as much,
+#: so an honest client whose loss is up to eighty times as steep as the median's still takes stable steps.
+LARGEST_CLAIM = 10.0
+#: What share of the clients' median a claim of strong convexity counts at least.
+SMALLEST_CLAIM = 0.01
+
+
+class LossFacts(NamedTuple):
+    """What the clients say of their losses, as the server counts it.
+
+    Parameters
+    ----------
+    smoothness : float
+        L, of all clients' gradients of minibatches, in the norm of the mirror map.
+    norm : str
+        Which norm that is.
+    convexity : float
+        mu, of all clients' losses in the Euclidean norm; 0 where it is not known.
+    steps : int
+        K, of the client that takes the most.
+    probed : bool
+        Whether L was probed at the start point, because a client's loss does not know it.
+    clients : int
+        How many have answered.
+    clipped : int
+        How many claims counted as ten times the median.
+
+    Examples
+    --------
+    >>> str(LossFacts(2.0, "l2", 0.0, 5, False, 3, 0))
+    'L = 2 (l2 norm), K = 5, as 3 clients say'
+    """
+
+    smoothness: float
+    norm: str
+    convexity: float
+    steps: int
+    probed: bool
+    clients: int
+    clipped: int
+
+    @property
+    def curvature(self) -> float:
+        """L, above 0.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is 0.
+        """
+        if not self.smoothness > 0.0:
+            raise ConfigurationError(
+                "all clients say that their gradients do not change, from which no rate follows; give the rates by hand"
+            )
+        return self.smoothness
+
+    def __str__(self) -> str:
+        convexity = f", mu = {self.convexity:.4g}" if self.convexity > 0.0 else ""
+        probed = ", probed at the start point" if self.probed else ""
+        clipped = f"; {self.clipped} said more than {LARGEST_CLAIM:g} times the median, as which it counts"
+        return (
+            f"L = {self.smoothness:.4g} ({self.norm} norm){convexity}, K = {self.steps}, as {self.clients} clients "
+            f"say{probed}{clipped if self.clipped else ''}"
+        )
+
+
+def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:
+    """Return the largest claim, none counting as more than ten times the lower median, and how many were more.
+
+    Parameters
+    ----------
+    claims : sequence of float
+        At least one; those below 0 count as 0.
+
+    Examples
+    --------
+    >>> bounded_largest([1.0, 2.0, 4.0]), bounded_largest([1.0, 2.0, 1e9])
+    ((4.0, 0), (20.0, 1))
+    """
+    ordered = sorted(max(0.0, claim) for claim in claims)
+    median = ordered[(len(ordered) - 1) // 2]
+    if median == 0.0:
+        return ordered[-1], 0
+    limit = LARGEST_CLAIM * median
+    return min(ordered[-1], limit), sum(claim > limit for claim in ordered)
+
+
+def bounded_smallest(claims: Sequence[float]) -> float:
+    """Return the smallest claim, none counting as less than a hundredth of the upper median.
+
+    Parameters
+    ----------
+    claims : sequence of float
+        At least one; those below 0 count as 0.
+
+    Examples
+    --------
+    >>> bounded_smallest([1.0, 2.0, 4.0]), bounded_smallest([0.0, 2.0, 4.0])
+    (1.0, 0.02)
+    """
+    ordered = sorted(max(0.0, claim) for claim in claims)
+    return max(ordered[0], SMALLEST_CLAIM * ordered[len(ordered) // 2])
+
+
+def smoothness_for(mirror_map: MirrorMap, l2: float, l1: float) -> tuple[float, str]:
+    """Return the Lipschitz constant in the norm in which the mirror map is 1-strongly convex, and that norm's name.
+
+    Euclidean: L_2. DiagonalMetric: L_2 / min weight. SimplexEntropy: radius L_1. PNorm, in its q-norm:
+    L_1^(1 - 2/p) L_2^(2/p), by the Riesz-Thorin theorem between l1 -> linf and l2 -> l2. A product: L_2, because each
+    of these maps is 1-strongly convex in the l2 norm too (up to its weights or radius).
+
+    Parameters
+    ----------
+    mirror_map : MirrorMap
+        Bound to the layout, or not.
+    l2, l1 : float
+        ||grad(u) - grad(v)||_2 <= l2 ||u - v||_2, and with the norms linf and l1.
+
+    Raises
+    ------
+    ConfigurationError
+        If the map is not strongly convex on its domain.
+
+    Examples
+    --------
+    >>> smoothness_for(PNorm(4.0), 9.0, 1.0)
+    (3.0, '1.333')
+    """
+    if isinstance(mirror_map, Euclidean):
+        return l2, "l2"
+    if isinstance(mirror_map, PNorm):
+        p = mirror_map.p
+        return l1 ** (1.0 - 2.0 / p) * l2 ** (2.0 / p), f"{p / (p - 1.0):.4g}"
+    if isinstance(mirror_map, DiagonalMetric):
+        return l2 / float(mirror_map.weights.min()), "weighted l2"
+    if isinstance(mirror_map, SimplexEntropy):
+        return mirror_map.radius * l1, "l1"
+    if isinstance(mirror_map, BoundProduct):
+        modulus = min((_modulus(part.mirror_map) for part in mirror_map.parts), default=1.0)
+        if modulus > 0.0:
+            return l2 / modulus, "l2"
+    raise ConfigurationError(
+        f"no rate follows from theory for mirror_map={mirror_map!r}, which is not strongly convex everywhere; give "
+        "client_lr by hand"
+    )
+
+
+def _modulus(mirror_map: MirrorMap) -> float:
+    """Return a modulus of strong convexity in the l2 norm; 0 where there is none."""
+    if isinstance(mirror_map, Euclidean | PNorm):
+        return 1.0
+    if isinstance(mirror_map, DiagonalMetric):
+        return float(mirror_map.weights.min())
+    if isinstance(mirror_map, SimplexEntropy):
+        return 1.0 / mirror_map.radius
+    return 0.0

@@ -1,0 +1,148 @@
+"""Certificates of a run: the federated pass is the pooled certificate, and stops a run."""
+
+import numpy as np
+import pytest
+
+from flwr_fco.callbacks import EarlyStopping
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ConfigurationError, DivergedError
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
+from flwr_fco.pooled import certify, composite_objective
+from flwr_fco.regularizers import L1, HardSparsity, Nuclear
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
+
+
+def objectives_of(kind, count=3):
+    found = []
+    for m in range(count):
+        rng = np.random.default_rng(m)
+        features = rng.normal(size=(10 + 4 * m, 4))
+        scores = features @ [1.5, -1.0, 0.0, 0.0] + 0.5
+        if kind is LeastSquares:
+            found.append(LeastSquares(features, scores))
+        elif kind is Logistic:
+            found.append(Logistic(features, scores + 0.3 * rng.normal(size=len(scores)) > 0.0))
+        elif kind is TraceRegression:
+            found.append(TraceRegression(features.reshape(-1, 2, 2), scores))
+        else:
+            labels = np.clip(np.round(scores), 0, 2).astype(int)
+            found.append(MultinomialLogistic(features, labels, num_classes=3))
+    return found
+
+
+def run(objectives, rounds=40, regularizer=None, callbacks=(), **options):
+    given = {"client_lr": "auto", "batch_size": None, "local_steps": 1, "fraction_evaluate": 0.0, **options}
+    strategy = FedDualAvg(regularizer=regularizer or L1(0.1), **given)
+    layout = objectives[0].layout
+    return simulate(
+        strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=layout.unflatten(np.zeros(layout.size)),
+        callbacks=callbacks,
+        progress=False,
+    )
+
+
+def vector(result):
+    return np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
+
+
+@pytest.mark.parametrize("kind", [LeastSquares, Logistic, MultinomialLogistic])
+def test_the_federated_pass_is_the_pooled_certificate(kind):
+    objectives = objectives_of(kind)
+    result = run(objectives, certificate_every=20)
+    assert [n for n, m in result.train_metrics_clientapp.items() if "certificate" in m] == [20, 40]
+    last = result.train_metrics_clientapp[40]
+    found = certify(objectives, None, L1(0.1), vector(result))
+    assert last["certificate"] == last["duality-gap"] == pytest.approx(found.value, rel=1e-9)
+    assert last["objective"] == pytest.approx(composite_objective(objectives, None, L1(0.1), vector(result)))
+    assert last["certificate"] < result.train_metrics_clientapp[20]["certificate"]
+
+
+def test_the_weights_of_the_pass_are_those_of_the_run():
+    objectives = objectives_of(LeastSquares)
+    result = run(objectives, rounds=5, certificate_every=5, weighting="uniform")
+    found = certify(objectives, [1, 1, 1], L1(0.1), vector(result))
+    assert result.train_metrics_clientapp[5]["certificate"] == pytest.approx(found.value, rel=1e-9)
+
+
+def test_a_certificate_ends_a_run():
+    stopping = EarlyStopping(tol=1e-4, certificate="train/duality-gap")
+    result = run(objectives_of(LeastSquares), rounds=2000, certificate_every=10, callbacks=[stopping])
+    assert 0 < stopping.stopped < 2000
+    assert result.train_metrics_clientapp[stopping.stopped]["duality-gap"] <= 1e-4
+
+
+def test_where_there_is_no_gap_there_is_a_residual():
+    result = run(objectives_of(LeastSquares), rounds=2, regularizer=HardSparsity(2), certificate_every=1)
+    assert "residual" in result.train_metrics_clientapp[2]
+    assert "duality-gap" not in result.train_metrics_clientapp[2]
+
+
+def test_how_stable_the_structure_is():
+    result = run(objectives_of(LeastSquares), rounds=60, certificate_every=20)
+    assert "support-stability" not in result.train_metrics_clientapp[20]
+    assert result.train_metrics_clientapp[60]["support-stability"] == 1.0
+    matrices = objectives_of(TraceRegression)
+    result = run(matrices, rounds=60, regularizer=Nuclear(0.1), certificate_every=20)
+    assert result.train_metrics_clientapp[60]["rank-stability"] == 1.0
+    assert "support-stability" not in result.train_metrics_clientapp[60]
+
+
+def test_a_changing_support_is_less_than_stable():
+    from flwr_fco.strategies.certifying import Certifier
+
+    objectives = objectives_of(LeastSquares)
+    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0, certificate_every=1)
+    seen = {}
+
+    class Look:
+        def on_round_end(self, number, arrays, metrics):
+            certifier = Certifier(strategy, strategy._grid)
+            certifier.metrics(np.array([1.0, 1.0, 0.0, 0.0, 5.0]))
+            seen.update(certifier.metrics(np.array([1.0, 0.0, 1.0, 0.0, 0.0])))
+
+    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+    start = objectives[0].layout.unflatten(np.zeros(5))
+    simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, callbacks=[Look()], progress=False)
+    assert seen["support-stability"] == pytest.approx(1 / 3)
+
+
+def test_clients_that_answer_nothing_have_no_certificate():
+    with pytest.raises(ConfigurationError, match="certificate_every=5"):
+        FedDualAvg(client="unmodified", threshold_per_round=0.1, certificate_every=5)
+
+
+def test_the_result_of_a_diverged_run_has_the_numbers_of_that_round():
+    with pytest.raises(DivergedError) as caught:
+        run(objectives_of(LeastSquares), rounds=500, client_lr=5.0)
+    error = caught.value
+    assert max(error.result.train_metrics_clientapp) == error.server_round
+    assert error.result.train_metrics_clientapp[error.server_round]["num-replies"] == 3
+
+
+class LossOnTheWay(LeastSquares):
+    """Has the loss whenever it computes a gradient, as a network has."""
+
+    losses = ()
+
+    def gradient(self, w, batch=None, out=None):
+        self.losses = [*self.losses, self.value(w)]
+        return super().gradient(w, batch, out)
+
+    def take_training_loss(self):
+        losses, self.losses = self.losses, ()
+        return float(np.mean(losses)) if losses else None
+
+
+def test_a_loss_that_is_computed_on_the_way_is_a_metric():
+    objectives = [LossOnTheWay(f.features, f.targets) for f in objectives_of(LeastSquares)]
+    result = run(objectives, rounds=10)
+    losses = [metrics["loss"] for metrics in result.train_metrics_clientapp.values()]
+    start = sum(f.num_examples * f.value(np.zeros(5)) for f in objectives) / sum(f.num_examples for f in objectives)
+    assert losses[0] == pytest.approx(start)
+    assert losses[-1] < losses[0]
+    assert "loss" not in run(objectives_of(LeastSquares), rounds=1).train_metrics_clientapp[1]

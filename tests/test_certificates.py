@@ -1,0 +1,158 @@
+"""A certificate bounds the distance to the optimum, whatever the loss, psi and the split over clients are."""
+
+import numpy as np
+import pytest
+
+from flwr_fco import certificates
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.parameters import Layout
+from flwr_fco.pooled import certify, client_weights, composite_objective
+from flwr_fco.regularizers import (
+    L1,
+    Box,
+    ElasticNet,
+    GroupLasso,
+    HardSparsity,
+    L1Ball,
+    L2Squared,
+    LInfinity,
+    NonNegative,
+    Nuclear,
+    TotalVariation,
+)
+
+PSI = (
+    L1(0.05),
+    L1(0.3),
+    L1(0.1, bound=0.5),
+    L2Squared(0.1),
+    ElasticNet(0.2),
+    Box(-0.3, 0.4),
+    L1Ball(0.7),
+    LInfinity(0.1),
+    GroupLasso(0.1, groups=[0, 0, 1, 1]),
+)
+
+
+def clients_of(rng, kind, *, intercept=True, l2=0.0, missing=False):
+    """Unequal clients, so that the weights matter."""
+    found = []
+    for size in (7, 12, 20):
+        features = rng.normal(size=(size, 4)) + 0.3
+        scores = features @ rng.normal(size=4) + 0.5 * rng.normal(size=size)
+        if kind == "squares":
+            found.append(LeastSquares(features, scores, scale=0.5, intercept=intercept, l2=l2))
+        elif kind == "logistic":
+            found.append(Logistic(features, (scores > 0.0).astype(int), intercept=intercept, l2=l2))
+        elif kind == "hinge":
+            found.append(Hinge(features, (scores > 0.0).astype(int), l2=l2))
+        else:
+            labels = np.clip(np.round(scores) + 1, 0, 1 if missing else 2).astype(int)
+            found.append(MultinomialLogistic(features, labels, num_classes=3, intercept=intercept, l2=l2))
+    return found
+
+
+def descend(clients, psi, w, steps=400):
+    """Accelerated proximal gradient steps: a value near the minimum, from above."""
+    shares = client_weights(clients)
+    bound = psi.bind(clients[0].layout)
+    if isinstance(clients[0], Hinge):
+        rate, best = 0.5, w
+        for k in range(steps):
+            gradient = sum(p * c.gradient(w) for p, c in zip(shares, clients, strict=True))
+            step = rate / np.sqrt(k + 1)
+            w = bound.prox(w - step * gradient, step)
+            best = min(best, w, key=lambda v: composite_objective(clients, None, psi, v))
+        return composite_objective(clients, None, psi, best)
+    step = 1.0 / sum(p * c.lipschitz() for p, c in zip(shares, clients, strict=True))
+    momentum, before = w, w
+    for k in range(steps):
+        gradient = sum(p * c.gradient(momentum) for p, c in zip(shares, clients, strict=True))
+        before, w = w, bound.prox(momentum - step * gradient, step)
+        momentum = w + k / (k + 3) * (w - before)
+    return composite_objective(clients, None, psi, w)
+
+
+@pytest.mark.parametrize("number", range(100))
+def test_the_true_gap_never_exceeds_the_certificate(number):
+    rng = np.random.default_rng(number)
+    kind = ("squares", "logistic", "softmax", "hinge")[number % 4]
+    psi = PSI[(number // 4) % len(PSI)]
+    l2 = 0.1 if number % 3 == 0 else 0.0
+    if kind == "softmax" and isinstance(psi, GroupLasso):
+        psi = Nuclear(0.1)
+    clients = clients_of(rng, kind, intercept=number % 2 == 0, l2=l2, missing=number % 5 == 0)
+    bound = psi.bind(clients[0].layout)
+    w = bound.prox(rng.normal(size=clients[0].layout.size) * rng.choice([0.01, 0.3, 2.0]), 0.1)
+    found = certify(clients, None, psi, w)
+    assert found.kind == "duality-gap", found.reason
+    assert found.objective == pytest.approx(composite_objective(clients, None, psi, w))
+    true_gap = found.objective - descend(clients, psi, w, steps=60)
+    assert true_gap <= found.value * (1.0 + 1e-12) + 1e-12
+
+
+@pytest.mark.parametrize("kind", ["squares", "logistic", "softmax"])
+@pytest.mark.parametrize("psi", [*PSI, Nuclear(0.05)], ids=repr)
+def test_it_vanishes_at_the_optimum(kind, psi):
+    matrix = kind == "softmax"
+    if (isinstance(psi, Nuclear) and not matrix) or (isinstance(psi, GroupLasso) and matrix):
+        pytest.skip("psi has no form on this model")
+    clients = clients_of(np.random.default_rng(3), kind)
+    w = np.zeros(clients[0].layout.size)
+    bound, shares = psi.bind(clients[0].layout), client_weights(clients)
+    step = 1.0 / sum(p * c.lipschitz() for p, c in zip(shares, clients, strict=True))
+    far = certify(clients, None, psi, w).value
+    for _ in range(3000):
+        w = bound.prox(w - step * sum(p * c.gradient(w) for p, c in zip(shares, clients, strict=True)), step)
+    found = certify(clients, None, psi, w)
+    assert found.kind == "duality-gap"
+    assert found.value <= 1e-6 * (1.0 + far)
+
+
+class Cubic(Objective):
+    """A loss of which nothing but value and gradient is known."""
+
+    def __init__(self):
+        self.layout, self.num_examples = Layout.from_arrays({"coefficients": np.zeros(3)}), 4
+
+    def value(self, w):
+        return float(np.sum(np.abs(w - 1.0) ** 3))
+
+    def gradient(self, w, batch=None, out=None):
+        return np.multiply(3.0 * np.abs(w - 1.0), w - 1.0, out=out)
+
+
+@pytest.mark.parametrize(
+    ("clients", "psi", "reason"),
+    [
+        ([Cubic()], L1(0.1), "conjugate of the clients' loss"),
+        (clients_of(np.random.default_rng(0), "squares"), HardSparsity(2), "not convex"),
+        (clients_of(np.random.default_rng(0), "squares"), NonNegative(), "some directions"),
+        (
+            clients_of(np.random.default_rng(0), "squares"),
+            TotalVariation(0.1),
+            "TotalVariation(strength=0.1) is not known",
+        ),
+        (clients_of(np.random.default_rng(0), "squares"), L1(0.0), "some directions"),
+        (
+            [LeastSquares(np.eye(3), np.ones(3)), LeastSquares(np.eye(3), np.ones(3), scale=0.5)],
+            L1(0.1),
+            "differ in their factor",
+        ),
+    ],
+)
+def test_a_residual_where_there_is_no_gap_and_why(clients, psi, reason):
+    w = np.full(clients[0].layout.size, 0.5)
+    found = certify(clients, None, psi, w)
+    assert found.kind == "residual"
+    assert reason in found.reason
+    shares = client_weights(clients)
+    gradient = sum(p * c.gradient(w) for p, c in zip(shares, clients, strict=True))
+    assert found.value == pytest.approx(np.linalg.norm(w - psi.bind(clients[0].layout).prox(w - gradient, 1.0)))
+
+
+def test_nobody_answers():
+    asked = certificates.certificate(L1(0.1).bind(Cubic().layout), np.zeros(3))
+    with pytest.raises(ValueError, match="no client answered"):
+        certificates.settle(asked, lambda request: [])

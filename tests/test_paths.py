@@ -1,0 +1,266 @@
+"""Paths of strengths: against scikit-learn's, and what they choose."""
+
+import warnings
+
+import numpy as np
+import pytest
+from sklearn.linear_model import LogisticRegression, lasso_path
+
+from flwr_fco import paths
+from flwr_fco.callbacks import EarlyStopping
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
+from flwr_fco.objectives.hinge import Hinge
+from flwr_fco.objectives.scales import sklearn_strength, strength_of_sklearn
+from flwr_fco.paths import PathResult, StrengthPath, fit_path, plot_path
+from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
+from flwr_fco.results import Result
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies.path import PathPoint
+
+SIZES = (20, 25, 35)
+#: 1/(4 L) on the clients and four times that on the server: gradient steps of about 1/L.
+FAST = {"client_lr": "auto", "server_lr": 4.0, "batch_size": None, "local_steps": 1, "fraction_evaluate": 0.0}
+
+
+def data(kind, shift=0, sizes=SIZES):
+    found = []
+    for m, size in enumerate(sizes):
+        rng = np.random.default_rng(10 * shift + m)
+        features = rng.normal(size=(size, 5)) + 0.2
+        scores = features @ [2.0, -1.0, 0.5, 0.0, 0.0] + 1.0 + 0.5 * rng.normal(size=size)
+        if kind is LeastSquares:
+            found.append((features, scores))
+        elif kind is MultinomialLogistic:
+            found.append((features, np.clip(np.round(scores), 0, 2).astype(int)))
+        else:
+            found.append((features, (scores > 0.5).astype(int)))
+    return found
+
+
+def objectives_of(kind, shift=0, **options):
+    if kind is MultinomialLogistic:
+        options["num_classes"] = 3
+    return [kind(*part, **options) for part in data(kind, shift)]
+
+
+def app_of(kind, **options):
+    train, held_out = objectives_of(kind, **options), objectives_of(kind, 1, **options)
+    return client_app(
+        lambda context: train[int(context.node_config["partition-id"])],
+        load_evaluation_objective=lambda context: held_out[int(context.node_config["partition-id"])],
+    )
+
+
+def path_of(kind, regularizer=None, rounds=60, app=None, strategy_options=None, objective_options=None, **options):
+    layout = objectives_of(kind, **(objective_options or {}))[0].layout
+    return fit_path(
+        FedDualAvg(regularizer=regularizer or L1(1.0), **{**FAST, **(strategy_options or {})}),
+        app or app_of(kind, **(objective_options or {})),
+        num_nodes=3,
+        num_rounds=rounds,
+        initial_arrays=layout.unflatten(np.zeros(layout.size)),
+        progress=False,
+        **options,
+    )
+
+
+def coefficients(point):
+    return point.result.arrays["coefficients"].numpy()
+
+
+def pooled(kind):
+    parts = data(kind)
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def test_a_path_of_least_squares_is_scikit_learns():
+    objective = objectives_of(LeastSquares)[0]
+    path = path_of(
+        LeastSquares,
+        rounds=400,
+        num_strengths=5,
+        ratio=0.02,
+        strategy_options={"certificate_every": 20},
+        callbacks=[EarlyStopping(tol=1e-10, certificate="train/duality-gap")],
+    )
+    features, targets = pooled(LeastSquares)
+    centred, level = features - features.mean(axis=0), targets - targets.mean()
+    alpha_max = np.abs(centred.T @ level).max() / len(targets)
+    strengths = [point.strength for point in path.points]
+    assert sklearn_strength(strengths[0], objective) == pytest.approx(alpha_max * (1 + 1e-6), rel=1e-8)
+    np.testing.assert_allclose(np.diff(np.log(strengths)), np.log(0.02) / 4, rtol=1e-9)
+    alphas = [sklearn_strength(strength, objective) for strength in strengths]
+    _, theirs, _ = lasso_path(centred, level, alphas=alphas, tol=1e-12, max_iter=100_000)
+    for point, column in zip(path.points, theirs.T, strict=True):
+        np.testing.assert_allclose(coefficients(point), column, atol=2e-5)
+        assert point.nonzero == np.count_nonzero(column)
+    # Warm starts: a run ends as soon as it is certified, long before its last round.
+    assert sum(row["rounds"] for row in path.rows()) < 5 * 400
+    assert all(row["certificate"] <= 1e-10 for row in path.rows())
+
+
+def test_the_strength_of_logistic_regression_is_scikit_learns():
+    features, labels = pooled(Logistic)
+    path = path_of(Logistic, rounds=600, num_strengths=3, ratio=0.1)
+    objective, count = objectives_of(Logistic)[0], len(labels)
+    # At the largest strength everything is 0 but the intercept, which is the log odds.
+    assert path.points[0].nonzero == 0
+    odds = np.log(labels.mean() / (1.0 - labels.mean()))
+    assert path.points[0].strength == pytest.approx(
+        np.abs(features.T @ (1 / (1 + np.exp(-odds)) - labels)).max() / count * (1 + 1e-6), rel=1e-8
+    )
+    for point in path.points[1:]:
+        value = sklearn_strength(point.strength, objective, num_examples=count)
+        # liblinear regularizes the intercept; a large scaling of it undoes that.
+        model = LogisticRegression(
+            C=value, l1_ratio=1.0, solver="liblinear", tol=1e-10, intercept_scaling=1e4, max_iter=10_000
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = model.fit(features, labels).coef_.ravel()
+        np.testing.assert_allclose(coefficients(point), theirs, atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("kind", "regularizer", "options"),
+    [
+        (LeastSquares, ElasticNet(1.0, l1_ratio=0.5), {}),
+        (LeastSquares, GroupLasso(1.0, groups=[0, 0, 1, 1, 1]), {}),
+        (LeastSquares, L1(1.0), {"intercept": False}),
+        (MultinomialLogistic, L1(1.0), {}),
+        (MultinomialLogistic, Nuclear(1.0), {}),
+    ],
+)
+def test_above_the_largest_strength_there_is_nothing_and_below_something(kind, regularizer, options):
+    path = path_of(kind, regularizer, rounds=150, num_strengths=2, ratio=0.9, objective_options=options, validate=False)
+    assert path.points[0].nonzero == 0
+    assert path.points[1].nonzero > 0
+    assert np.isnan(path.points[0].held_out)
+    with pytest.raises(ConfigurationError, match="not validated"):
+        _ = path.best
+    assert "held-out" not in path.rows()[0]
+
+
+def test_the_loss_on_held_out_data_and_its_standard_error():
+    path = path_of(LeastSquares, num_strengths=4)
+    held_out = objectives_of(LeastSquares, 1)
+    shares = np.array(SIZES) / sum(SIZES)
+    for point in path.points:
+        w = np.concatenate([array.numpy() for array in point.result.arrays.values()])
+        losses = np.array([objective.value(w) for objective in held_out])
+        mean = shares @ losses
+        assert point.held_out == pytest.approx(mean)
+        assert point.standard_error == pytest.approx(np.sqrt(1.5 * (shares**2 @ (losses - mean) ** 2)))
+    assert path.best.held_out == min(point.held_out for point in path.points)
+    assert path.one_standard_error.strength >= path.best.strength
+
+
+def made_up(losses, error):
+    return PathResult([PathPoint(10.0 / 2**i, Result(), i, loss, error) for i, loss in enumerate(losses)])
+
+
+def test_the_rules():
+    path = made_up([5.0, 2.2, 2.0, 2.0, 3.0], 0.25)
+    assert path.best.strength == 2.5
+    assert path.one_standard_error.strength == 5.0
+    assert made_up([5.0, 2.3, 2.0], 0.25).one_standard_error.strength == 2.5
+    assert "smallest held-out loss 2 at 2.5" in repr(path)
+    assert repr(PathResult([])) == "PathResult: 0 strengths"
+
+
+def test_strength_auto_returns_the_chosen_run():
+    objectives = objectives_of(LeastSquares)
+    strategy = FedDualAvg(regularizer=L1(7.0), strength="auto", **FAST)
+    layout = objectives[0].layout
+    start = layout.unflatten(np.zeros(layout.size))
+    result = simulate(strategy, app_of(LeastSquares), num_nodes=3, num_rounds=15, initial_arrays=start, progress=False)
+    assert len(result.path.points) == 20
+    assert result is result.path.best.result
+    np.testing.assert_array_equal(
+        strategy.primal_arrays()["coefficients"].numpy(), result.arrays["coefficients"].numpy()
+    )
+    assert strategy.regularizer == L1(7.0)
+    assert strategy.strength == "auto"
+
+
+def test_clients_without_data_of_their_own_to_validate_on():
+    objectives = objectives_of(LeastSquares)
+    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+    with pytest.raises(ConfigurationError, match="load_evaluation_objective"):
+        path_of(LeastSquares, app=app, rounds=1, num_strengths=2)
+
+
+def test_strengths_by_hand_are_sorted():
+    path = path_of(LeastSquares, rounds=2, strengths=[0.1, 1.0, 0.0], validate=False)
+    assert [point.strength for point in path.points] == [1.0, 0.1, 0.0]
+
+
+@pytest.mark.parametrize("regularizer", [Zero(), L1Ball(1.0), PerParameter({"*": L1(1.0)})])
+def test_a_regularizer_without_a_strength(regularizer):
+    with pytest.raises(ConfigurationError, match="has no strength"):
+        FedDualAvg(regularizer=regularizer, strength="auto")
+    with pytest.raises(ConfigurationError, match="has no strength"):
+        StrengthPath(FedDualAvg(regularizer=regularizer))
+
+
+@pytest.mark.parametrize("options", [{"num_strengths": 1}, {"ratio": 1.0}, {"strengths": []}, {"strengths": [-1.0]}])
+def test_arguments_out_of_range(options):
+    with pytest.raises(ConfigurationError, match="expected"):
+        StrengthPath(FedDualAvg(regularizer=L1(1.0)), **options)
+
+
+def test_a_gradient_of_zero_at_zero_has_no_path():
+    objectives = [LeastSquares(np.eye(3), np.ones(3)) for _ in range(2)]
+    app = client_app(lambda context: objectives[0])
+    start = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
+    with pytest.raises(ConfigurationError, match=r"strengths=\[...\] by hand"):
+        fit_path(
+            FedDualAvg(regularizer=L1(1.0), **FAST),
+            app,
+            num_nodes=2,
+            num_rounds=1,
+            initial_arrays=start,
+            progress=False,
+        )
+
+
+def test_the_picture_and_the_table(tmp_path):
+    pytest.importorskip("matplotlib", reason="pip install 'flwr-fco[plot]'")
+    path = path_of(LeastSquares, rounds=10, num_strengths=4)
+    plot_path(path, tmp_path / "path.png")
+    assert (tmp_path / "path.png").stat().st_size > 10_000
+    path.to_csv(tmp_path / "path.csv")
+    assert (tmp_path / "path.csv").read_text().splitlines()[0] == "strength,nonzero,held-out,standard-error,rounds"
+    assert list(path.table()["strength"]) == [point.strength for point in path.points]
+    with pytest.raises(ConfigurationError, match="no strength of this path"):
+        plot_path(PathResult([]), tmp_path / "none.png")
+
+
+def test_of_a_large_model_the_largest_coefficients_are_drawn(monkeypatch):
+    path = path_of(LeastSquares, rounds=5, num_strengths=3, validate=False)
+    monkeypatch.setattr(paths, "_LINES", 2)
+    drawn = paths._coefficients(path.points, path.acted_on)
+    assert drawn.shape == (3, 2)
+    np.testing.assert_array_equal(drawn[:, 0], [coefficients(point)[0] for point in path.points])
+
+
+def test_the_scales_and_their_inverse():
+    squares = LeastSquares(np.eye(2), np.ones(2), scale=0.7)
+    logistic = Logistic(np.eye(2), np.ones(2))
+    matrices = TraceRegression(np.ones((2, 2, 2)), np.ones(2), scale=0.5)
+    for objective in (squares, logistic, matrices):
+        assert strength_of_sklearn(sklearn_strength(0.3, objective), objective) == pytest.approx(0.3)
+    assert sklearn_strength(0.3, matrices) == 0.3
+    for function in (sklearn_strength, strength_of_sklearn):
+        for value, objective, count in (
+            (-1.0, squares, None),
+            (np.inf, logistic, None),
+            (0.0, logistic, None),
+            (1.0, logistic, 0),
+            (1.0, Hinge(np.eye(2), np.array([0, 1])), None),
+        ):
+            with pytest.raises(ConfigurationError):
+                function(value, objective, count)
