@@ -70,6 +70,7 @@ __all__ = [
     "answer_records",
     "average_metrics",
     "check_metrics",
+    "config_of_round",
     "count_bytes",
     "downlink_records",
     "forget_downlink",
@@ -79,7 +80,6 @@ __all__ = [
     "num_examples",
     "partition_of",
     "partition_reply",
-    "plan_header",
     "plan_missing_reply",
     "primal_record",
     "primal_request",
@@ -277,7 +277,7 @@ class RoundCache:
         found = self._contents.get(key)
         if found is None:
             found = self._contents[key] = (downlink, build())
-        return found[1].copy()
+        return _flower.filled(RecordDict, {**_flower.items_of(found[1])})
 
 
 def messages(grid: object, contents: Iterable[tuple[int, RecordDict]], message_type: str, stamp: str) -> list[Message]:
@@ -311,15 +311,12 @@ def reply(message: Message, content: RecordDict) -> Message:
 
 def count_bytes(contents: Iterable[RecordDict]) -> int:
     """Return the number of bytes of array data in these contents (what a round's traffic consists of)."""
-    total, known = 0, dict[int, int]()
+    total = 0
     for content in contents:
         for record in _flower.items_of(content).values():
-            # Most of a round's messages share their records.
-            size = known.get(id(record))
-            if size is None:
-                arrays = _flower.items_of(record).values() if _flower.record_type(record) is ArrayRecord else ()
-                size = known[id(record)] = sum([len(array.data) for array in arrays])
-            total += size
+            if _flower.record_type(record) is ArrayRecord:
+                for array in _flower.items_of(record).values():
+                    total += len(array.data)
     return total
 
 
@@ -351,6 +348,11 @@ def primal_record(
             array = (pass_through or {})[entry.name]
         arrays[entry.name] = _to_array(array)
     return _flower.filled(ArrayRecord, arrays)
+
+
+def config_of_round(config: ConfigRecord, server_round: int) -> ConfigRecord:
+    """Return a copy of the user's config with the round in it."""
+    return _flower.filled(ConfigRecord, {**_flower.items_of(config), "server-round": server_round})
 
 
 def same_arrays(one: ArrayRecord, other: ArrayRecord) -> bool:
@@ -442,8 +444,10 @@ def downlink_records(
     wire_dtype : {"float64", "float32"}
         Precision of the vectors.
     """
-    arrays = {name: serialised.array(vector, wire_dtype) for name, vector in downlink.vectors.items()}
-    arrays.update({_PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
+    dtype = None if wire_dtype == "float64" else wire_dtype
+    arrays = {name: serialised.array(vector, dtype) for name, vector in downlink.vectors.items()}
+    if downlink.pass_through:
+        arrays.update({_PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
     fco: dict[str, str | float | int] = {"plan": digest, "elapsed": float(downlink.elapsed)}
     if not math.isnan(downlink.client_lr):
         fco["client-lr"] = float(downlink.client_lr)
@@ -513,14 +517,15 @@ def _vectors_record(content: RecordDict) -> tuple[str, ArrayRecord]:
     return found[0]
 
 
-def plan_header(content: RecordDict) -> Any:
-    """Return what a training message has in the place of a plan's JSON; None if it has nothing there."""
-    fco = _flower.items_of(content).get(_FCO)
-    return _flower.items_of(fco).get("plan-header") if isinstance(fco, ConfigRecord) else None
-
-
-def read_downlink(message: Message, context: Context) -> Downlink:
+def read_downlink(message: Message, context: Context, check_header: Callable[[object], None] | None = None) -> Downlink:
     """Return what the server says in a training message.
+
+    Parameters
+    ----------
+    message : Message
+    context : Context
+    check_header : callable, optional
+        Raises an error if a plan's JSON is too long to be parsed.
 
     Raises
     ------
@@ -537,11 +542,12 @@ def read_downlink(message: Message, context: Context) -> Downlink:
             'Use one of flwr_fco.strategies on the server, without client="unmodified".'
         )
     fco = _flower.items_of(fco)
+    if check_header is not None and "plan-header" in fco:
+        check_header(fco["plan-header"])
     plan = _plan_of(content, fco, context)
     shape = (plan.layout.size,)
     arrays = _flower.items_of(_vectors_record(content)[1])
-    described = [(name, array.dtype, array.shape, array.stype, array.data) for name, array in arrays.items()]
-    if _latest and _latest[0].reads(plan, fco, described):
+    if _latest and _latest[0].says(plan, fco, arrays):
         return _latest[0].downlink
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These say which of their values is missing, in whichever local solver asks for it.
@@ -579,7 +585,7 @@ def read_downlink(message: Message, context: Context) -> Downlink:
             raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
     downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
     if stamp is None:
-        _latest[:] = [_Latest(plan, dict(fco), described, downlink)]
+        _latest[:] = [_Latest(plan, dict(fco), dict(arrays), downlink)]
     return downlink
 
 
@@ -588,12 +594,22 @@ class _Latest(NamedTuple):
 
     plan: Plan
     fco: Mapping[str, Any]
-    described: list[tuple[Any, ...]]
+    arrays: Mapping[str, Array]
     downlink: Downlink
 
-    def reads(self, plan: Plan, fco: Mapping[str, Any], described: list[tuple[Any, ...]]) -> bool:
-        """Whether another message says the same; comparing what is one object takes no time."""
-        return self.plan is plan and self.fco == fco and self.described == described
+    def says(self, plan: Plan, fco: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
+        """Whether another message, which shares the bytes of its arrays with this one, says the same."""
+        if self.plan is not plan or self.fco != fco or self.arrays.keys() != arrays.keys():
+            return False
+        for name, array in arrays.items():
+            own = self.arrays[name]
+            if array.data is not own.data or (array.dtype, array.shape, array.stype) != (
+                own.dtype,
+                own.shape,
+                own.stype,
+            ):
+                return False
+        return True
 
 
 _latest: list[_Latest] = []
@@ -826,7 +842,9 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
     total = math.fsum(weight for _, weight in found)
     shares = [weight / total for _, weight in found]
     means: dict[str, int | float | list[int] | list[float]] = {}
-    names = dict.fromkeys(name for metrics, _ in found for name in metrics)
+    names = dict.fromkeys(found[0][0])
+    if any(metrics.keys() != names.keys() for metrics, _ in found):
+        names = dict.fromkeys(name for metrics, _ in found for name in metrics)
     for name in names:
         if name == weighted_by_key:
             continue

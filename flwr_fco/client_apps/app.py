@@ -31,6 +31,7 @@ Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Messag
 #: with every message, and the copies of one app must find what the first of them has loaded.
 _objectives: dict[tuple[str, str, int, int], Objective] = {}
 
+_UNREADABLE = clear_errors("the server's message cannot be read")
 _PRIVACY_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
 
 
@@ -99,33 +100,31 @@ def client_app(
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        unreadable = "the server's message cannot be read"
+        before = None
         try:
-            with clear_errors(unreadable):
+            with _UNREADABLE:
                 downlink = read_checked(message, context, allowed)
-        except records.PlanMissingError:
-            return records.reply(message, records.plan_missing_reply())
-        objective = training_objective(context)
-        plan, stamp, before = downlink.plan, downlink.stamp, None
-        _check_layout(objective.layout, plan.layout)
-        allowed.check_downlink(downlink, objective.num_examples)
-        try:
-            with clear_errors(unreadable):
+                plan, stamp = downlink.plan, downlink.stamp
                 solver = find_solver(plan.solver)
-                _require_fit(plan)
-                server_round = int(message.metadata.group_id)
-                rng = random_generator(plan.seed, server_round, _partition(context))
+                server_round, partition_id = int(message.metadata.group_id), _partition(context)
+                rng = random_generator(plan.seed, server_round, partition_id)
                 if stamp is not None:
                     before = records.read_state(context, stamp, plan.layout.size)
                     before = None if before is None else GivenState(before)
+        except records.PlanMissingError:
+            return records.reply(message, records.plan_missing_reply())
         except records.StateMissingError as error:
             altered = isinstance(error, records.StateAlteredError)
             return records.reply(message, records.state_missing_reply(altered=altered))
+        objective = training_objective(context)
+        _check_layout(objective.layout, plan.layout)
+        allowed.check_downlink(downlink, objective.num_examples)
+        if id(plan) not in _fitting_plans:
+            with _UNREADABLE:
+                _require_fit(plan)
         passes_through = bool(plan.layout.passed_through)
         if passes_through:
             objective.load_buffers(downlink.pass_through)
-        # What questions and evaluations have left is not this round's.
-        objective.take_training_loss()
         with single_threaded_blas(), allowed.clock():
             uplink, after = solver(downlink, objective, before, rng)
         loss = objective.take_training_loss()
@@ -149,6 +148,8 @@ def client_app(
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
                 metrics[name] = float(value)
+        # What an evaluation or a question leaves is not the loss of the next round's training.
+        objective.take_training_loss()
         return records.reply(message, RecordDict({"metrics": metrics}))
 
     @app.query("question")
@@ -163,6 +164,7 @@ def client_app(
         _check_layout(objective.layout, asked.layout)
         with single_threaded_blas(), allowed.clock(), own_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
+        objective.take_training_loss()
         if held_out:
             own_data = load_evaluation_objective is not None
             answer = answer._replace(numbers={**answer.numbers, "held-out": float(own_data)})
@@ -209,10 +211,7 @@ def read_checked(message: Message, context: Context, limits: Limits) -> Downlink
     context : Context
     limits : Limits
     """
-    header = records.plan_header(message.content)
-    if header is not None:
-        limits.check_header(header)
-    downlink = records.read_downlink(message, context)
+    downlink = records.read_downlink(message, context, limits.check_header)
     plan = downlink.plan
     if _allowed_plans.get(id(plan)) != (plan, limits):
         limits.check_plan(plan)
@@ -234,9 +233,8 @@ def _remember(known: dict[int, tuple[Plan, _Fact]], plan: Plan, fact: _Fact) -> 
 
 def _require_fit(plan: Plan) -> None:
     """Bind psi and h, and refuse those that do not fit each other: what a local solver asks of them cannot fail."""
-    if id(plan) not in _fitting_plans:
-        plan.h.require(plan.psi)
-        _remember(_fitting_plans, plan, None)
+    plan.h.require(plan.psi)
+    _remember(_fitting_plans, plan, None)
 
 
 def _read_model(message: Message, objective: Objective) -> Vector:

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.client_apps.limits import timed
+from flwr_fco.client_apps.limits import check_time, timed
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
@@ -223,7 +223,8 @@ def compiled_steps(
         retrieval = retrieval._replace(thresholds=NOTHING)
     move = NOTHING if shift is None else shift
     steps, batch_size = 0, min(work.batch_size, objective.num_examples)
-    for order in timed(shuffled_epochs(objective.num_examples, rng, work)):
+    for order in shuffled_epochs(objective.num_examples, rng, work):
+        check_time(steps)
         elapsed = downlink.elapsed + client_lr * steps
         steps += compiled_epoch(data, order, batch_size, retrieval, elapsed, client_lr, move, dual)
     return steps

@@ -261,7 +261,10 @@ class CompositeStrategy(Asking, FedAvg):
         if self.choose_nodes is not None:
             nodes = self.nodes.chosen(self.choose_nodes, server_round)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
-        return self.open_round(server_round, self.before_round(grid, server_round, config, nodes), config)
+        asked = self.before_round(grid, server_round, config, nodes)
+        if asked is not nodes:
+            asked = sorted(asked, key=lambda node: node.order)
+        return self.open_round(server_round, asked, config)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]

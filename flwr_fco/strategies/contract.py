@@ -168,6 +168,13 @@ class ServerHalf(CommonOptions, ABC):
             return math.nan, math.nan
         return self._rate("client_lr", options.client_lr), self._rate("server_lr", options.server_lr)
 
+    def client_lr_now(self) -> float:
+        """Return the client's learning rate of the round under way, which is worked out once; see :meth:`rates`."""
+        current = self.current
+        if current.client_lr is None:
+            current.client_lr = self.rates()[0]
+        return current.client_lr
+
     def _rate(self, name: str, rate: Rate) -> float:
         return self.number(name) if rate == AUTO else rate_at(name, rate, max(self.current.number, 1))
 

@@ -223,7 +223,9 @@ class DFedDA(RateOptions, WorkOptions, CompositeStrategy):
         """Return a node's own mixture, and its tracker."""
         row = self.graph.rows[node.key]
         numbers = {"gradient": 1.0} if self.current.number == 0 else {}
-        return Downlink(self.plan, self._vectors_of(state, row), self.rates()[0], float(state.elapsed[row]), numbers)
+        return Downlink(
+            self.plan, self._vectors_of(state, row), self.client_lr_now(), float(state.elapsed[row]), numbers
+        )
 
     def aggregate(self, state: GraphState, uplinks: Sequence[Uplink]) -> GraphState:
         """Return Z = U (Z + server_lr increments), C = C + moves - U moves."""
@@ -493,7 +495,7 @@ class DFedMid(RateOptions, WorkOptions, CompositeStrategy):
 
     def downlink(self, state: Any, node: Node) -> Downlink:
         """Return a node's own point."""
-        return Downlink(self.plan, {"primal": state.primal[self.graph.rows[node.key]]}, self.rates()[0])
+        return Downlink(self.plan, {"primal": state.primal[self.graph.rows[node.key]]}, self.client_lr_now())
 
     def aggregate(self, state: PrimalGraphState, uplinks: Sequence[Uplink]) -> PrimalGraphState:
         """Return W = retrieve(U (grad h(W) + server_lr increments), server_lr elapsed), row by row."""

@@ -49,9 +49,9 @@ class Messaging(ServerHalf):
 
     def open_round(self, server_round: int, nodes: Sequence[Node], config: ConfigRecord) -> list[Message]:
         """Return the training messages to these nodes, and remember whom was told what."""
-        self.current = current = Round(server_round, left_out=self.left_out, config=config.copy())
-        current.config["server-round"] = server_round
-        current.nodes = {node.node_id: node for node in nodes}
+        asked = {node.node_id: node for node in nodes}
+        config = records.config_of_round(config, server_round)
+        self.current = current = Round(server_round, asked, config=config, left_out=self.left_out)
         if self.wire_dtype == "auto":
             current.wire_dtype = "float32" if self.short_wire(self.state) else "float64"
             if current.wire_dtype != self._wire_dtype:

@@ -104,8 +104,8 @@ class Round:
         Ids of nodes whose reply was good.
     checked : dict of int to (RecordDict, Any)
         What was read of replies that have been checked already, by the identity of their contents.
-    step_size : float or None
-        What a client adds to its `elapsed` in a step, once it has been asked for.
+    client_lr, step_size : float or None
+        The clients' learning rate, and what a client adds to its `elapsed` in a step; once they have been asked for.
     """
 
     number: int
@@ -118,6 +118,7 @@ class Round:
     restoring: set[int] = field(default_factory=set)
     jobs: dict[int, Work] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
+    client_lr: float | None = None
     step_size: float | None = None
     wire_dtype: str = "float64"
     left_out: list[LeftOut] = field(default_factory=list)
@@ -212,7 +213,7 @@ class Round:
                 self.left_out.append(LeftOut(self.number, *node, "no reply", self.kind))
         self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
-        return sorted(good.values(), key=lambda reply: reply.node.order)
+        return [good[node_id] for node_id in self.nodes if node_id in good]
 
     def bad(
         self, caller: str, replies: Sequence[Message], read: Callable[[Node, RecordDict], Any]
@@ -316,7 +317,12 @@ def weights_of(examples: Sequence[float], weighting: str) -> list[float]:
 
 def weighted(good: Sequence[GoodReply[Uplink]], weights: Sequence[float]) -> list[Uplink]:
     """Return the uplinks of good replies with their weights and nodes."""
-    return [reply.value._replace(weight=weight, node=reply.node) for reply, weight in zip(good, weights, strict=True)]
+    found = []
+    for (node, _, own), weight in zip(good, weights, strict=True):
+        # `_replace` would take four times as long.
+        fields = own.vectors, own.elapsed, own.steps, weight, node, own.examples, own.metrics, own.pass_through
+        found.append(Uplink(*fields, own.digest))
+    return found
 
 
 def averaged_pass_through(arrays: Mapping[str, NDArray[Any]], uplinks: Sequence[Uplink]) -> dict[str, NDArray[Any]]:
