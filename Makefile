@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-torch fuzz reproduce reproduce-quick test-lowest check bench pictures clean
+.PHONY: help install run test test-all test-flower test-torch fuzz reproduce reproduce-quick test-lowest check bench pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -27,6 +27,9 @@ run: $(INSTALLED) ## Train on real data through Flower: FedDualAvg beside FedAvg
 
 test: $(INSTALLED) ## Run the tests, without those marked slow
 	$(BIN)/python -m pytest -q -m "not slow"
+
+test-flower: $(INSTALLED) ## Run the tests that start Flower itself: Ray simulation, SuperLink and SuperNodes
+	$(BIN)/python -m pytest -q -m flower
 
 test-all: $(INSTALLED) ## Run all tests
 	$(BIN)/python -m pytest -q

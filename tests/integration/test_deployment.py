@@ -12,7 +12,7 @@ from flwr_fco.experiments.local_superlink import _end, _free_port, _wait_until_h
 from flwr_fco.experiments.run_folder import read_run
 from flwr_fco.experiments.runs import run
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 NODES = 2
 

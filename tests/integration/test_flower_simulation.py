@@ -46,7 +46,7 @@ def in_flower(kind, rounds):
     return results[0]
 
 
-@pytest.mark.parametrize("kind", [FedDualAvg, FedMid])
+@pytest.mark.parametrize("kind", [FedDualAvg, pytest.param(FedMid, marks=pytest.mark.slow)])
 def test_twenty_rounds_end_in_the_same_bits(kind):
     there = in_flower(kind, 20)
     here = run(strategy(kind), clients(), 20)

@@ -15,7 +15,7 @@ from flwr_fco.experiments.local_superlink import _descendants, _processes, flowe
 from flwr_fco.experiments.run_folder import read_run
 from flwr_fco.experiments.runs import run
 
-pytestmark = pytest.mark.flower
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
