@@ -1,6 +1,6 @@
 """Every strategy under faults, beside a run in which the same replies are missing; the table of docs/faults.md.
 
-python tests/fault_bars.py            all strategies, 200 rounds each: some five minutes of one core
+python tests/fault_bars.py            all strategies, 200 rounds each: some four minutes of one core
 python tests/fault_bars.py FedDAGT    these only; the page stays as it is
 """
 
