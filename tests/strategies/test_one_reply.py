@@ -64,6 +64,7 @@ def test_every_single_bit_flip_of_a_header_is_refused_or_harmless(shape):
         b"\x93NUMPY\x01\x00" + (3000).to_bytes(2, "little") + b"-" * 3000,
         Array(np.ones(13)).data[:-1],
         Array(np.ones(13)).data + b"x",
+        Array(np.ones(13)).data.replace(b"(13,)", b"(31,)"),
         Array(np.ones(13)).data.replace(b"<f8", b">f8"),
         Array(np.ones(13)).data.replace(b"'<f8'", b"'|O8'"),
     ],
