@@ -64,6 +64,7 @@ def test_every_single_bit_flip_of_a_header_is_refused_or_harmless(shape):
         b"\x93NUMPY\x01\x00" + (3000).to_bytes(2, "little") + b"-" * 3000,
         Array(np.ones(13)).data[:-1],
         Array(np.ones(13)).data + b"x",
+        Array(np.ones(13)).data.replace(b"(13,)", b"(31,)"),
         Array(np.ones(13)).data.replace(b"<f8", b">f8"),
         Array(np.ones(13)).data.replace(b"'<f8'", b"'|O8'"),
     ],
@@ -77,8 +78,13 @@ def test_the_other_memory_order_and_padding_are_read():
     value = np.arange(6.0).reshape(2, 3)
     np.testing.assert_array_equal(read(Array(np.asfortranarray(value)).data, (2, 3)), value)
     text = b"{'descr': '<f8', 'shape': (2,3), 'fortran_order': False}\n"
-    data = b"\x93NUMPY\x02\x00" + len(text).to_bytes(4, "little") + text + value.tobytes()
-    np.testing.assert_array_equal(read(data, (2, 3)), value)
+    for padding in (0, 4000):
+        header = text[:-1] + b" " * padding + b"\n"
+        data = b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header + value.tobytes()
+        np.testing.assert_array_equal(read(data, (2, 3)), value)
+    header = text[:-1] + b" " * 4100 + b"\n"
+    with pytest.raises(ProtocolError, match="its header claims"):
+        read(b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header + value.tobytes(), (2, 3))
 
 
 # --- claims -------------------------------------------------------------------------------------------------------
