@@ -1,6 +1,6 @@
 """Rounds to the pooled solution, of several strategies over a small grid each: the table of the README.
 
-    python examples/exact-logistic/compare.py    (about two minutes)
+    python examples/exact-logistic/compare.py    (about two minutes; --all prints every row of the grids)
 
 A pass is a gradient or a product with the Hessian, over all of a hospital's patients; the mean of the hospitals, summed
 over the rounds.
@@ -8,6 +8,7 @@ over the rounds.
 
 from __future__ import annotations
 
+import argparse
 import itertools
 import logging
 import sys
@@ -88,15 +89,18 @@ def rounds_and_passes(strategy: CompositeStrategy, l2: float) -> tuple[list[int]
 
 def main() -> None:
     """Print a table for each weight of the l2 term."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--all", action="store_true", help="print every row of the grids, not the best of each")
+    everything = parser.parse_args().all
     logging.getLogger("flwr").setLevel(logging.CRITICAL)
     for l2 in (0.1, 1.0):
         best: dict[str, tuple[Any, ...]] = {}
         for title, make in strategies(l2):
             first, passes, distance = rounds_and_passes(make(), l2)
-            name = title.partition("(")[0]
+            name = title if everything else title.partition("(")[0]
             row = (first[2] or ROUNDS + 1, distance, title, first, passes)
             best[name] = min(best.get(name, row), row, key=lambda own: own[:2])
-        print(f"\nl2 = {l2:g}: the best of each strategy's grid\n")
+        print(f"\nl2 = {l2:g}: {'all' if everything else 'the best'} of each strategy's grid\n")
         print("| strategy | rounds to 1e-2 | to 1e-4 | to 1e-8 | passes a hospital |\n|---|---|---|---|---|")
         for _, _, title, first, passes in sorted(best.values()):
             cells = " | ".join(str(number) if number else "never" for number in first)

@@ -19,6 +19,7 @@ from flwr_fco.strategies import (
     DualFL,
     FedCM,
     FedDR,
+    FedDualAvg,
     FedDyn,
     FedPD,
     FedProx,
@@ -26,6 +27,7 @@ from flwr_fco.strategies import (
     FiveGCS,
     LocalSGD,
     Scaffnew,
+    Scaffold,
 )
 from flwr_fco.strategies.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.testing import FaultyGrid
@@ -378,6 +380,17 @@ def test_local_sgd_is_fed_avg():
             points.append(point)
         w = sizes / sizes.sum() @ np.array(points)
     np.testing.assert_allclose(flat(result.arrays), w, atol=1e-13)
+
+
+def test_fed_dual_avg_without_psi_is_fed_avg_and_both_miss_what_scaffold_reaches():
+    objectives = problem()
+    sizes = np.array([f.num_examples for f in objectives], dtype=float)
+    solution = optimum(objectives, sizes / sizes.sum())
+    work = {"client_lr": 0.1, "local_steps": 10, "batch_size": None}
+    averaged = flat(run(LocalSGD(**work), objectives, 150).arrays)
+    np.testing.assert_allclose(flat(run(FedDualAvg(**work), objectives, 150).arrays), averaged, atol=1e-12)
+    assert np.abs(averaged - solution).max() > 1e-2
+    assert np.abs(flat(run(Scaffold(**work), objectives, 150).arrays) - solution).max() < 1e-8
 
 
 def test_fed_dr_takes_psi_and_its_zeros_are_exact():
