@@ -299,6 +299,13 @@ def test_dual_fl_takes_its_constants_from_theory():
     assert (strategy.nu, strategy.rho) == (0.1, pytest.approx(0.1))
 
 
+def test_the_tolerances_are_those_of_theorems_3_2_and_3_3():
+    """(3.7) and (3.8) by hand: N = 4, gamma = 1."""
+    found = [sublinear_tolerance(n, duality=0.5, clients=4, gamma=1.0) for n in range(3)]
+    assert found == [1 / 2, 1 / (2 * 2**5), 1 / (2 * 3**5)]
+    assert [linear_tolerance(n, rho=0.25, clients=4, gamma=1.0) for n in range(3)] == [1 / 4, 1 / 16, 1 / 64]
+
+
 @pytest.mark.parametrize("schedule", ["sublinear", "linear"])
 def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkeypatch):
     seen = []
