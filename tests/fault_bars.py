@@ -46,10 +46,10 @@ OPTIONS = {
 BALANCED = {
     "DualFL": [({"control": 1.0}, "control_excess"), ({"anchor": 1.0}, "anchor_excess")],
     "Scaffnew": [({"shift": 1.0}, "shift_excess")],
-    "APDAInexact": [({"sent": 1.0}, "dual_mean"), ({"local": 1.0}, "primal")],
+    "APDAInexact": [({"sent": 1.0}, "mean"), ({"local": 1.0}, "primal")],
     "FedDR": [({"local": 2.0, "center": -1.0}, "mean")],
-    "FedDyn": [({"own": 1.0}, "dual")],
-    "FiveGCS": [({"dual": 1.0}, "dual")],
+    "FedDyn": [({"own": 1.0}, "mean")],
+    "FiveGCS": [({"dual": 1.0}, "mean")],
 }
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -26,50 +26,25 @@ from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Downlink, Node, Uplink
 from flwr_fco.strategies.client_memory import Change
 from flwr_fco.strategies.limits import Exact, Limit
+from flwr_fco.strategies.mean_methods import MeanState, rescaled
 from flwr_fco.strategies.minimise_options import MinimiseOptions
 from flwr_fco.strategies.options import POSITIVE
-from flwr_fco.strategies.primal_methods import NO_AVERAGE, EveryoneStrategy, rescaled
+from flwr_fco.strategies.primal_methods import EveryoneStrategy
 
-__all__ = ["APDAInexact", "APDAInexactState", "advance", "extrapolation"]
-
-
-class APDAInexactState(NamedTuple):
-    """The server's state.
-
-    Parameters
-    ----------
-    primal : ndarray of float64, shape (d,)
-        Weighted mean of the clients' x.
-    dual_mean : ndarray of float64, shape (d,)
-        Weighted mean of the clients' V; zeros before round 1.
-    round : int
-        Rounds that have counted.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
-    population : float
-        Sum of the weights of the clients behind `dual_mean`; 0 before round 1.
-    """
-
-    primal: Vector
-    dual_mean: Vector
-    round: int = 0
-    total: Vector = NO_AVERAGE
-    averaged: int = 0
-    population: float = 0.0
+__all__ = ["APDAInexact", "advance", "extrapolation"]
 
 
-def advance(state: APDAInexactState, change: Vector, local_change: Vector) -> APDAInexactState:
+def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
     """Return the state after a round.
 
     Parameters
     ----------
-    state : APDAInexactState
+    state : MeanState
+        Its primal is the mean of the clients' x, its mean that of their V.
     change, local_change : ndarray of float64, shape (d,)
         Weighted means of the changes of V and of x.
     """
-    return state._replace(primal=state.primal + local_change, dual_mean=state.dual_mean + change, round=state.round + 1)
+    return state._replace(primal=state.primal + local_change, mean=state.mean + change, round=state.round + 1)
 
 
 def extrapolation(primal_step: float, dual_step: float, damping: float, convexity: float) -> float:
@@ -138,12 +113,12 @@ class APDAInexact(MinimiseOptions, EveryoneStrategy):
         shapes = super().uplink_shapes()
         return {**shapes, "local-increment": shapes["increment"]}
 
-    def init_state(self, primal: Vector) -> APDAInexactState:
+    def init_state(self, primal: Vector) -> MeanState:
         """Return the state before round 1."""
         self.memories.forget(primal.size)
-        return APDAInexactState(primal, np.zeros(primal.size), total=self.averaging.start(primal.size))
+        return MeanState(primal, np.zeros(primal.size), total=self.averaging.start(primal.size))
 
-    def numbers(self, state: APDAInexactState) -> dict[str, float]:
+    def numbers(self, state: MeanState) -> dict[str, float]:
         """Return eta_x, eta_y, beta_y and theta."""
         assert self.dual_step is not None
         theta = extrapolation(self.primal_step, self.dual_step, self.damping, self.convexity)
@@ -154,38 +129,36 @@ class APDAInexact(MinimiseOptions, EveryoneStrategy):
             "extrapolation": theta,
         }
 
-    def downlink(self, state: APDAInexactState, node: Node) -> Downlink:
+    def downlink(self, state: MeanState, node: Node) -> Downlink:
         """Return what a node is told: the model if it begins, mean(V) if not."""
         told = super().downlink(state, node)
         if self.memories.member(node).accepted < 0:
             return told
-        return told._replace(vectors={"dual-mean": state.dual_mean})
+        return told._replace(vectors={"dual-mean": state.mean})
 
-    def aggregate(self, state: APDAInexactState, uplinks: Sequence[Uplink]) -> APDAInexactState:
+    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
         """Return the means of all clients' V and x."""
         population = self.memories.population(uplinks)
         change, local_change = (
             self.weighted_sum(uplinks, name) / population for name in ("increment", "local-increment")
         )
-        following = advance(rescaled(state, "dual_mean", population), change, local_change)
+        following = advance(rescaled(state, population), change, local_change)
         return self.averaging.add(following, following.primal)
 
-    def remembered(
-        self, before: APDAInexactState, after: APDAInexactState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
+    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
         """Return V_m and x_m after a round that counted."""
         increment, change = uplink.vectors["increment"], uplink.vectors["local-increment"]
         if self.begins(uplink):
             return {"sent": increment, "local": before.primal.copy()}
         return {"sent": memory["sent"] + increment, "local": memory["local"] + change}
 
-    def weights_changed(self, state: APDAInexactState, means: Mapping[str, Vector]) -> APDAInexactState:
+    def weights_changed(self, state: MeanState, means: Mapping[str, Vector]) -> MeanState:
         """Return the state with the means of V and x by the new weights."""
-        return state._replace(primal=means["local"], dual_mean=means["sent"])
+        return state._replace(primal=means["local"], mean=means["sent"])
 
-    def memories_changed(self, state: APDAInexactState, change: Change) -> APDAInexactState:
+    def memories_changed(self, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the clients that are there."""
         population = self.memories.population()
         if change.reason is not None:
-            return state._replace(dual_mean=np.zeros_like(state.dual_mean), population=population)
-        return rescaled(state, "dual_mean", population)
+            return state._replace(mean=np.zeros_like(state.mean), population=population)
+        return rescaled(state, population)

@@ -146,6 +146,11 @@ def sublinear_tolerance(round: int, *, duality: float, clients: int, gamma: floa
         N.
     gamma : float
         Above 0.
+
+    Examples
+    --------
+    >>> sublinear_tolerance(1, duality=0.5, clients=4, gamma=1.0) == 1 / (4 * 0.5 * 2**5)
+    True
     """
     return float(1.0 / (clients * duality * (round + 1.0) ** (4.0 + gamma)))
 
@@ -162,6 +167,11 @@ def linear_tolerance(round: int, *, rho: float, clients: int, gamma: float) -> f
         N.
     gamma : float
         Above 0.
+
+    Examples
+    --------
+    >>> linear_tolerance(2, rho=0.25, clients=4, gamma=1.0) == 0.25 * (0.5 / 2) ** 2
+    True
     """
     return float(((1.0 - math.sqrt(rho)) / (1.0 + gamma)) ** round / clients)
 

@@ -13,58 +13,29 @@ asked counts as 0; 3. the local minimisation is as exact as its stopping rule sa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
-
-import numpy as np
+from typing import ClassVar
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Uplink
 from flwr_fco.regularizers.base import BoundRegularizer
-from flwr_fco.strategies.client_memory import Change
 from flwr_fco.strategies.limits import Exact, Limit
+from flwr_fco.strategies.mean_methods import MeanState, MeanStrategy
 from flwr_fco.strategies.minimise_options import MinimiseOptions
 from flwr_fco.strategies.options import POSITIVE
-from flwr_fco.strategies.primal_methods import NO_AVERAGE, RememberingStrategy, rescaled
 
-__all__ = ["FedDR", "FedDRState", "advance"]
-
-
-class FedDRState(NamedTuple):
-    """The server's state.
-
-    Parameters
-    ----------
-    primal : ndarray of float64, shape (d,)
-        What the clients are sent.
-    mean : ndarray of float64, shape (d,)
-        Weighted mean over all clients of 2 local - center.
-    round : int
-        Rounds that have counted.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
-    population : float
-        Sum of the weights of all clients behind `mean`; 0 before round 1.
-    """
-
-    primal: Vector
-    mean: Vector
-    round: int = 0
-    total: Vector = NO_AVERAGE
-    averaged: int = 0
-    population: float = 0.0
+__all__ = ["FedDR", "advance"]
 
 
-def advance(state: FedDRState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> FedDRState:
+def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> MeanState:
     """Return the state after a round.
 
     Parameters
     ----------
-    state : FedDRState
+    state : MeanState
+        Its mean is over 2 local - center.
     change : ndarray of float64, shape (d,)
         Sum of the clients' increments by their weights among all clients, absent ones included.
     step : float
@@ -77,7 +48,7 @@ def advance(state: FedDRState, change: Vector, step: float, psi: BoundRegularize
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedDR(MinimiseOptions, RememberingStrategy):
+class FedDR(MinimiseOptions, MeanStrategy):
     """FedDR: randomised Douglas-Rachford splitting; psi acts on the server, and its zeros are exact.
 
     Parameters
@@ -116,38 +87,22 @@ class FedDR(MinimiseOptions, RememberingStrategy):
         if not 0.0 < self.relaxation < 2.0:
             raise ConfigurationError(f"relaxation={self.relaxation!r}; expected 0 < relaxation < 2")
 
-    def init_state(self, primal: Vector) -> FedDRState:
-        """Return the state before round 1."""
-        self.memories.forget(primal.size)
-        return FedDRState(primal, np.zeros(primal.size), total=self.averaging.start(primal.size))
+    def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
+        """Return 2 x_i - y_i."""
+        return 2.0 * remembered["local"] - remembered["center"]
 
-    def numbers(self, state: FedDRState) -> dict[str, float]:
+    def numbers(self, state: MeanState) -> dict[str, float]:
         """Return eta and alpha."""
         return {"step": self.step, "relaxation": self.relaxation}
 
-    def aggregate(self, state: FedDRState, uplinks: Sequence[Uplink]) -> FedDRState:
+    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
         """Return the mean of all clients' points and prox_{eta psi} of it."""
-        population = self.memories.population(uplinks)
-        state = rescaled(state, "mean", population)
-        change = self.weighted_sum(uplinks)
-        reweighed = self.memories.reweighed(uplinks)
-        if reweighed:
-            change += 2.0 * reweighed["local"] - reweighed["center"]
-        following = advance(state, change / population, self.step, self.psi)
-        return self.averaging.add(following._replace(population=population), following.primal)
+        state = self.balanced(state, uplinks)
+        following = advance(state, self.weighted_sum(uplinks) / state.population, self.step, self.psi)
+        return self.averaging.add(following, following.primal)
 
-    def remembered(
-        self, before: FedDRState, after: FedDRState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
+    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
         """Return y_i and x_i after a round that counted."""
         center = memory["center"] + self.relaxation * (before.primal - memory["local"])
         old = 2.0 * memory["local"] - memory["center"]
         return {"center": center, "local": 0.5 * (old + uplink.vectors["increment"] + center)}
-
-    def memories_changed(self, state: FedDRState, change: Change) -> FedDRState:
-        """Return the state with the mean over the clients that are there."""
-        population = self.memories.population()
-        if change.means is None:
-            return rescaled(state, "mean", population)
-        mean = 2.0 * change.means["local"] - change.means["center"]
-        return state._replace(mean=mean, population=population)

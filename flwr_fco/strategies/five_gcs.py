@@ -13,59 +13,28 @@ Differs from the paper in: 1. client m weighs p_m, not 1/M, and M/C is the weigh
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
-
-import numpy as np
+from typing import ClassVar
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import ClientState, Uplink
-from flwr_fco.strategies.client_memory import Change
 from flwr_fco.strategies.limits import Exact, Limit
+from flwr_fco.strategies.mean_methods import MeanState, MeanStrategy
 from flwr_fco.strategies.minimise_options import MinimiseOptions
 from flwr_fco.strategies.options import POSITIVE
-from flwr_fco.strategies.primal_methods import NO_AVERAGE, RememberingStrategy, rescaled
 
-__all__ = ["FiveGCS", "FiveGCSState", "advance"]
-
-
-class FiveGCSState(NamedTuple):
-    """The server's state.
-
-    Parameters
-    ----------
-    primal : ndarray of float64, shape (d,)
-        x_hat: what the clients are sent, and the model.
-    dual : ndarray of float64, shape (d,)
-        v: the weighted mean of all clients' own duals.
-    round : int
-        Rounds that have counted.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
-    population : float
-        Sum of the weights of all clients behind `dual`; 0 before round 1.
-    """
-
-    primal: Vector
-    dual: Vector
-    round: int = 0
-    total: Vector = NO_AVERAGE
-    averaged: int = 0
-    population: float = 0.0
+__all__ = ["FiveGCS", "advance"]
 
 
-def advance(
-    state: FiveGCSState, change: Vector, *, step: float, convexity: float, population: float = 1.0
-) -> FiveGCSState:
+def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
     """Return the state after a round.
 
     Parameters
     ----------
-    state : FiveGCSState
+    state : MeanState
+        Its primal is x_hat, its mean the dual v.
     change : ndarray of float64, shape (d,)
         Sum of the cohort's increments by their weights among all clients.
     step : float
@@ -75,14 +44,14 @@ def advance(
     population : float, default 1.0
         M/C: all clients for each one of the cohort.
     """
-    dual = state.dual + change
+    dual = state.mean + change
     x = state.primal - step * population * change
     primal = (x - step * dual) / (1.0 + step * convexity)
-    return state._replace(primal=primal, dual=dual, round=state.round + 1)
+    return state._replace(primal=primal, mean=dual, round=state.round + 1)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FiveGCS(MinimiseOptions, RememberingStrategy):
+class FiveGCS(MinimiseOptions, MeanStrategy):
     """5GCS: a primal-dual method with accelerated communication that takes samples of clients.
 
     Parameters
@@ -127,44 +96,30 @@ class FiveGCS(MinimiseOptions, RememberingStrategy):
                 "minimisations are not convex. Lower `step`"
             )
 
-    def init_state(self, primal: Vector) -> FiveGCSState:
-        """Return the state before round 1."""
-        self.memories.forget(primal.size)
-        return FiveGCSState(primal, np.zeros(primal.size), total=self.averaging.start(primal.size))
+    def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
+        """Return u_m: the mean is the dual v."""
+        return remembered["dual"]
 
-    def numbers(self, state: FiveGCSState) -> dict[str, float]:
+    def numbers(self, state: MeanState) -> dict[str, float]:
         """Return tau and mu."""
         assert self.dual_step is not None
         return {"dual-step": self.dual_step, "convexity": self.convexity}
 
-    def aggregate(self, state: FiveGCSState, uplinks: Sequence[Uplink]) -> FiveGCSState:
+    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
         """Return the mean of all clients' duals and the server's step against it."""
-        population = self.memories.population(uplinks)
+        state = self.balanced(state, uplinks)
         cohort = sum(self.memories.weight_of(uplink) for uplink in uplinks)
-        state = rescaled(state, "dual", population)
-        reweighed = self.memories.reweighed(uplinks)
-        if reweighed:
-            state = state._replace(dual=state.dual + reweighed["dual"] / population)
         following = advance(
             state,
-            self.weighted_sum(uplinks) / population,
+            self.weighted_sum(uplinks) / state.population,
             step=self.step,
             convexity=self.convexity,
-            population=population / cohort,
+            population=state.population / cohort,
         )
         return self.averaging.add(following, following.primal)
 
-    def remembered(
-        self, before: FiveGCSState, after: FiveGCSState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
+    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
         """Return u_m and y_m after a round that counted."""
         assert self.dual_step is not None
         increment = uplink.vectors["increment"]
         return {"dual": memory["dual"] + increment, "local": before.primal - increment / self.dual_step}
-
-    def memories_changed(self, state: FiveGCSState, change: Change) -> FiveGCSState:
-        """Return the state with the mean over the clients that are there."""
-        population = self.memories.population()
-        if change.means is None:
-            return rescaled(state, "dual", population)
-        return state._replace(dual=change.means["dual"], population=population)

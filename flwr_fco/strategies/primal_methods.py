@@ -15,7 +15,7 @@ from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from logging import INFO, WARNING
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,13 +38,11 @@ __all__ = [
     "EveryoneStrategy",
     "PrimalStrategy",
     "RememberingStrategy",
-    "rescaled",
     "scaled_sum",
 ]
 
 #: The field `total` of a state before there is anything to average.
 NO_AVERAGE = np.zeros(0)
-_State = TypeVar("_State")
 #: Seconds between two looks for a node that is not connected.
 _PATIENCE = 1.0
 
@@ -66,26 +64,6 @@ def scaled_sum(pairs: Iterable[tuple[float, Vector]], size: int) -> Vector:
     for factor, vector in pairs:
         total += factor * vector
     return total
-
-
-def rescaled(state: _State, name: str, population: float) -> _State:
-    """Return a state whose mean over all clients is one over another population, the sum being the same.
-
-    Parameters
-    ----------
-    state : NamedTuple
-        With the field `population`; 0.0 is the state before round 1.
-    name : str
-        Of the field that is a mean.
-    population : float
-        Sum of the weights of all clients.
-    """
-    before: Any = state
-    changed = {"population": population}
-    if before.population not in (0.0, population):
-        changed[name] = getattr(before, name) * (before.population / population)
-    after: _State = before._replace(**changed)
-    return after
 
 
 @dataclass(repr=False, eq=False, kw_only=True)

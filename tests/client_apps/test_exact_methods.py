@@ -24,6 +24,7 @@ from flwr_fco.strategies import fed_cm as fed_cm_rule
 from flwr_fco.strategies import fed_dr as fed_dr_rule
 from flwr_fco.strategies import fed_dyn as fed_dyn_rule
 from flwr_fco.strategies import five_gcs as five_gcs_rule
+from flwr_fco.strategies.mean_methods import MeanState
 from flwr_fco.strategies.scaffnew import steps_until_heads
 from flwr_fco.work import FirstOrder, Minimise
 
@@ -85,7 +86,7 @@ def play_fed_pd(objectives, rounds, eta, weights=None, start=None, repeats=1, wo
 
 def play_fed_dr(objectives, rounds, eta, alpha=1.0, weights=None, start=None):
     clients = Clients(fed_dr, objectives, weights)
-    state = fed_dr_rule.FedDRState(np.zeros(D) if start is None else start, np.zeros(D))
+    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
     path = [state.primal]
     for _ in range(rounds):
         state = fed_dr_rule.advance(state, clients.ask({"primal": state.primal}, step=eta, relaxation=alpha), eta)
@@ -95,7 +96,7 @@ def play_fed_dr(objectives, rounds, eta, alpha=1.0, weights=None, start=None):
 
 def play_fed_dyn(objectives, rounds, alpha, weights=None, start=None):
     clients = Clients(fed_dyn, objectives, weights)
-    state = fed_dyn_rule.FedDynState(np.zeros(D) if start is None else start, np.zeros(D))
+    state = MeanState(np.zeros(D) if start is None else start, np.zeros(D))
     path = [state]
     for _ in range(rounds):
         state = fed_dyn_rule.advance(state, clients.ask({"primal": state.primal}, penalty=alpha), alpha)
@@ -116,9 +117,9 @@ def play_scaffnew(objectives, rounds, gamma, p, weights=None, coin=None):
 def play_apda(objectives, rounds, eta_x=0.25, beta_y=0.1, weights=None):
     eta_y = 1 / (32 * eta_x)
     theta = apda_rule.extrapolation(eta_x, eta_y, beta_y, MU)
-    clients, state = Clients(apda_inexact, objectives, weights), apda_rule.APDAInexactState(np.zeros(D), np.zeros(D))
+    clients, state = Clients(apda_inexact, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
     for n in range(rounds):
-        vectors = {"primal": state.primal} if n == 0 else {"dual-mean": state.dual_mean}
+        vectors = {"primal": state.primal} if n == 0 else {"dual-mean": state.mean}
         numbers = {"primal_step": eta_x, "dual_step": eta_y, "damping": beta_y, "extrapolation": theta}
         mean = clients.ask(vectors, **numbers)
         state = apda_rule.advance(state, mean, clients.mean("local-increment"))
@@ -126,7 +127,7 @@ def play_apda(objectives, rounds, eta_x=0.25, beta_y=0.1, weights=None):
 
 
 def play_five_gcs(objectives, rounds, gamma=0.5, weights=None):
-    clients, state = Clients(five_gcs, objectives, weights), five_gcs_rule.FiveGCSState(np.zeros(D), np.zeros(D))
+    clients, state = Clients(five_gcs, objectives, weights), MeanState(np.zeros(D), np.zeros(D))
     for _ in range(rounds):
         change = clients.ask({"primal": state.primal}, dual_step=1 / (2 * gamma), convexity=MU)
         state = five_gcs_rule.advance(state, change, step=gamma, convexity=MU)
@@ -320,7 +321,7 @@ def test_over_relaxed_fed_dr_is_another_path_to_the_same_point():
 def test_the_dual_of_fed_dyn_is_the_mean_of_the_clients_gradients(weights):
     objectives = quadratics()
     clients, states = play_fed_dyn(objectives, 7, 2.0, weights)
-    np.testing.assert_allclose(states[-1].dual, clients.memory("own"), atol=1e-12)
+    np.testing.assert_allclose(states[-1].mean, clients.memory("own"), atol=1e-12)
     for f, memory in zip(objectives, clients.memories, strict=True):
         np.testing.assert_allclose(f.gradient(memory["local"]), memory["own"], atol=1e-11)
 
@@ -356,13 +357,13 @@ def _at_optimum(name, objectives):
         clients = Clients(fed_dr, objectives)
         clients.memories = [{"center": solution + 0.3 * g, "local": solution} for g in gradients]
         change = clients.ask({"primal": solution}, step=0.3, relaxation=1.5)
-        return fed_dr_rule.advance(fed_dr_rule.FedDRState(solution, solution), change, 0.3).primal
+        return fed_dr_rule.advance(MeanState(solution, solution), change, 0.3).primal
     if name == "five_gcs":
         clients = Clients(five_gcs, objectives)
         duals = [g - MU * solution for g in gradients]
         clients.memories = [{"dual": dual, "local": solution} for dual in duals]
         change = clients.ask({"primal": solution}, dual_step=1.0, convexity=MU)
-        state = five_gcs_rule.FiveGCSState(solution, np.mean(duals, axis=0))
+        state = MeanState(solution, np.mean(duals, axis=0))
         return five_gcs_rule.advance(state, change, step=0.5, convexity=MU).primal
     if name == "apda":
         clients, eta_y = Clients(apda_inexact, objectives), 0.2

@@ -19,6 +19,7 @@ from flwr_fco.strategies import (
     DualFL,
     FedCM,
     FedDR,
+    FedDualAvg,
     FedDyn,
     FedPD,
     FedProx,
@@ -26,6 +27,7 @@ from flwr_fco.strategies import (
     FiveGCS,
     LocalSGD,
     Scaffnew,
+    Scaffold,
 )
 from flwr_fco.strategies.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.testing import FaultyGrid
@@ -297,6 +299,13 @@ def test_dual_fl_takes_its_constants_from_theory():
     assert (strategy.nu, strategy.rho) == (0.1, pytest.approx(0.1))
 
 
+def test_the_tolerances_are_those_of_theorems_3_2_and_3_3():
+    """(3.7) and (3.8) by hand: N = 4, gamma = 1."""
+    found = [sublinear_tolerance(n, duality=0.5, clients=4, gamma=1.0) for n in range(3)]
+    assert found == [1 / 2, 1 / (2 * 2**5), 1 / (2 * 3**5)]
+    assert [linear_tolerance(n, rho=0.25, clients=4, gamma=1.0) for n in range(3)] == [1 / 4, 1 / 16, 1 / 64]
+
+
 @pytest.mark.parametrize("schedule", ["sublinear", "linear"])
 def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkeypatch):
     seen = []
@@ -378,6 +387,17 @@ def test_local_sgd_is_fed_avg():
             points.append(point)
         w = sizes / sizes.sum() @ np.array(points)
     np.testing.assert_allclose(flat(result.arrays), w, atol=1e-13)
+
+
+def test_fed_dual_avg_without_psi_is_fed_avg_and_both_miss_what_scaffold_reaches():
+    objectives = problem()
+    sizes = np.array([f.num_examples for f in objectives], dtype=float)
+    solution = optimum(objectives, sizes / sizes.sum())
+    work = {"client_lr": 0.1, "local_steps": 10, "batch_size": None}
+    averaged = flat(run(LocalSGD(**work), objectives, 150).arrays)
+    np.testing.assert_allclose(flat(run(FedDualAvg(**work), objectives, 150).arrays), averaged, atol=1e-12)
+    assert np.abs(averaged - solution).max() > 1e-2
+    assert np.abs(flat(run(Scaffold(**work), objectives, 150).arrays) - solution).max() < 1e-8
 
 
 def test_fed_dr_takes_psi_and_its_zeros_are_exact():

@@ -21,18 +21,18 @@ def load_patients() -> tuple[np.ndarray, np.ndarray]:
     return np.column_stack([features, np.ones(len(features))]), labels[order]
 
 
-def load_client(partition_id: int) -> Logistic:
+def load_client(partition_id: int, l2: float = L2) -> Logistic:
     """Return a hospital's loss. In your project: read the node's own data here."""
     features, labels = load_patients()
     end = sum(PATIENTS[: partition_id + 1])
     rows = slice(end - PATIENTS[partition_id], end)
-    return Logistic(features[rows], labels[rows], intercept=False, l2=L2)
+    return Logistic(features[rows], labels[rows], intercept=False, l2=l2)
 
 
-def load_pooled() -> Logistic:
+def load_pooled(l2: float = L2) -> Logistic:
     """Return the loss of all patients together, which only this example can compute."""
     features, labels = load_patients()
-    return Logistic(features, labels, intercept=False, l2=L2)
+    return Logistic(features, labels, intercept=False, l2=l2)
 
 
 def initial_model() -> dict[str, np.ndarray]:
