@@ -278,7 +278,8 @@ def run_command(
     """Run a problem of `flwr-fco list` with a strategy and print its metrics.
 
     Ctrl-C ends the run after the round: what was done is in its folder, and the same command with `--resume` goes on,
-    to the same bits as a run that was never stopped (up to rounding where the server restores what clients remember).
+    to the same bits as a run that was never stopped (where clients remember something: if the server keeps a ledger
+    of it).
 
     Examples
     --------
