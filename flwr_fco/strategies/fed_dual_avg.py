@@ -210,8 +210,8 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
         if not (isinstance(psi, Zero) or (psi.constraint and isinstance(psi, Box | NonNegative | LInfinityBall))):
             raise ConfigurationError(
                 f"server_adam=True with {psi!r}: Adam's steps differ from coordinate to coordinate, and psi's weight "
-                "does not, so the limit would not be the optimum. It goes with no psi, Box, NonNegative and LInfinityBall; "
-                "take server_momentum with this one"
+                "does not, so the limit would not be the optimum. It goes with no psi, Box, NonNegative and "
+                "LInfinityBall; take server_momentum with this one"
             )
         if self.server_momentum or self.output == "shadow" or self.server_lr == "auto":
             raise ConfigurationError(
