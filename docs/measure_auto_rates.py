@@ -93,26 +93,31 @@ def _first_below(scores: list[float], level: float) -> int:
     return next((number for number, score in enumerate(scores) if score <= level * (1.0 + 1e-9)), 0)
 
 
+def _verdict(taken: int | None, rounds: int) -> str:
+    return "" if taken is None else "yes" if 0 < taken <= 3 * rounds else "**no**"
+
+
 def table(rows: list[dict[str, Any]]) -> str:
     """Return the rows as Markdown."""
     lines = [
-        "| problem | strategy | chosen | best at server rate 1 | rounds: best | auto | at most 3 times | both auto |",
-        "|---|---|---|---|---|---|---|---|",
+        "| problem | strategy | chosen | best at server rate 1 | rounds: best | auto | at most 3 times | both auto "
+        "| at most 3 times |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         start = f"| {row['problem']} | {row['strategy']} "
         if "error" in row:
-            lines.append(f"{start}| none: {row['error'].split(';')[0].split(' (')[0]} | | | | **no** | |")
+            lines.append(f"{start}| none: {row['error'].split(';')[0].split(' (')[0]} | | | | **no** | | |")
             continue
         limit = PATIENCE * row["rounds"]
         taken, both = row["taken"] or f"> {limit}", row["both"]
         server = "no such rule" if both is None else (both or f"> {limit}")
-        holds = "yes" if row["taken"] and row["taken"] <= 3 * row["rounds"] else "**no**"
+        holds, server_holds = (_verdict(number, row["rounds"]) for number in (row["taken"], both))
         if row["options"]:
             start = f"| {row['problem']} ({row['options']}) | {row['strategy']} "
         lines.append(
             f"{start}| {row['auto']:.3g} = {row['formula']} | {row['best']:g} times that | {row['rounds']} | {taken} "
-            f"| {holds} | {server} |"
+            f"| {holds} | {server} | {server_holds} |"
         )
     return "\n".join(lines)
 

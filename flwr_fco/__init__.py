@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         TraceRegression,
         UniversalAdversarialLogistic,
     )
+    from flwr_fco.paths import fit_path
     from flwr_fco.regularizers import (
         L1,
         L2,
@@ -195,6 +196,7 @@ __all__ = [
     "UniversalAdversarialLogistic",
     "Zero",
     "client_app",
+    "fit_path",
     "simulate",
 ]
 
@@ -205,6 +207,7 @@ _EXPORTS = {
         "BilinearSaddle FunctionSaddle Hinge LeastSquares Logistic MatrixGame MultinomialLogistic Objective "
         "QuadraticSaddle SaddleObjective TraceRegression UniversalAdversarialLogistic"
     ),
+    "paths": "fit_path",
     "regularizers": (
         "L1 L2 Adapter AffineSubspace BoundRegularizer Box ElasticNet FlatRegularizer FusedLasso GroupLasso "
         "HardSparsity L1Ball L2Ball L2Squared LInfinity LInfinityBall NonNegative Nuclear NuclearBall PerParameter "

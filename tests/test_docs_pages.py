@@ -11,7 +11,7 @@ import pytest
 from flwr_fco import callbacks
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("objectives", "callbacks", "rates", "own-strategy", "taking-away", "faults", "robustness")
+PAGES = ("objectives", "callbacks", "rates", "strength", "own-strategy", "taking-away", "faults", "robustness")
 
 
 def text_of(page):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.methods import STRATEGIES
 from flwr_fco.experiments.problems import PROBLEMS, REGULARIZERS
 from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.strategies.options import AUTO
 from flwr_fco.validation import checked
 
 __all__ = ["APP_PROBLEMS", "run_settings"]
@@ -26,7 +27,7 @@ class _Key(NamedTuple):
 
     Parameters
     ----------
-    kind : type
+    kind : type or annotation
     expected : str
         The values that it may have, in words.
     allowed : callable
@@ -35,7 +36,7 @@ class _Key(NamedTuple):
         What the settings of a run, or the options of the problem, call it.
     """
 
-    kind: type
+    kind: Any
     expected: str
     allowed: Callable[[Any], bool]
     names: tuple[str, ...]
@@ -50,6 +51,8 @@ def _at_least(least: int) -> tuple[str, Callable[[Any], bool]]:
 
 
 _POSITIVE = "a finite number > 0", lambda value: 0.0 < value < math.inf
+_POSITIVE_OR_AUTO = "a finite number > 0, or 'auto'", lambda value: value == AUTO or 0.0 < value < math.inf
+_RATE = float | Literal["auto"]
 _ABSOLUTE = (
     'an absolute path (the ServerApp runs in the SuperLink\'s working directory, not in yours), or "" to write nothing',
     lambda value: not value or Path(value).is_absolute(),
@@ -61,8 +64,8 @@ KEYS: dict[str, _Key] = {
     "strategy": _Key(str, *_one_of(STRATEGIES), ()),
     "regularizer": _Key(str, *_one_of(REGULARIZERS), ("regularizer",)),
     "strength": _Key(float, "a finite number >= 0", lambda value: 0.0 <= value < math.inf, ("strength",)),
-    "client-lr": _Key(float, *_POSITIVE, ("client-lr",)),
-    "server-lr": _Key(float, *_POSITIVE, ("server-lr",)),
+    "client-lr": _Key(_RATE, *_POSITIVE_OR_AUTO, ("client-lr",)),
+    "server-lr": _Key(_RATE, *_POSITIVE_OR_AUTO, ("server-lr",)),
     "batch-size": _Key(int, *_at_least(1), ("batch-size",)),
     "local-steps": _Key(int, *_at_least(1), ("local-steps",)),
     "num-server-rounds": _Key(int, *_at_least(1), ("num-rounds",)),
@@ -75,7 +78,7 @@ KEYS: dict[str, _Key] = {
 }
 #: How the data are split, where there is something to split: synthetic clients draw their own.
 _SPLIT = ("alpha", "train-fraction")
-_EXAMPLES = {str: '"..."', int: "3", float: "0.1"}
+_EXAMPLES = {str: '"..."', int: "3", float: "0.1", _RATE: "0.1"}
 
 
 def run_settings(run_config: Mapping[str, Any], num_nodes: int | None = None) -> RunSettings:

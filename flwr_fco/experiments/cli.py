@@ -1,4 +1,4 @@
-"""The command ``flwr-fco``: list, run, sweep, reproduce, plot, report.
+"""The command ``flwr-fco``: list, run, path, sweep, reproduce, plot, report.
 
 Imports that take time (Flower, numba, Ray) are inside the commands, so that ``--help`` answers at once.
 """
@@ -278,7 +278,8 @@ def run_command(
     """Run a problem of `flwr-fco list` with a strategy and print its metrics.
 
     Ctrl-C ends the run after the round: what was done is in its folder, and the same command with `--resume` goes on,
-    to the same bits as a run that was never stopped (up to rounding where the server restores what clients remember).
+    to the same bits as a run that was never stopped (where clients remember something: if the server keeps a ledger
+    of it).
 
     Examples
     --------
@@ -351,6 +352,61 @@ def _run(chosen: Any, folder: Path, engine: str, resume: bool, quiet: bool) -> R
             # A baseline has no rounds of its own, and a run that was resumed may have none left.
             advance(chosen.num_rounds)
     return result
+
+
+@app.command(cls=_Command)
+def path(
+    problem: Annotated[str, typer.Argument(help="A problem of `flwr-fco list` whose psi has a strength.")],
+    strategy: Annotated[str, typer.Option(help="A strategy of `flwr-fco list`.")] = "FedDualAvg",
+    settings: Assignments = None,
+    strengths: Annotated[int, typer.Option(min=2, help="How many strengths.")] = 20,
+    ratio: Annotated[float, typer.Option(help="The smallest strength over the largest one.")] = 0.01,
+    held_out: Annotated[float, typer.Option(help="Share of every client's examples that is held out.")] = 0.25,
+    seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder to write; by default below paths/, named as that of a run.")
+    ] = None,
+) -> None:
+    """Fit a path of strengths of psi, from where everything becomes 0, and choose one by held-out data.
+
+    Every strength begins with the model of the last one and has 100 rounds, or those of `--set num-rounds=`. The folder
+    has a table (path.csv), the chosen models (best.npz, one-standard-error.npz), and with matplotlib a picture.
+
+    Examples
+    --------
+    `flwr-fco path lasso-small`
+
+    `flwr-fco path digits --strengths 30 --set num-rounds=200 --out paths/digits`
+    """
+    with _errors():
+        from flwr_fco.experiments.baselines import BASELINES
+        from flwr_fco.experiments.report import markdown_table
+        from flwr_fco.experiments.settings import RunSettings, parse_assignments, parse_value
+        from flwr_fco.experiments.strengths import path_of_problem
+        from flwr_fco.models import save_npz
+        from flwr_fco.paths import plot_path
+
+        given = {key: parse_value(text) for key, text in parse_assignments(settings or []).items()}
+        if strategy in BASELINES:
+            raise ConfigurationError(f"strategy={strategy!r} is a baseline; a path is fitted by a strategy")
+        # Rates that were chosen for one strength are not for all.
+        chosen = RunSettings.of(problem, strategy, {"client-lr": "auto", "num-rounds": 100, **given}, seed)
+        folder = out or Path("paths") / RunSettings.of(problem, strategy, given, seed).folder_name()
+        found = path_of_problem(chosen, num_strengths=strengths, ratio=ratio, held_out=held_out)
+        folder.mkdir(parents=True, exist_ok=True)
+        found.to_csv(folder / "path.csv")
+        save_npz(found.best.result, folder / "best.npz")
+        save_npz(found.one_standard_error.result, folder / "one-standard-error.npz")
+        marks = {found.one_standard_error.strength: "one standard error", found.best.strength: "smallest loss"}
+        if len(marks) == 1:
+            marks = {found.best.strength: "smallest loss, one standard error"}
+        rows = [{**row, "chosen by": marks.get(float(row["strength"]), "")} for row in found.rows()]
+        typer.echo(markdown_table(rows))
+        try:
+            plot_path(found, folder / "path.png")
+        except ConfigurationError as error:
+            _console().print(f"No picture: {error}", highlight=False, markup=False)
+        _console().print(f"Path: {folder}", highlight=False, markup=False)
 
 
 @app.command(cls=_Command)

@@ -21,8 +21,8 @@ class ContinuedStrategy:
     """What the loop of ``start`` needs of a strategy, with rounds that count from where the state was saved.
 
     The rounds decide the samples of clients and of examples, so the run goes on to the bits of one that was never
-    stopped if the strategy's clients remember nothing, and to the same up to rounding if the server keeps a ledger of
-    what they remember. Otherwise the strategy lets the memories begin anew, as it does when nodes lose them.
+    stopped if the strategy's clients remember nothing, or the server keeps a ledger of what they remember. Otherwise
+    the strategy lets the memories begin anew, as it does when nodes lose them.
 
     Parameters
     ----------

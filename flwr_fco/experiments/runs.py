@@ -82,8 +82,8 @@ def run(
         Where everything is written as it comes; see :mod:`flwr_fco.experiments.run_folder`.
     resume : bool, default False
         Go on with the run in `folder` where it was stopped or killed; begin it if there is none. The bits are those of
-        a run that was never stopped if the strategy's clients remember nothing, and the same up to rounding if the
-        server keeps a ledger of it; otherwise the clients' memories begin anew.
+        a run that was never stopped if the strategy's clients remember nothing, or the server keeps a ledger of it;
+        otherwise the clients' memories begin anew.
     stop : callable, optional
         Asked after each communication, with a `folder`: True keeps the state and ends the run.
 

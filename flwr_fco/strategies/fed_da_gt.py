@@ -257,15 +257,17 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
             summed += reweighed["own"]
         for uplink in uplinks:
             summed += self.memories.weight_of(uplink) * self.variate_change(state, uplink)
-        advance = server_lr * elapsed
+        advance, dual = server_lr * elapsed, state.dual + server_lr * mean
+        derivable = not reweighed and self._derivable(state, uplinks, population)
         following = state._replace(
-            dual=state.dual + server_lr * mean,
+            dual=dual,
             elapsed=state.elapsed + advance,
             round=state.round + 1,
-            control=summed / population,
+            # As the clients will derive it, to the bit: so the ledger has the bits of what they remember.
+            control=(state.dual - dual) / advance if derivable else summed / population,
             population=population,
             advance=advance,
-            derivable=int(not reweighed and self._derivable(state, uplinks, population)),
+            derivable=int(derivable),
         )
         return self.averaging.add(following, lambda: self.retrieve(following))
 
@@ -290,7 +292,10 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
         """Return a client's own control variate after a round that counted."""
         if self.current.number == 0:
             return {"own": uplink.vectors["increment"]}
-        return {"own": np.asarray(memory["own"] + self.variate_change(before, uplink))}
+        if self.variate_source == "gradient":
+            return {"own": np.asarray(memory["own"] + uplink.vectors["variate-increment"])}
+        # In the client's order of operations, for its bits.
+        return {"own": np.asarray(memory["own"] - before.control - uplink.vectors["increment"] / uplink.step_sizes)}
 
     def state_lost(self, node: Node) -> bool:
         """Whether a node that has lost its state can be sent it again; if not, a new epoch begins after the round."""

@@ -36,7 +36,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Node, Option, Uplink
-from flwr_fco.regularizers import L1, Zero
+from flwr_fco.regularizers import L1, Box, LInfinityBall, NonNegative, Zero
 from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.strategies.contract import ArrayRecord, Grid, RecordDict
@@ -49,6 +49,8 @@ __all__ = ["DualState", "FedDualAvg", "FedDualAvgOSP"]
 
 #: How many times the weights that are not 0 the dual may be to travel as float32.
 FLOAT32_LIMIT = 1e3
+#: Of Adam: the decay of the moments, and what keeps a division by 0 away.
+_FIRST, _SECOND, _EPSILON = 0.9, 0.99, 1e-8
 _SHARE = {"range": (lambda value: 0.0 < value < 1.0, "a number between 0 and 1")}
 _MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
 
@@ -72,6 +74,8 @@ class DualState(NamedTuple):
         The server's momentum of the dual, nothing without momentum.
     velocity_elapsed : float
         The same of `elapsed`.
+    squares : ndarray of float64, shape (d,) or (0,)
+        Adam's second moments, nothing without it.
     """
 
     dual: Vector
@@ -81,6 +85,7 @@ class DualState(NamedTuple):
     averaged: int
     velocity: Vector = np.zeros(0)
     velocity_elapsed: float = 0.0
+    squares: Vector = np.zeros(0)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -120,6 +125,11 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
         Momentum of the server, beta in [0, 1): velocity <- beta velocity + mean(increment), dual += server_lr velocity,
         and the same of `elapsed`, so that psi keeps its proportion. It makes the steps up to 1 / (1 - beta) times as
         large. An extension; 0 is the paper's method.
+    server_adam : bool, default False
+        Whether the server goes along the mean increment by Adam's rule (moments .9 and .99, steps of about `server_lr`
+        in each coordinate, so take one of 0.01 or so). An extension, in the Euclidean geometry, without psi or with a
+        constraint on each coordinate by itself (Box, NonNegative, LInfinityBall): steps of different size in different
+        coordinates keep no proportion to the weight that psi has in all of them.
 
     References
     ----------
@@ -147,6 +157,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     density: float | None = field(default=None, metadata=_SHARE)
     density_rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
     server_momentum: float = field(default=0.0, metadata=_MOMENTUM)
+    server_adam: bool = False
 
     def __post_init__(self) -> None:
         self._num_rounds: int | None = None
@@ -167,6 +178,8 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
                 "client='unmodified': such clients take steps of a size of their own, and do not answer questions; "
                 "give client_lr and server_lr as numbers"
             )
+        if self.server_adam:
+            self._check_adam()
         if self.output == "shadow":
             if self.server_momentum:
                 raise ConfigurationError(
@@ -186,6 +199,26 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
                     'output="shadow" averages over the local steps, so all clients must take the same number: '
                     "give local_steps instead of local_epochs"
                 )
+
+    def _check_adam(self) -> None:
+        """Check that Adam's steps have the optimum as their limit."""
+        psi = self.regularizer
+        if not isinstance(self.mirror_map, Euclidean):
+            raise ConfigurationError(
+                f"server_adam=True is for the Euclidean geometry; mirror_map={self.mirror_map!r} has steps of its own"
+            )
+        if not (isinstance(psi, Zero) or (psi.constraint and isinstance(psi, Box | NonNegative | LInfinityBall))):
+            raise ConfigurationError(
+                f"server_adam=True with {psi!r}: Adam's steps differ from coordinate to coordinate, and psi's weight "
+                "does not, so the limit would not be the optimum. It goes with no psi, Box, NonNegative and "
+                "LInfinityBall; take server_momentum with this one"
+            )
+        if self.server_momentum or self.output == "shadow" or self.server_lr == "auto":
+            raise ConfigurationError(
+                f"server_adam=True has moments and steps of its own: server_momentum={self.server_momentum:g}, "
+                f"server_lr={self.server_lr!r}, output={self.output!r}; expected no momentum, a number such as 0.01, "
+                "and another output than 'shadow'"
+            )
 
     def _check_schedule(self) -> None:
         """Check that it is said, once and in a way that fits psi, how fast its weight grows."""
@@ -247,6 +280,7 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     def settings(self) -> list[tuple[str, str]]:
         """Return the lines about the clients."""
         momentum = [("Server momentum", f"{self.server_momentum:g}")] if self.server_momentum else []
+        momentum += [("Server", "Adam")] if self.server_adam else []
         if self.client == "composite":
             return [("Clients", f"{self.client}, proximal steps ({self.client_prox})"), *momentum]
         return [("Clients", f"{self.client}, {self._schedule_text()}"), *momentum]
@@ -261,6 +295,8 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
     def init_state(self, primal: Vector) -> DualState:
         """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
         state = DualState(self.h.gradient(primal), 0.0, 0, self.averaging.start(primal.size), 0)
+        if self.server_adam:
+            return state._replace(velocity=np.zeros(primal.size), squares=np.zeros(primal.size))
         return state._replace(velocity=np.zeros(primal.size)) if self.server_momentum else state
 
     def vectors(self, state: Any) -> dict[str, Vector]:
@@ -294,6 +330,12 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
         client_lr, server_lr = self.rates()
         mean, elapsed = self.centre(uplinks)
+        if self.server_adam:
+            first = _FIRST * state.velocity + (1.0 - _FIRST) * mean
+            second = _SECOND * state.squares + (1.0 - _SECOND) * mean**2
+            count = state.round + 1
+            mean = first / (1.0 - _FIRST**count) / (np.sqrt(second / (1.0 - _SECOND**count)) + _EPSILON)
+            state = state._replace(velocity=first, squares=second)
         if self.server_momentum:
             mean += self.server_momentum * state.velocity
             elapsed += self.server_momentum * state.velocity_elapsed

@@ -22,7 +22,7 @@ def call(*arguments):
 
 def test_help_has_examples():
     assert "reproduce" in call("--help").output
-    for command in ("list", "run", "sweep", "reproduce", "plot", "report"):
+    for command in ("list", "run", "path", "sweep", "reproduce", "plot", "report"):
         result = call(command, "--help")
         assert result.exit_code == 0
         assert "flwr-fco " + command in result.output
@@ -405,3 +405,43 @@ def test_the_flower_engine_gives_the_same_numbers(tmp_path):
     assert [result.exit_code for result in results] == [0, 0], results[1].output
     one, other = (tmp_path / engine / "metrics.jsonl" for engine in ("in-process", "flower"))
     assert one.read_text() == other.read_text()
+
+
+def test_a_path_leaves_a_table_models_and_a_picture(tmp_path):
+    from flwr_fco.models import load_npz
+
+    result = call(
+        "path",
+        "lasso-small",
+        "--strengths",
+        4,
+        "--set",
+        "num-rounds=10",
+        "--set",
+        "clients-per-round=0",
+        "--out",
+        tmp_path,
+    )
+    assert result.exit_code == 0, result.output
+    rows = (tmp_path / "path.csv").read_text().splitlines()
+    assert len(rows) == 5
+    assert "smallest loss" in result.output
+    assert load_npz(tmp_path / "best.npz")["coefficients"].shape == (64,)
+    assert (tmp_path / "one-standard-error.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("logistic-convex",), "has no strength"),
+        (("lasso-small", "--held-out", "1.5"), "held-out=1.5"),
+        (("lasso-small", "--strategy", "centralized"), "is a baseline"),
+        (("lasso-small", "--ratio", "2"), "ratio=2.0"),
+        (("lasso-small", "--set", "examples-per-client=1", "--set", "clients-per-round=0"), "at least two"),
+    ],
+)
+def test_a_path_that_cannot_be(arguments, reason, tmp_path):
+    result = call("path", *arguments, "--out", tmp_path / "path")
+    assert result.exit_code == 2
+    assert reason in result.output
+    assert not (tmp_path / "path").exists()

@@ -63,7 +63,9 @@ def deployment(home, root):
 
 def test_client_memories_outlive_their_process_and_the_bits_are_those_of_simulate(tmp_path, request):
     root = request.config.rootpath
+    # With a rate that is asked for: questions take the same way as training does.
     overrides = {"strategy": "FedDAGT", "num-server-rounds": 2, "num-nodes": NODES, "evaluate-every": 2}
+    overrides |= {"client-lr": "auto", "server-lr": 1.0}
     config = " ".join(f"{key}={value!r}" for key, value in {**overrides, "output-dir": str(tmp_path / "runs")}.items())
     with deployment(tmp_path, root) as environment:
         finished = subprocess.run(

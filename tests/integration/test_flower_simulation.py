@@ -13,16 +13,18 @@ ray = pytest.importorskip("ray", reason="Flower's simulation needs ray: pip inst
 
 
 def strategy(kind):
+    # The second asks its clients for a rate and for certificates.
+    asking = {"client_lr": "auto", "certificate_every": 10} if kind is FedMid else {"client_lr": 0.02}
     # Weights as arrays travel with the plan; unequal sizes make the order of sums matter.
     return kind(
         regularizer=L1(0.3, weights=np.linspace(0.5, 1.5, 6)),
-        client_lr=0.02,
         server_lr=0.9,
         batch_size=5,
         seed=11,
         fraction_evaluate=0.0,
         # Flower's simulation may begin the first round before all nodes have come.
         min_available_nodes=4,
+        **asking,
     )
 
 
@@ -52,3 +54,4 @@ def test_twenty_rounds_end_in_the_same_bits(kind):
     here = run(strategy(kind), clients(), 20)
     assert flat(there.arrays).tobytes() == flat(here.arrays).tobytes()
     assert there.train_metrics_clientapp == here.train_metrics_clientapp
+    assert ("duality-gap" in there.train_metrics_clientapp[20]) == (kind is FedMid)
