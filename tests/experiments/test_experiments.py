@@ -95,8 +95,8 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 
 
 def test_the_papers_figures_are_there():
-    first = {f"fco-fig{number}" for number in range(1, 15)} | {"fco-theorems"}
-    third = {f"spp-fig{number}" for number in range(4, 8)} | {"spp-theory"}
+    first = {f"fco-fig{number}" for number in range(1, 16)} | {"fco-theorems"}
+    third = {f"spp-fig{number}" for number in range(4, 9)} | {"spp-theory"}
     fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {"dualfl-nonsmooth", "dualfl-alpha"}
     assert first | {"gt-fig1", "gt-fig2", "gt-theory"} | third | fourth == set(EXPERIMENTS)
 
