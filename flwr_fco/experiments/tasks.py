@@ -83,6 +83,8 @@ class Task(ABC):
     over_nodes: ClassVar[bool] = False
     #: Whether a line also says what the clients' work has cost: gradients and Hessian products, in all so far, seconds.
     costs: ClassVar[bool] = False
+    #: Whether the clients' losses are convex, so that a baseline can find the minimum and certify it.
+    convex: ClassVar[bool] = True
 
     def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
         self.dataset, self.regularizer = dataset, regularizer
