@@ -91,7 +91,7 @@ def test_the_table_s_script_compares_all_ways_and_goes_on_where_it_was_stopped(
     for row in rows:
         named = re.search(r"density=([\d.]+)|pruned to ([\d.]+)", row[0])
         if named:
-            assert float(row[3].rstrip("%")) == pytest.approx(100 * float(named[1] or named[2]), abs=0.1)
+            assert float(row[3].rstrip("% |")) == pytest.approx(100 * float(named[1] or named[2]), abs=0.1)
     # Without its last line and one of another setting, the last way alone is done again.
     lines = kept.read_text().splitlines()
     stopped = [*lines[:-1], json.dumps({**json.loads(lines[-1]), "rounds": 5})]
@@ -99,6 +99,19 @@ def test_the_table_s_script_compares_all_ways_and_goes_on_where_it_was_stopped(
     compare.main()
     assert kept.read_text().splitlines() == [*stopped, lines[-1]]
     assert [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| Fed")] == rows
+    # The table is written where a page has the marks for it.
+    page = tmp_path / "page.md"
+    names = ("sparse networks in short", "sparse networks")
+    marks = [f"<!-- {name}: {side} -->" for name in names for side in ("begin", "end")]
+    page.write_text("\n".join(["before", *marks, "after", ""]))
+    monkeypatch.setattr(sys, "argv", [*arguments[:1], *arguments[2:], "--write", str(page)])
+    compare.main()
+    short, whole = re.split("short: end -->", page.read_text())
+    assert [line.split(" | ") for line in whole.splitlines() if line.startswith("| Fed")] == rows
+    assert [line.split(" | ") for line in short.splitlines() if line.startswith("| Fed")] == [
+        row for row in rows if row[0].removeprefix("| ") in compare.IN_SHORT
+    ]
+    assert (short[:6], whole[-7:]) == ("before", "\nafter\n")
 
 
 def test_the_two_layer_network_stays_in_its_balls(load, mnist, capsys):
