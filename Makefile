@@ -7,10 +7,10 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-flower test-torch fuzz reproduce reproduce-quick test-lowest check bench pictures clean
+.PHONY: help install run test test-all test-flower test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench pictures clean
 
 help: ## Show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(INSTALLED) ## Make .venv and install the package in it, with everything for development
 
@@ -55,6 +55,13 @@ $(LOWEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(LOWEST)
 	$(LOWEST)/bin/python -m pip install --quiet --editable . 'flwr==1.22.0' 'pytest>=8'
 	@touch $@
+
+$(LOWEST)/.torch: $(LOWEST)/.installed
+	$(LOWEST)/bin/python -m pip install --quiet $(TORCH)
+	@touch $@
+
+test-torch-lowest: $(LOWEST)/.torch ## Run the tests that need PyTorch on the lowest release of Flower that is supported
+	$(LOWEST)/bin/python -m pytest -q tests/pytorch flwr_fco/torch
 
 test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
 	$(LOWEST)/bin/python -m pytest -q -m "not slow" tests/strategies tests/client_apps tests/simulation tests/test_records.py

@@ -23,6 +23,8 @@ Vector = NDArray[np.float64]
 
 #: Arrays that are statistics of the data, not parameters: PyTorch's batch normalisation buffers.
 PASS_THROUGH = ("*running_mean", "*running_var", "*num_batches_tracked")
+#: Those of them that are whole numbers in PyTorch.
+COUNTERS = "*num_batches_tracked"
 #: Last parts of the names of arrays that a regularizer leaves alone by default.
 UNREGULARIZED = ("intercept", "intercept_", "bias")
 

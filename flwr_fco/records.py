@@ -42,6 +42,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
+from fnmatch import fnmatchcase
 from functools import lru_cache
 from io import BytesIO
 from types import MappingProxyType
@@ -53,7 +54,7 @@ from numpy.typing import NDArray
 
 from flwr_fco import _flower
 from flwr_fco.errors import ProtocolError
-from flwr_fco.parameters import Entry, Layout, Vector, all_finite
+from flwr_fco.parameters import COUNTERS, Entry, Layout, Vector, all_finite
 from flwr_fco.protocol import ClientStamp, ClientState, Downlink, GivenNumbers, GivenVectors, Plan, Uplink
 from flwr_fco.questions import Answer, Question
 from flwr_fco.spec import Spec
@@ -324,8 +325,14 @@ def count_bytes(contents: Iterable[RecordDict]) -> int:
 
 
 def layout_of(arrays: ArrayRecord, **options: Any) -> Layout:
-    """Describe the user's initial arrays (see :meth:`Layout.from_arrays`)."""
-    return Layout.from_arrays({name: array.numpy() for name, array in arrays.items()}, **options)
+    """Describe the user's initial arrays (see :meth:`Layout.from_arrays`).
+
+    FedAvg averages the counters of batch normalisation too: in the model that it hands over, and so in a project's
+    checkpoints, they are float64. They are whole numbers again here, as clients send them.
+    """
+    given = {name: array.numpy() for name, array in arrays.items()}
+    counters = {name: np.zeros(array.shape, np.int64) for name, array in given.items() if fnmatchcase(name, COUNTERS)}
+    return Layout.from_arrays({**given, **counters}, **options)
 
 
 def primal_record(
@@ -386,6 +393,9 @@ def _compatible(entry: Entry) -> tuple[str, ...]:
 
 
 def _read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:
+    if array.dtype != entry.dtype and fnmatchcase(entry.name, COUNTERS):
+        counts = _finite(entry.name, _from_array(entry.name, array, ("float64", "float32"), entry.shape))
+        return np.asarray(np.rint(counts), dtype=np.int64)
     value = _from_array(entry.name, array, (entry.dtype,), entry.shape)
     return _finite(entry.name, value) if value.dtype.kind == "f" else value
 

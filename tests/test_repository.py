@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-yaml = pytest.importorskip("yaml", reason="PyYAML comes with ray: pip install 'flwr-fco[dev]'")
+yaml = pytest.importorskip("yaml", reason="PyYAML comes with ray: make install, or pip install pyyaml")
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

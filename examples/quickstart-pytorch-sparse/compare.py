@@ -1,10 +1,11 @@
 """Accuracy and density of the ways to a sparse network, in one process: the table of README.md.
 
     python compare.py FOLDER-OF-MNIST --out compare.jsonl
+    python compare.py --out compare.jsonl --write ../../docs/pytorch.md ../../README.md
 
 Every way has the same nodes, images, network, local epochs, rate and number of rounds, also those that prune and train
 on: their last quarter of the rounds is the training after pruning. A run that was stopped goes on: results that are in
-the file of `--out` are not made again.
+the file of `--out` are not made again. The second line trains nothing and writes the table between the marks in files.
 """
 
 import argparse
@@ -31,6 +32,15 @@ from flwr_fco.torch import ClientApp as OurClientApp
 from flwr_fco.torch import TorchObjective, local_training
 
 NODES, BATCH, LR, CPU = 10, 32, 0.2, torch.device("cpu")
+#: The rows of the table on a first page: a twentieth of the weights.
+IN_SHORT = (
+    "FedAvg",
+    "FedDualAvg, own training loop",
+    "FedDualAvg(client='unmodified', density=0.05)",
+    "FedAvg, pruned to 0.05 afterwards",
+    "FedAvg, pruned to 0.05 after 3/4 of the rounds and trained on",
+    "FedAvg, pruned to 0.05 while it trains",
+)
 
 
 def loader_of(context, settings):
@@ -135,23 +145,39 @@ def scores_of(net, loader):
     return {"accuracy": test_fn(net, loader, CPU)[1], "density": density(net)}
 
 
-def table(results):
-    """Return the rows of the table: the mean of the seeds, and what they lie between."""
-    lines = ["| | accuracy | of the seeds | weights that are not 0 | of the seeds |", "|---|---|---|---|---|"]
-    for name in dict.fromkeys(result["way"] for result in results):
-        own = [result for result in results if result["way"] == name]
-        accuracy, share = (np.array([result[key] for result in own]) for key in ("accuracy", "density"))
-        lines.append(
-            f"| {name} | {accuracy.mean():.3f} | {accuracy.min():.3f} to {accuracy.max():.3f} "
-            f"| {share.mean():.1%} | {share.min():.1%} to {share.max():.1%} |"
-        )
+def table(results, chosen=None):
+    """Return the table over the seeds that have all ways: means, and what the accuracies lie between."""
+    names = list(dict.fromkeys(result["way"] for result in sorted(results, key=lambda result: result["seed"])))
+    found = {(result["way"], result["seed"]): result for result in results}
+    seeds = [seed for seed in sorted({seed for _, seed in found}) if all((name, seed) in found for name in names)]
+    lines = [
+        f"| {len(seeds)} seed{'s' * (len(seeds) > 1)} | accuracy | smallest to largest | weights that are not 0 |",
+        "|---|---|---|---|",
+    ]
+    for name in names:
+        if chosen is None or name in chosen:
+            own = [found[name, seed] for seed in seeds]
+            accuracy, share = (np.array([result[key] for result in own]) for key in ("accuracy", "density"))
+            spread = f"{accuracy.min():.3f} to {accuracy.max():.3f}"
+            lines.append(f"| {name} | {accuracy.mean():.3f} | {spread} | {share.mean():.1%} |")
     return lines
+
+
+def write(path, results):
+    """Put the table between the marks of a file: all ways, or those of `IN_SHORT`."""
+    text = path.read_text(encoding="utf-8")
+    for mark, chosen in (("sparse networks", None), ("sparse networks in short", IN_SHORT)):
+        begin, end = f"<!-- {mark}: begin -->\n", f"<!-- {mark}: end -->"
+        if begin in text:
+            before, after = text.split(begin)[0], text.split(end)[1]
+            text = before + begin + "\n".join(["", *table(results, chosen), "", end]) + after
+    path.write_text(text, encoding="utf-8")
 
 
 def main():
     """Run all ways with all seeds, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("mnist", help="the folder with MNIST's four files")
+    parser.add_argument("mnist", nargs="?", help="the folder with MNIST's four files; not needed with --write")
     parser.add_argument("--rounds", type=int, default=80)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--images", type=int, default=6000)
@@ -159,13 +185,21 @@ def main():
     parser.add_argument(
         "--out", type=Path, help="a file that gets one line of JSON for each result, and is gone on with"
     )
+    parser.add_argument("--write", type=Path, nargs="+", help="write the table of --out into these files, and end")
     settings = parser.parse_args()
-    loader = load_test(settings.mnist)
+    if not settings.mnist and not (settings.write and settings.out):
+        parser.error("give the folder with MNIST's four files, or --write with --out")
     asked = {"rounds": settings.rounds, "images": settings.images, "strength": settings.strength}
     results = []
     if settings.out and settings.out.exists():
         results = [json.loads(line) for line in settings.out.read_text().splitlines()]
         results = [result for result in results if asked.items() <= result.items()]
+
+    if settings.write:
+        for path in settings.write:
+            write(path, results)
+        return
+    loader = load_test(settings.mnist)
 
     def keep(name, seed, net, **more):
         results.append({"way": name, "seed": seed, **scores_of(net, loader), **more, **asked})
@@ -211,8 +245,7 @@ def main():
                 pruned = copy.deepcopy(net)
                 prune(pruned, fraction)
                 keep(other, seed, pruned)
-    # In the order of the ways, also where a run went on in another.
-    print("\n" + "\n".join(table(sorted(results, key=lambda result: result["seed"]))))
+    print("\n" + "\n".join(table(results)))
 
 
 if __name__ == "__main__":

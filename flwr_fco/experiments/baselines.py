@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.tasks import Task
-from flwr_fco.objectives import SaddleObjective
 from flwr_fco.parameters import Vector
 from flwr_fco.pooled import centralized_solution
 
@@ -56,7 +55,8 @@ def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6)
     Raises
     ------
     ConfigurationError
-        If there is no such kind or client, or the problem is a saddle point: it is no minimum.
+        If there is no such kind or client, the problem is a saddle point (it is no minimum), or its minimum cannot be
+        certified (that of a network).
 
     Examples
     --------
@@ -71,7 +71,12 @@ def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6)
         clients = [task.dataset.objective(client)]
     else:
         raise ConfigurationError(f"baseline={kind!r}; expected 'centralized' or 'local'")
-    if isinstance(clients[0], SaddleObjective):
+    if not task.convex:
+        raise ConfigurationError(
+            f"baseline={kind!r} solves a problem to a certified tolerance, which nobody can do for a network; expected "
+            "a strategy such as FedDualAvg"
+        )
+    if clients[0].ascends is not None:
         raise ConfigurationError(
             f"baseline={kind!r} minimises, and {type(clients[0]).__name__} is a saddle function; expected a strategy "
             "such as FeDualEx"

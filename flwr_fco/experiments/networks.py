@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -203,6 +203,7 @@ class ConstrainedNetwork(Task):
         Of the start point: PyTorch's initial parameters, the kernels projected onto their balls.
     """
 
+    convex: ClassVar[bool] = False
     dataset: NetworkImages
 
     def __init__(self, dataset: NetworkImages, regularizer: Regularizer, order: int, start_seed: int) -> None:

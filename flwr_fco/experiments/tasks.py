@@ -87,6 +87,8 @@ class Task(ABC):
     #: Whether a line also says what the clients' work has cost so far: gradients, Hessian products, both (passes over a
     #: client's data, the mean of the clients), and seconds without those of the evaluation.
     costs: ClassVar[bool] = False
+    #: Whether the clients' losses are convex, so that a baseline can find the minimum and certify it.
+    convex: ClassVar[bool] = True
 
     def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
         self.dataset, self.regularizer = dataset, regularizer

@@ -287,7 +287,9 @@ class FedDualAvg(RateOptions, WorkOptions, CompositeStrategy):
 
     def _schedule_text(self) -> str:
         if self.density is not None:
-            return f"density {self.density:g} from round {self._rounds_to_density()} on"
+            known = self.density_rounds is not None or self._num_rounds is not None
+            when = f"round {self._rounds_to_density()}" if known else "half of the rounds"
+            return f"density {self.density:g} from {when} on"
         if self.threshold_per_round is not None:
             return f"threshold {self.threshold_per_round:g} a round"
         return "no weight of psi" if self.local_steps is None else f"{self.local_steps} steps of client_lr a round"

@@ -151,6 +151,13 @@ def test_femnist_keeps_the_digits_of_each_writer(monkeypatch):
         assert np.allclose(client.features * 255, client.targets[:, None])
     with pytest.raises(ConfigurationError, match="num_clients=4"):
         femnist(num_clients=4)
+    # With letters everybody has written something.
+    data = femnist(num_clients=4, num_classes=62)
+    assert data.num_classes == 62
+    everything = np.concatenate([data.train.targets, data.test.targets])
+    assert np.sort(everything).tolist() == sorted(np.concatenate(writers).tolist())
+    with pytest.raises(ConfigurationError, match="num_classes=26; expected 10"):
+        femnist(num_classes=26)
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
     with pytest.raises(ConfigurationError, match="pip install"):
         femnist()

@@ -387,6 +387,22 @@ def test_reproduce_all_skips_what_has_no_data(tmp_path, monkeypatch):
     assert call("reproduce", "fco-fig13", "--quick", "--out", tmp_path / "one").exit_code == 2
 
 
+def test_reproduce_all_skips_what_needs_pytorch_where_it_is_missing(tmp_path, monkeypatch):
+    import flwr_fco.experiments
+
+    monkeypatch.setattr("flwr_fco.experiments.definition.EXPERIMENTS", ("fco-fig15", "spp-fig8"))
+    for name in [name for name in sys.modules if name.startswith(("flwr_fco.torch", "flwr_fco.experiments.networks"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.delattr(flwr_fco.experiments, "networks", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "torch.optim", None)
+    result = call("reproduce", "all", "--quick", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    for name in ("fco-fig15", "spp-fig8"):
+        assert f"{name} skipped: flwr_fco.torch needs PyTorch: pip install torch" in result.output
+    assert call("reproduce", "spp-fig8", "--quick", "--out", tmp_path / "one").exit_code == 2
+
+
 @pytest.mark.slow
 @pytest.mark.flower
 def test_the_flower_engine_gives_the_same_numbers(tmp_path):

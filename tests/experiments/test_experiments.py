@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 from flwr_fco.experiments import (
     EXPERIMENTS,
     Claim,
@@ -96,8 +96,8 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 
 
 def test_the_papers_figures_are_there():
-    first = {f"fco-fig{number}" for number in range(1, 15)} | {"fco-theorems"}
-    third = {f"spp-fig{number}" for number in range(4, 8)} | {"spp-theory"}
+    first = {f"fco-fig{number}" for number in range(1, 16)} | {"fco-theorems"}
+    third = {f"spp-fig{number}" for number in range(4, 9)} | {"spp-theory"}
     fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {
         f"dualfl-{name}" for name in ("nonsmooth", "alpha", "table2", "theory", "mnist60000")
     }
@@ -281,6 +281,6 @@ def test_quick_claims_hold(name, tmp_path):
 def test_the_other_quick_claims_hold(name, tmp_path):
     try:
         report = reproduce(load_definition(name).quick_version(), tmp_path)
-    except DataNotFoundError as error:
+    except (DataNotFoundError, NotInstalledError) as error:
         pytest.skip(str(error))
     assert all(verdict.holds for verdict in report.verdicts), report.verdicts

@@ -9,7 +9,7 @@ from flwr_fco.strategies import FedDualAvg, FedMid
 
 pytestmark = pytest.mark.flower
 
-ray = pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr-fco[simulation]'")
+ray = pytest.importorskip("ray", reason="Flower's simulation needs ray: pip install 'flwr[simulation]'")
 
 
 def strategy(kind):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[torch]'")
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import flwr.clientapp
 import torch
@@ -30,6 +30,8 @@ from flwr_fco.strategies import (
     FedDualAvgOSP,
     FedMid,
     FedMidOSP,
+    FedMiP,
+    FeDualEx,
     ReFedDAGT,
     Scaffold,
 )
@@ -98,6 +100,8 @@ STRATEGIES = {
     ),
     "Scaffold": lambda: Scaffold(**OPTIONS, local_steps=4),
     "DFedDAGT": lambda: DFedDAGT(**OPTIONS, local_steps=4, mixing=ring(NODES)),
+    # What a client remembers is what was sent, rounded.
+    "FedDAGT, float32": lambda: FedDAGT(**OPTIONS, local_steps=4, wire_dtype="float32"),
     "DFedMid": lambda: DFedMid(**OPTIONS, local_steps=4, mixing=ring(NODES)),
 }
 
@@ -115,6 +119,31 @@ def test_a_loop_of_one_s_own_gives_the_model_of_our_client(name):
         expected = ours.arrays[key].numpy()
         np.testing.assert_allclose(theirs.arrays[key].numpy(), expected, rtol=0, atol=1e-12, err_msg=key)
     assert np.abs(ours.arrays["coefficients"].numpy()).max() > 0.01
+
+
+@pytest.mark.parametrize("kind", [FeDualEx, FedMiP])
+def test_a_half_step_that_is_not_completed_is_taken_back(kind):
+    """Of an odd number of batches the last one is only looked at: the reply is that of one batch less."""
+
+    def train(batches):
+        def follow(message, context):
+            own = objectives[int(context.node_config["partition-id"])]
+            net = Linear()
+            with local_training(message, context, net) as training:
+                for rows in np.array_split(np.arange(own.num_examples), 5)[:batches]:
+                    training.optimizer.zero_grad()
+                    ((net(torch.tensor(own.features[rows])) - torch.tensor(own.targets[rows])) ** 2).mean().backward()
+                    training.optimizer.step()
+            return training.reply({"num-examples": own.num_examples})
+
+        app, objectives = ClientApp(), clients()
+        app.train()(follow)
+        return go(kind(regularizer=L1(0.05), client_lr=0.02, local_steps=2, fraction_evaluate=0.0), app, 3).arrays
+
+    odd, even = train(5), train(4)
+    for name in even:
+        np.testing.assert_array_equal(odd[name].numpy(), even[name].numpy())
+    assert not np.array_equal(train(2)["coefficients"].numpy(), even["coefficients"].numpy())
 
 
 def test_elapsed_is_what_the_schedule_made_of_the_rate():

@@ -1,57 +1,163 @@
-"""The example with a sparse network, on few images and rounds."""
+"""The PyTorch examples as a user runs them, on small data of their formats that are made here."""
 
+import gzip
 import importlib
-import os
+import json
 import re
+import struct
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[torch]'")
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
+import torch
 from flwr.app import Context, RecordDict
+from sklearn.datasets import load_digits
 
 from flwr_fco import _flower
 from flwr_fco.simulation import InProcessGrid
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "quickstart-pytorch-sparse"
-MNIST = Path(os.environ.get("FLWR_FCO_DATA", "missing"), "mnist")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST's four files in the folder mnist of $FLWR_FCO_DATA")
-@pytest.mark.parametrize("strategy", ["FedDualAvg", "FedAvg"])
-def test_the_example_trains(strategy, monkeypatch, capsys):
-    monkeypatch.syspath_prepend(EXAMPLE)
-    for name in [name for name in sys.modules if name.split(".")[0] == "pytorch_sparse"]:
-        monkeypatch.delitem(sys.modules, name)
-    client, server = (importlib.import_module(f"pytorch_sparse.{part}_app") for part in ("client", "server"))
-    config = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
-    config.update({"mnist": str(MNIST), "num-images": 4000, "num-server-rounds": 8, "strategy": strategy})
-    config.update({"strength": 5e-4, "client-lr": 0.1, "fraction-evaluate": 0.2})
-    grid = InProcessGrid(client.app, 4, run_config=config)
+def write_idx(path, array):
+    header = struct.pack(f">BBBB{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(gzip.compress(header + np.ascontiguousarray(array, dtype=np.uint8).tobytes(), 1))
+
+
+@pytest.fixture(scope="module")
+def mnist(tmp_path_factory):
+    """A folder with MNIST's four files: scikit-learn's digits, three times as wide and with an edge, 28 x 28."""
+    folder = tmp_path_factory.mktemp("mnist")
+    images, labels = load_digits(return_X_y=True)
+    images = np.pad(np.kron(images.reshape(-1, 8, 8), np.ones((1, 3, 3))) * 15.9, ((0, 0), (2, 2), (2, 2)))
+    for part, rows in (("train", slice(0, 1500)), ("t10k", slice(1500, None))):
+        write_idx(folder / f"{part}-images-idx3-ubyte.gz", images[rows])
+        write_idx(folder / f"{part}-labels-idx1-ubyte.gz", labels[rows])
+    return folder
+
+
+@pytest.fixture
+def load(monkeypatch):
+    def modules(folder, package, *names):
+        monkeypatch.syspath_prepend(EXAMPLES / folder)
+        for name in [name for name in sys.modules if name.split(".")[0] in (package, *names)]:
+            monkeypatch.delitem(sys.modules, name)
+        config = tomllib.loads((EXAMPLES / folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+        return config, *(importlib.import_module(name) for name in names)
+
+    return modules
+
+
+def go(client, server, config, nodes):
+    grid = InProcessGrid(client.app, nodes, run_config=config)
     context = Context(run_id=grid.run_id, node_id=1, node_config={}, state=RecordDict(), run_config=config)
     with _flower.identity(grid.run_id):
         server.app(grid, context)
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("round 8")]
-    accuracy, density = (float(part.split()[-1]) for part in lines[0].split(": ")[1].split(", "))
-    assert accuracy > 0.8
+
+
+def numbers_of(capsys, round_number):
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith(f"round {round_number}:")]
+    return [float(text) for text in re.findall(r"\d+\.\d+", line)]
+
+
+@pytest.mark.parametrize("strategy", ["FedDualAvg", "FedAvg"])
+def test_the_quickstart_learns_and_only_ours_is_sparse(strategy, load, mnist, capsys):
+    names = ("pytorch_sparse.client_app", "pytorch_sparse.server_app")
+    config, client, server = load("quickstart-pytorch-sparse", "pytorch_sparse", *names)
+    config.update({"mnist": str(mnist), "num-images": 800, "num-server-rounds": 8, "strategy": strategy})
+    config.update({"strength": 1e-3, "batch-size": 16, "client-lr": 0.1, "fraction-evaluate": 0.5})
+    go(client, server, config, 2)
+    accuracy, density = numbers_of(capsys, 8)
+    assert accuracy > 0.75
     assert density < 0.95 if strategy == "FedDualAvg" else density == 1.0
 
 
-@pytest.mark.skipif(not MNIST.is_dir(), reason="needs MNIST's four files in the folder mnist of $FLWR_FCO_DATA")
-def test_the_table_s_script_compares_all_ways(monkeypatch, capsys):
+def test_the_table_s_script_compares_all_ways_and_goes_on_where_it_was_stopped(
+    load, mnist, monkeypatch, capsys, tmp_path
+):
     """On too few images and rounds to learn anything: the densities are those that the rows say."""
-    monkeypatch.syspath_prepend(EXAMPLE)
-    for name in [name for name in sys.modules if name.split(".")[0] in ("pytorch_sparse", "compare")]:
-        monkeypatch.delitem(sys.modules, name)
-    compare = importlib.import_module("compare")
-    monkeypatch.setattr(sys, "argv", ["compare.py", str(MNIST), "--rounds", "4", "--seeds", "1", "--images", "200"])
+    _, compare = load("quickstart-pytorch-sparse", "pytorch_sparse", "compare")
+    kept = tmp_path / "compare.jsonl"
+    arguments = ["compare.py", str(mnist), "--rounds", "4", "--seeds", "1", "--images", "100", "--out", str(kept)]
+    monkeypatch.setattr(sys, "argv", arguments)
     compare.main()
     rows = [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| Fed")]
-    assert len(rows) == 11
+    assert len(rows) == 12
     for row in rows:
         named = re.search(r"density=([\d.]+)|pruned to ([\d.]+)", row[0])
         if named:
-            assert float(row[-1].rstrip("% |")) == pytest.approx(100 * float(named[1] or named[2]), abs=0.1)
+            assert float(row[3].rstrip("% |")) == pytest.approx(100 * float(named[1] or named[2]), abs=0.1)
+    # Without its last line and one of another setting, the last way alone is done again.
+    lines = kept.read_text().splitlines()
+    stopped = [*lines[:-1], json.dumps({**json.loads(lines[-1]), "rounds": 5})]
+    kept.write_text("\n".join(stopped) + "\n")
+    compare.main()
+    assert kept.read_text().splitlines() == [*stopped, lines[-1]]
+    assert [line.split(" | ") for line in capsys.readouterr().out.splitlines() if line.startswith("| Fed")] == rows
+    # The table is written where a page has the marks for it.
+    page = tmp_path / "page.md"
+    names = ("sparse networks in short", "sparse networks")
+    marks = [f"<!-- {name}: {side} -->" for name in names for side in ("begin", "end")]
+    page.write_text("\n".join(["before", *marks, "after", ""]))
+    monkeypatch.setattr(sys, "argv", [*arguments[:1], *arguments[2:], "--write", str(page)])
+    compare.main()
+    short, whole = re.split("short: end -->", page.read_text())
+    assert [line.split(" | ") for line in whole.splitlines() if line.startswith("| Fed")] == rows
+    assert [line.split(" | ") for line in short.splitlines() if line.startswith("| Fed")] == [
+        row for row in rows if row[0].removeprefix("| ") in compare.IN_SHORT
+    ]
+    assert (short[:6], whole[-7:]) == ("before", "\nafter\n")
+
+
+def test_the_two_layer_network_stays_in_its_balls(load, mnist, capsys):
+    config, client, server = load("femnist-two-layer", "two_layer", "two_layer.client_app", "two_layer.server_app")
+    config.update({"data": str(mnist), "num-images": 400, "num-server-rounds": 8, "local-epochs": 3, "width": 16})
+    config.update({"radius": 60.0, "clients-per-round": 2})
+    go(client, server, config, 4)
+    accuracy, *norms, density = numbers_of(capsys, 8)
+    assert accuracy > 0.3
+    assert len(norms) == 3
+    # The first kernel's ball is smaller than its start point, the last one's larger than it ever gets.
+    assert norms[0] == 60.0
+    assert max(norms[1:]) < 60.0
+    assert density < 0.5
+
+
+@pytest.mark.parametrize("strategy", ["FeDualEx", "DistributedPGDA"])
+def test_the_attack_on_the_convolutional_network_is_sparse_or_dense(strategy, load, capsys, tmp_path):
+    names = ("adversarial_cnn.client_app", "adversarial_cnn.server_app")
+    config, client, server = load("adversarial-cnn", "adversarial_cnn", *names)
+    rng = np.random.default_rng(0)
+    labels = rng.integers(0, 10, 60).astype(np.uint8)
+    # A class is a shade: learnt in a few steps.
+    images = np.clip(25 * labels[:, None, None, None] + rng.integers(0, 9, (60, 32, 32, 3)), 0, 255).astype(np.uint8)
+    parts = {"train_images": images[:40], "train_labels": labels[:40]}
+    np.savez(tmp_path / "few.npz", test_images=images[40:], test_labels=labels[40:], **parts)
+    config.update({"data": str(tmp_path / "few.npz"), "num-images": 40, "num-server-rounds": 3, "local-steps": 2})
+    config.update({"batch-size": 10, "strategy": strategy})
+    go(client, server, config, 2)
+    _, _, density = numbers_of(capsys, 3)
+    assert density < 50.0 if strategy == "FeDualEx" else density > 98.0
+
+
+def test_the_shown_networks_are_those_of_the_experiments(load):
+    from flwr_fco.experiments.networks import AttackedNetwork, two_layers
+
+    _, two, attacked = (
+        load("femnist-two-layer", "two_layer", "two_layer.task")
+        + load("adversarial-cnn", "adversarial_cnn", "adversarial_cnn.task")[1:]
+    )
+    for mine, shown in (
+        (two_layers(784, 100, 10), two.Net(100, 10)),
+        (AttackedNetwork((3, 32, 32), 10), attacked.Attacked()),
+    ):
+        ours, theirs = ({name: p.shape for name, p in model.named_parameters()} for model in (mine, shown))
+        assert ours == theirs
+    images = torch.rand(2, 3, 32, 32)
+    mine.load_state_dict(shown.state_dict())
+    assert torch.equal(mine(images), shown(images))

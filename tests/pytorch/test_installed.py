@@ -1,7 +1,12 @@
 """PyTorch is an extra: nothing else of the package imports it, and where it is missing the error says what to do."""
 
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
 
 _WITHOUT = """
 import sys
@@ -26,6 +31,24 @@ def _run(script):
 
 def test_without_pytorch_everything_else_works_and_the_error_names_the_command():
     assert _run(_WITHOUT) == "NotInstalledError flwr_fco.torch needs PyTorch: pip install torch\n"
+
+
+def test_commands_that_install_an_extra_work():
+    """The package is on no index: an extra is installed from the clone, and exists."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    parts = ("flwr_fco", "tests", "docs", "examples")
+    files = [ROOT / "README.md", *(file for part in parts for file in (ROOT / part).rglob("*.*"))]
+    found = [
+        command
+        for file in files
+        if file.suffix in (".py", ".md")
+        for command in re.findall(r"pip install (?:-e )?'?[\w.-]+\[[\w,]+\]", file.read_text(encoding="utf-8"))
+    ]
+    assert len(found) > 5
+    for command in found:
+        package, names = re.search(r"([\w.-]+)\[([\w,]+)\]", command).groups()
+        assert package != "flwr-fco", command
+        assert package != "." or set(names.split(",")) <= set(extras), command
 
 
 def test_the_package_does_not_import_pytorch():

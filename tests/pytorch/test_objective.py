@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[torch]'")
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
 from torch import nn

@@ -6,7 +6,7 @@ import io
 import numpy as np
 import pytest
 
-pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[torch]'")
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
 from torch import nn
@@ -496,6 +496,30 @@ def test_large_tensors_which_are_taken_one_by_one(psi):
     optimizer.step()
     optimizer.step()
     np.testing.assert_allclose(w.detach().numpy(), psi.prox(start - 0.2 * gradient, 0.2), rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("foreach", [True, False])
+def test_each_parameter_has_its_own_psi(foreach):
+    """Different strengths, shrinkages and bounds in one call for all tensors; the last one has none."""
+    psis = {
+        "a": L1(0.5),
+        "b": L1(0.1, bound=0.3),
+        "c": ElasticNet(0.4, 0.3),
+        "d": Box(-0.1, 0.2),
+        "e": L1Ball(0.4),
+        "f": Zero(),
+    }
+    rng = np.random.default_rng(0)
+    start = {name: rng.normal(size=(3, 4)) for name in psis}
+    weights = {name: nn.Parameter(torch.tensor(value)) for name, value in start.items()}
+    optimizer = DualAveraging(weights.items(), 0.1, PerParameter(psis), apply_to="*", foreach=foreach)
+    for w in weights.values():
+        w.grad = torch.ones_like(w)
+    optimizer.step()
+    optimizer.step()
+    for name, psi in psis.items():
+        expected = psi.prox((start[name] - 0.2).ravel(), 0.2).reshape(3, 4)
+        np.testing.assert_allclose(weights[name].detach().numpy(), expected, rtol=0, atol=1e-14, err_msg=name)
 
 
 def test_a_step_makes_no_numpy_array(monkeypatch):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch.optim", reason="needs PyTorch: pip install 'flwr-fco[torch]'")
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 PAGE = Path(__file__).parents[2] / "docs" / "pytorch.md"
 

@@ -1,0 +1,1 @@
+"""A convolutional network that is trained against one perturbation of all images, federated."""

@@ -1,0 +1,61 @@
+"""The network with its opponent, the loss that they play for, and each node's images."""
+
+from functools import cache
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+
+from flwr_fco.datasets import PartitionedImages, cifar10
+from flwr_fco.torch import TorchObjective
+
+
+class Attacked(nn.Module):
+    """Three convolutions, and a perturbation that is added to all images."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(64 * 4 * 4, 10),
+        )
+        self.perturbation = nn.Parameter(torch.zeros(3, 32, 32))
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        """Return the scores of perturbed images."""
+        return self.classifier(images + self.perturbation)
+
+
+def loss(model: nn.Module, batch: list[torch.Tensor]) -> torch.Tensor:
+    """Return the cross entropy: the network descends it, the perturbation ascends it."""
+    return functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def scores(model: Attacked, batch: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return what is reported besides the loss: the accuracy with and without the perturbation."""
+    images, labels = batch
+    attacked, clean = model(images).argmax(1), model.classifier(images).argmax(1)
+    return {"attacked": (attacked == labels).float().mean(), "clean": (clean == labels).float().mean()}
+
+
+@cache
+def load_images(data: str, num_nodes: int, num_images: int) -> PartitionedImages:
+    """Return CIFAR-10, evenly and at random on the nodes."""
+    return cifar10(data, num_nodes, num_examples=num_images)
+
+
+def objective_on(pixels: np.ndarray, labels: np.ndarray) -> TorchObjective:
+    """Return the saddle function on some images: rows of pixels, red, green and blue of a pixel side by side."""
+    images = np.ascontiguousarray(pixels.reshape(-1, 32, 32, 3).transpose(0, 3, 1, 2))
+    tensors = torch.from_numpy(images), torch.from_numpy(labels)
+    return TorchObjective(Attacked(), loss, tensors, scores=scores, maximize="perturbation", chunk_size=500)

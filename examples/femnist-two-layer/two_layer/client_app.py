@@ -1,0 +1,18 @@
+"""The ClientApp: it says where the data are. The server's messages say what to compute."""
+
+from flwr.app import Context
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.torch import TorchObjective
+from two_layer.task import load_images, objective_on
+
+
+def load_objective(context: Context) -> TorchObjective:
+    """Return this node's loss."""
+    config, node = context.run_config, context.node_config
+    images = load_images(str(config["data"]), int(node["num-partitions"]), int(config["num-images"]))
+    own = images.client(int(node["partition-id"]))
+    return objective_on(own.features, own.targets, int(config["width"]), images.num_classes)
+
+
+app = client_app(load_objective)

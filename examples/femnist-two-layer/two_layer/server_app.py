@@ -1,0 +1,54 @@
+"""The ServerApp: every kernel of the global network stays in its l1 ball."""
+
+import torch
+from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.serverapp import Grid, ServerApp
+
+from flwr_fco import strategies
+from flwr_fco.regularizers import L1Ball
+from two_layer.task import Net, load_images, objective_on
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, and print accuracy, norms and density after each round."""
+    config = context.run_config
+    num_nodes = len(list(grid.get_node_ids()))
+    images = load_images(str(config["data"]), num_nodes, int(config["num-images"]))
+    strategy = getattr(strategies, str(config["strategy"]))(
+        # By itself on every array of two dimensions: the kernels, not the biases.
+        regularizer=L1Ball(float(config["radius"])),
+        client_lr=float(config["client-lr"]),
+        server_lr=float(config["server-lr"]),
+        local_epochs=int(config["local-epochs"]),
+        batch_size=int(config["batch-size"]),
+        fraction_train=min(1.0, int(config["clients-per-round"]) / num_nodes),
+        fraction_evaluate=0.0,
+        seed=int(config["seed"]),
+    )
+    torch.manual_seed(int(config["seed"]))
+    net = Net(int(config["width"]), images.num_classes)
+    test = images.test_examples()
+    tested = objective_on(test.features, test.targets, int(config["width"]), images.num_classes)
+
+    def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        found = {name: array.numpy() for name, array in arrays.items()}
+        metrics = tested.metrics(tested.layout.flatten(found))
+        kernels = [array for array in found.values() if array.ndim == 2]
+        norms = ", ".join(f"{abs(kernel).sum():.1f}" for kernel in kernels)
+        metrics["density"] = sum((kernel != 0).sum() for kernel in kernels) / sum(kernel.size for kernel in kernels)
+        print(
+            f"round {server_round}: accuracy {metrics['accuracy']:.4f}, l1 norms {norms}, "
+            f"density {metrics['density']:.4f}",
+            flush=True,
+        )
+        return MetricRecord({name: float(value) for name, value in metrics.items()})
+
+    strategy.start(
+        grid=grid,
+        initial_arrays=ArrayRecord(net.state_dict()),
+        num_rounds=int(config["num-server-rounds"]),
+        evaluate_fn=evaluate,
+    )

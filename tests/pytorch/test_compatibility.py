@@ -1,0 +1,272 @@
+"""What a Flower project has besides its training goes on working: evaluation, metrics, mods, configs, checkpoints."""
+
+import io
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
+
+import torch
+from flwr.app import ArrayRecord, MetricRecord
+from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
+from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
+from networks import (
+    BATCH,
+    NODES,
+    TRAIN,
+    Net,
+    accuracy,
+    density,
+    load,
+    loop_app,
+    objective_app,
+    run,
+    start,
+    unmodified_app,
+)
+from torch import nn
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDualAvg
+from flwr_fco.torch import ClientApp
+
+STEPS = TRAIN // NODES // BATCH
+
+
+def unmodified(**options):
+    return FedDualAvg(client="unmodified", density=0.3, **options)
+
+
+def composite(**options):
+    return FedDualAvg(regularizer=L1(2e-3), client_lr=0.2, batch_size=BATCH, **options)
+
+
+WAYS = {
+    "unmodified": (unmodified, unmodified_app),
+    "loop": (composite, loop_app),
+    "objective": (composite, objective_app),
+}
+OFF = {"fraction_evaluate": 0.0}
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    return WAYS[request.param]
+
+
+def test_evaluate_fn_sees_the_model_after_each_round(way):
+    make, app = way
+    seen = []
+
+    def evaluate(number, arrays):
+        net = load(arrays)
+        seen.append((number, accuracy(net), density(net)))
+        return MetricRecord({"accuracy": seen[-1][1], "density": seen[-1][2]})
+
+    result = run(make(**OFF), app(), 6, evaluate_fn=evaluate)
+    numbers, accuracies, densities = zip(*seen, strict=True)
+    assert numbers == (0, 1, 2, 3, 4, 5, 6)
+    assert result.evaluate_metrics_serverapp[6]["accuracy"] == accuracies[6] > accuracies[0] + 0.4
+    assert densities[0] == 1.0
+    assert densities[6] == density(load(result.arrays)) < 0.9
+
+
+@pytest.mark.parametrize("name", ["unmodified", "loop"])
+def test_federated_evaluation_with_handlers_and_metrics_of_ones_own(name):
+    """The handlers get the model; replies go to the user's functions, with the key that they are to weigh by."""
+    make, app = WAYS[name]
+    calls = []
+
+    def aggregate(records, weighted_by_key):
+        calls.append((len(records), weighted_by_key))
+        found = [record[key] for content in records for record in content.metric_records.values() for key in record]
+        return MetricRecord({"clients": len(records), "largest": max(map(float, found))})
+
+    options = {"train_metrics_aggr_fn": aggregate, "evaluate_metrics_aggr_fn": aggregate}
+    result = run(make(fraction_evaluate=1.0, **options), app(), 2)
+    assert calls == [(NODES, "num-examples")] * 4
+    for metrics in (result.train_metrics_clientapp[2], result.evaluate_metrics_clientapp[2]):
+        assert metrics["clients"] == NODES
+        assert metrics["largest"] == TRAIN // NODES
+    plain = run(make(fraction_evaluate=1.0), app(), 2)
+    assert plain.evaluate_metrics_clientapp[2]["eval_loss"] < plain.evaluate_metrics_clientapp[1]["eval_loss"]
+
+
+def test_mods_that_measure_work_and_change_nothing(way):
+    make, app = way
+    measured = run(make(**OFF), app(mods=[arrays_size_mod, message_size_mod]), 2)
+    plain = run(make(**OFF), app(), 2)
+    for name in plain.arrays:
+        np.testing.assert_array_equal(measured.arrays[name].numpy(), plain.arrays[name].numpy())
+
+
+@pytest.mark.parametrize("mod", [fixedclipping_mod, adaptiveclipping_mod, LocalDpMod(1.0, 1.0, 1.0, 0.1)])
+def test_mods_that_clip_models_are_refused_by_our_client_apps(mod):
+    for make in (lambda: ClientApp(mods=[mod]), lambda: client_app(lambda context: None, mods=[mod])):
+        with pytest.raises(ConfigurationError, match=r"clips \(reply - what was received\).*increments"):
+            make()
+
+
+@pytest.mark.parametrize("name", ["unmodified", "loop"])
+def test_wrappers_for_differential_privacy_are_refused(name):
+    make, app = WAYS[name]
+    wrapped = DifferentialPrivacyServerSideFixedClipping(make(**OFF), 1.0, 1.0, NODES)
+    with pytest.raises(ConfigurationError, match=r"differential-privacy wrappers clip .*increments of a dual"):
+        run(wrapped, app(), 1)
+
+
+class Plain(nn.Sequential):
+    """Without integer buffers, to which Flower's mod would add noise."""
+
+    def __init__(self):
+        super().__init__(nn.Linear(64, 10))
+
+
+def test_an_unmodified_client_may_clip_its_own_model():
+    """It replies with a model, so local differential privacy acts on what it is about: model minus model."""
+    app = unmodified_app(mods=[LocalDpMod(0.05, 0.0, 1.0, 0.1)], make=Plain)
+    strategy = FedDualAvg(client="unmodified", **OFF)
+    arrays = start(make=Plain)
+    moved = [
+        np.concatenate([(after[name].numpy() - before[name].numpy()).ravel() for name in before])
+        for before, after in [(arrays, run(strategy, app, 1, arrays).arrays)]
+    ]
+    free = run(FedDualAvg(client="unmodified", **OFF), unmodified_app(make=Plain), 1, arrays).arrays
+    assert 0.0 < np.linalg.norm(moved) <= 0.05 + 1e-6
+    assert np.linalg.norm(free["0.weight"].numpy() - arrays["0.weight"].numpy()) > 0.1
+
+
+@pytest.mark.parametrize("name", ["unmodified", "loop"])
+def test_the_run_config_reaches_the_clients(name):
+    make, app = WAYS[name]
+    one, other = (run(make(**OFF), app(), 1, run_config={"lr": lr}) for lr in (0.1, 0.4))
+    if name == "loop":
+        assert (one.train_metrics_clientapp[1]["rate"], other.train_metrics_clientapp[1]["rate"]) == (0.1, 0.4)
+    else:
+        assert not np.array_equal(one.arrays["0.weight"].numpy(), other.arrays["0.weight"].numpy())
+
+
+def checkpoint(rounds):
+    """What a FedAvg project has saved after some rounds: torch.save(state_dict)."""
+    file = io.BytesIO()
+    trained = run(FedAvg(**OFF), unmodified_app(), rounds)
+    torch.save(trained.arrays.to_torch_state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def test_a_checkpoint_of_fedavg_is_gone_on_with():
+    """Three rounds of FedAvg and two of ours are five of FedAvg, statistics and counters of BatchNorm included."""
+    saved = checkpoint(3)
+    ours = run(FedDualAvg(client="unmodified", **OFF), unmodified_app(), 2, ArrayRecord(saved)).arrays
+    fedavg = run(FedAvg(**OFF), unmodified_app(), 5).arrays
+    assert int(ours["1.num_batches_tracked"].numpy()) == 5 * STEPS
+    for name in fedavg:
+        np.testing.assert_allclose(ours[name].numpy(), fedavg[name].numpy(), rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_a_trained_checkpoint_becomes_sparse_and_keeps_what_it_has_learnt(way):
+    make, app = way
+    saved = checkpoint(8)
+    net = Net()
+    net.load_state_dict(saved)
+    seen = []
+
+    def evaluate(number, arrays):
+        seen.append(accuracy(load(arrays)))
+        return MetricRecord({"accuracy": seen[-1]})
+
+    result = run(make(**OFF), app(), 8, ArrayRecord(saved), evaluate_fn=evaluate)
+    assert seen[0] == accuracy(net) > 0.85
+    assert min(seen) > 0.7
+    assert seen[-1] > seen[0] - 0.06
+    assert density(load(result.arrays)) < 0.9
+
+
+def test_elapsed_is_what_the_clients_schedule_made_of_the_rate():
+    """client_lr 0.2, which a cosine takes to almost 0 within the round: t advances by the sum of the rates."""
+
+    def cosine(optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=STEPS)
+
+    expected = sum(0.1 * (1.0 + np.cos(np.pi * step / STEPS)) for step in range(STEPS))
+    strategy = composite(**OFF)
+    run(strategy, loop_app(cosine), 3)
+    assert strategy.state.elapsed == pytest.approx(3 * expected, rel=1e-12)
+    assert abs(expected - 0.2 * STEPS) > 0.5
+    constant = composite(**OFF)
+    run(constant, loop_app(), 3)
+    assert constant.state.elapsed == pytest.approx(3 * 0.2 * STEPS, rel=1e-12)
+
+
+def test_an_unmodified_client_with_a_schedule_may_say_what_it_summed():
+    """Its MetricRecord's ``elapsed`` is believed, in place of client_lr * local_steps."""
+    options = {"client": "unmodified", "regularizer": L1(1e-3), "client_lr": 0.2, "local_steps": STEPS, **OFF}
+    silent, telling = FedDualAvg(**options), FedDualAvg(**options)
+    run(silent, unmodified_app(), 2)
+    run(telling, unmodified_app(metrics={"elapsed": 0.7}), 2)
+    assert silent.state.elapsed == pytest.approx(2 * 0.2 * STEPS, rel=1e-12)
+    assert telling.state.elapsed == pytest.approx(2 * 0.7, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", WAYS)
+def test_half_of_the_nodes_take_part(name):
+    make, app = WAYS[name]
+    asked = []
+
+    def noting(message, context, call_next):
+        if message.metadata.message_type == "train":
+            asked.append((message.metadata.group_id, context.node_config["partition-id"]))
+        return call_next(message, context)
+
+    result = run(make(fraction_train=0.5, **OFF), app(mods=[noting]), 8)
+    assert len(asked) == 8 * NODES // 2
+    assert {partition for _, partition in asked} == set(range(NODES))
+    assert accuracy(load(result.arrays)) > 0.6
+    assert density(load(result.arrays)) < 0.95
+
+
+class Weighed(InProcessGrid):
+    """Weighs what Flower sends: all records of a message, as it counts their bytes."""
+
+    def __init__(self, *args, **options):
+        super().__init__(*args, **options)
+        self.down, self.up = [], []
+
+    def send_and_receive(self, messages, **options):
+        messages = list(messages)
+        self.down.append(sum(record.count_bytes() for message in messages for record in message.content.values()))
+        replies = list(super().send_and_receive(messages, **options))
+        self.up.append(sum(record.count_bytes() for reply in replies for record in reply.content.values()))
+        return replies
+
+
+def test_no_more_bytes_than_fedavg():
+    """A network as small as a network gets (1,858 numbers): down, up, in each round and with the plan of the first."""
+
+    def weigh(strategy, app):
+        grid = Weighed(app, NODES)
+        with grid.identity():
+            strategy.start(grid, start(), 4)
+        rounds = [size for size in grid.down if size > 5_000]
+        return rounds, [size for size in grid.up if size > 5_000], sum(grid.down) + sum(grid.up)
+
+    down, up, total = weigh(FedAvg(**OFF), unmodified_app())
+    assert len(down) == len(up) == 4
+    for strategy, app in (
+        (unmodified(**OFF), unmodified_app()),
+        (composite(**OFF, wire_dtype="auto"), loop_app()),
+        (composite(**OFF, wire_dtype="auto"), objective_app()),
+    ):
+        own_down, own_up, own_total = weigh(strategy, app)
+        assert len(own_down) == len(own_up) == 4
+        # The plan goes once, in the first round.
+        assert max(own_down[1:]) <= max(down)
+        assert max(own_up) <= max(up)
+        assert own_total <= total
+    # Twice as many numbers in float64, which is what is sent without "auto".
+    assert weigh(composite(**OFF), loop_app())[2] > 1.5 * total
