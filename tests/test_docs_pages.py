@@ -11,7 +11,7 @@ import pytest
 from flwr_fco import callbacks
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("objectives", "callbacks", "rates", "own-strategy", "taking-away")
+PAGES = ("objectives", "saddle-points", "callbacks", "rates", "own-strategy", "taking-away")
 
 
 def text_of(page):

@@ -28,6 +28,7 @@ from flwr_fco.pooled.certificates import client_weights, pooled_gradient, statio
 from flwr_fco.pooled.scores import density, numerical_rank
 from flwr_fco.regularizers import (
     BoundRegularizer,
+    Box,
     L1Ball,
     L2Ball,
     Nuclear,
@@ -318,7 +319,8 @@ def strongest_perturbation(
         delta <- argmax_d <grad_delta f, d> - psi(d),
 
     a corner of psi's constraint, never lowers f - psi, and the steps end after finitely many. For an l1 norm in a box
-    it is bound * sign(g) where |g| is above the strength, else 0: exactly sparse.
+    it is bound * sign(g) where |g| is above the strength, else 0: exactly sparse. Each start is first led to a corner
+    without psi's price.
 
     Parameters
     ----------
@@ -363,14 +365,19 @@ def strongest_perturbation(
     rng = np.random.default_rng(seed)
     best, most = w, -math.inf
     for start in [w[place], *(rng.uniform(lower, upper) for _ in range(starts))]:
-        attacked, value = w.copy(), -math.inf
-        attacked[place] = regularizer.prox(np.asarray(start), 0.0)
-        while (gained := objective.value(attacked) - regularizer.value(attacked[place])) > value:
-            value, kept = gained, attacked.copy()
-            # The operator holds minus the gradient of the maximising player. Far along it the proximal map of so much
-            # of psi is the maximiser of the tangent minus psi.
-            ascent = -objective.gradient(attacked)[place]
-            attacked[place] = regularizer.prox(_FAR * ascent, _FAR)
+        attacked = w.copy()
+        attacked[place] = start
+        # From inside, the price would often lead to no attack at all: first the corner that hurts most at no price.
+        for psi in (Box(lower, upper), regularizer):
+            value = -math.inf
+            attacked[place] = psi.prox(attacked[place], 0.0)
+            while (gained := objective.value(attacked) - psi.value(attacked[place])) > value:
+                value, kept = gained, attacked.copy()
+                # The operator holds minus the gradient of the maximising player. Far along it the proximal map of so
+                # much of psi is the maximiser of the tangent minus psi.
+                ascent = -objective.gradient(attacked)[place]
+                attacked[place] = psi.prox(_FAR * ascent, _FAR)
+            attacked = kept
         if value > most:
             best, most = kept, value
     return best
