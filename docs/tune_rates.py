@@ -168,6 +168,8 @@ SADDLE_FIVE = ("FeDualEx", "FedMiP", "FedDualAvg", "FedMid", "ExtraStepLocalSGD"
 def _saddle_stages() -> Iterator[Stage]:
     """Yield the grids of the bilinear problems and of universal adversarial training."""
     one = "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed."
+    drift = "The pairs around the best ones again with 100 clients: their own noise drives them apart in ten steps."
+    near = tuple(itertools.product((0.1, 0.03, 0.01), (1.0, 0.3)))
     for problem, pairs in (("bilinear-l1", PAIRS_35), ("bilinear-nuclear", PAIRS_45)):
         # From outside the balls the methods that average primal points never enter them with server_lr < 1.
         primal = (("start", "projected"),) if problem == "bilinear-nuclear" else ()
@@ -184,6 +186,15 @@ def _saddle_stages() -> Iterator[Stage]:
                 (("FedMiP",), (*once, ("output", "ergodic")), ", psi once, ergodic average"),
             ):
                 yield Stage([problem], strategies, pairs, "gap", words, (*shared, *own), variant=variant)
+    for strategies, own, variant in (
+        (("FeDualEx", "FedDualAvg", "FedMiP", "FedMid", "ExtraStepLocalSGD"), (), ""),
+        (("FedMiP",), (("server-prox", False),), ", psi once"),
+        (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
+        (("FedMiP",), (("server-prox", False), ("output", "ergodic")), ", psi once, ergodic average"),
+    ):
+        settings = (("num-rounds", 20), ("structure-every", 20), ("objective-every", 20), *own)
+        words = f"K = 10, 6 pairs. {drift} One seed."
+        yield Stage(["bilinear-l1"], strategies, near, "gap", words, settings, variant=variant)
     # CIFAR-10's images have about ten times the curvature of MNIST's, so that the larger rates diverge, and their
     # trials take seconds.
     small = tuple(pair for pair in PAIRS_45 if pair[0] <= 0.1 and pair[1] >= 0.3)
