@@ -3,10 +3,16 @@
     python benchmarks/saddle.py [--quick]
 
 'grid' is a round in the in-process grid: messages, checks, generators, proximal maps, products, the server. 'bare' are
-the products of the same sizes by NumPy's BLAS with the same number of normal random numbers, one after the other, and
-nothing else. Bilinear l1 is the paper's: 100 clients, K = 10, 600 against 300, that is 4,000 products of a matrix with
-a vector and 1.8 million normal numbers. Of the adversarial objective 'bare' also gathers the minibatch's rows; of the
-nuclear norms it leaves out the singular value decompositions of the proximal maps, which 'with SVD' takes in.
+the products of the same sizes by NumPy's BLAS with the same random numbers, one after the other, and nothing else.
+Bilinear l1 is the paper's: 100 clients, K = 10, 600 against 300, that is 4,000 products of a matrix with a vector and
+1.8 million normal numbers. Of the adversarial objective 'bare' also gathers the minibatch's rows and draws the order of
+an epoch. With nuclear norms a proximal map is a singular value decomposition of each player, which is neither a product
+nor a draw: the line 'with SVD' takes them into 'bare' and is held against the bar, the line without them is for the
+record.
+
+Minibatches of 32 are the one case above the bar: a query's two products take as long in the grid as alone, 25
+microseconds, so that a client's message (100 microseconds and more for a model of 69 kB, ten queries) and the proximal
+maps weigh as much as half of them.
 
 Times are this thread's on its core, medians over rounds that alternate: a busy machine disturbs both alike.
 """
@@ -38,9 +44,10 @@ def compare(
     rounds: int,
     steps: int,
     start: dict[str, np.ndarray],
+    judged: bool = True,
     **options: object,
 ) -> None:
-    """Print milliseconds of a round in the grid and of the bare work, and their ratio."""
+    """Print milliseconds of a round in the grid and of the bare work, their ratio, and whether it is within the bar."""
     grid, alone = [], []
     since = time.thread_time()
 
@@ -65,8 +72,8 @@ def compare(
     )
     # The first round compiles kernels or loads them.
     ours, theirs = 1e3 * np.median(grid[1:]), 1e3 * np.median(alone[1:])
-    verdict = "yes" if ours <= BAR * theirs else "no"
-    print(f"{title:42s} {ours:9.1f} {theirs:9.1f} {ours / theirs:6.2f}   {verdict}")
+    verdict = ("yes" if ours <= BAR * theirs else "no") if judged else "-"
+    print(f"{title:48s} {ours:9.1f} {theirs:9.1f} {ours / theirs:6.2f}   {verdict}")
 
 
 def products(matrix: np.ndarray, x: np.ndarray, y: np.ndarray, queries: int) -> Callable[[], object]:
@@ -95,14 +102,16 @@ def with_decompositions(bare: Callable[[], object], x: np.ndarray, y: np.ndarray
     return both
 
 
-def gathered(features: np.ndarray, batch: int, classes: int, queries: int) -> Callable[[], object]:
-    """Return what gathers a batch and makes both products with it for each query."""
+def gathered(features: np.ndarray, batch: int, classes: int, queries: int, per_client: int) -> Callable[[], object]:
+    """Return what draws an order for each client, and gathers a batch and makes both products for each query."""
     rng = np.random.default_rng(0)
     rows = [rng.integers(0, len(features), batch) for _ in range(queries)]
     weights, slopes = rng.standard_normal((features.shape[1], classes)), rng.standard_normal((batch, classes))
 
     def bare() -> None:
-        for own in rows:
+        for number, own in enumerate(rows):
+            if number % per_client == 0 and batch < len(features):
+                rng.permutation(len(features))
             block = features[own].astype(np.float64)
             block @ weights
             block.T @ slopes
@@ -119,7 +128,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
     box = PerParameter({"x": L1(0.1, bound=0.05), "y": L1(0.1, bound=0.05)})
     print(f"{clients} clients, one BLAS thread, medians of {rounds} rounds; the bar is {BAR}")
-    print(f"{'milliseconds on core a round':42s} {'grid':>9s} {'bare':>9s} {'ratio':>6s}   within the bar")
+    print(f"{'milliseconds on core a round':48s} {'grid':>9s} {'bare':>9s} {'ratio':>6s}   within the bar")
     with threadpool_limits(1, user_api="blas"):
         data = sparse_bilinear(clients)
         bare = products(data.matrix, rng.standard_normal(600), rng.standard_normal(300), 20 * clients)
@@ -138,7 +147,8 @@ def main() -> None:
         plain = products(low_rank.matrix, x, y, 20 * few)
         for title, work in (("", plain), (" with SVD", with_decompositions(plain, x, y, 20 * few))):
             about = f"bilinear nuclear{title}, K = 10, {few} clients"
-            compare(about, low_rank.objectives(), work, 3, 10, start, regularizer=spectral, **noisy)
+            judged = work is not plain
+            compare(about, low_rank.objectives(), work, 3, 10, start, judged, regularizer=spectral, **noisy)
         images = rng.random((600, 784)).astype(np.float32)
         labels = np.arange(600) % 10
         adversarial: list[Objective] = [UniversalAdversarialLogistic(images, labels, intercept=False)] * clients
@@ -148,7 +158,7 @@ def main() -> None:
             "apply_to": ("coefficients", "perturbation"),
         }
         for batch in (32, 600):
-            work = gathered(images, batch, 10, 10 * clients)
+            work = gathered(images, batch, 10, 10 * clients, 10)
             size = batch if batch < 600 else None
             about = f"adversarial 784 x 10, K = 5, batches of {batch}"
             compare(about, adversarial, work, rounds, 5, zeros, batch_size=size, **attack)

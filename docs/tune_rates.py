@@ -43,6 +43,8 @@ class Stage:
         The first is the number of rounds.
     seeds, more_seeds : sequence of int
         `more_seeds`: of the client rates at which some method is stable.
+    variant : str
+        What `settings` make of the strategies: said at the head of their columns.
     """
 
     problems: Sequence[str]
@@ -53,6 +55,7 @@ class Stage:
     settings: Sequence[tuple[str, Any]]
     seeds: Sequence[int] = (0,)
     more_seeds: Sequence[int] = ()
+    variant: str = ""
 
     def trials(self, problem: str, folder: Path) -> list[Trial]:
         """Return the finished trials; those with a stable client rate are run with more seeds too."""
@@ -166,35 +169,56 @@ SADDLE_FIVE = ("FeDualEx", "FedMiP", "FedDualAvg", "FedMid", "ExtraStepLocalSGD"
 def _saddle_stages() -> Iterator[Stage]:
     """Yield the grids of the bilinear problems and of universal adversarial training."""
     one = "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed."
-    few = "Two seeds, the mean loss of the last round."
+    drift = "The pairs around the best ones again with 100 clients: their own noise drives them apart in ten steps."
+    near = tuple(itertools.product((0.1, 0.03, 0.01), (1.0, 0.3)))
     for problem, pairs in (("bilinear-l1", PAIRS_35), ("bilinear-nuclear", PAIRS_45)):
+        # From outside the balls the methods that average primal points never enter them with server_lr < 1.
+        primal = (("start", "projected"),) if problem == "bilinear-nuclear" else ()
         for steps, rounds in ((1, 100), (10, 20)):
             shared = (("num-rounds", rounds), ("local-steps", steps), ("num-clients", 1), ("noise", 0.01))
             shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
-            count = f"K = {steps}, {len(pairs)} pairs"
-            # From outside the balls the methods that average primal points never enter them with server_lr < 1.
-            primal = (("start", "projected"),) if problem == "bilinear-nuclear" else ()
-            dual, others = ("FeDualEx", "FedDualAvg"), ("FedMiP", "FedMid", "ExtraStepLocalSGD")
-            yield Stage([problem], dual, pairs, "gap", f"{count}. {one}", shared)
-            yield Stage([problem], others, pairs, "gap", f"{count}. {one}", (*shared, *primal))
-            once = (*shared, *primal, ("server-prox", False))
-            yield Stage([problem], ("FedMiP",), pairs, "gap", f"{count}, without the server's map. {one}", once)
-            average = f"{count}, the ergodic average{{}}. {one}"
-            for stage, extra, about in (("FeDualEx", shared, ""), ("FedMiP", once, ", without the server's map")):
-                settings = (*extra, ("output", "ergodic"))
-                yield Stage([problem], (stage,), pairs, "gap", average.format(about), settings)
-    adversarial = (
-        ("adversarial-mnist", 20, 10, 6_000, "10 clients (the paper: 100) with 600 images"),
-        ("adversarial-cifar10", 40, 10, 5_000, "10 clients (the paper: 100) with 500 images"),
-    )
-    for problem, rounds, clients, examples, sizes in adversarial:
-        shared = (("num-rounds", rounds), ("num-clients", clients), ("num-examples", examples))
+            words = f"K = {steps}, all {len(pairs)} pairs of the paper. {one}"
+            once = (*primal, ("server-prox", False))
+            for strategies, own, variant in (
+                (("FeDualEx", "FedDualAvg"), (), ""),
+                (("FedMiP", "FedMid", "ExtraStepLocalSGD"), primal, ""),
+                (("FedMiP",), once, ", psi once"),
+                (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
+                (("FedMiP",), (*once, ("output", "ergodic")), ", psi once, ergodic average"),
+            ):
+                yield Stage([problem], strategies, pairs, "gap", words, (*shared, *own), variant=variant)
+    for strategies, own, variant in (
+        (("FeDualEx", "FedDualAvg", "FedMiP", "FedMid", "ExtraStepLocalSGD"), (), ""),
+        (("FedMiP",), (("server-prox", False),), ", psi once"),
+        (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
+        (("FedMiP",), (("server-prox", False), ("output", "ergodic")), ", psi once, ergodic average"),
+    ):
+        settings = (("num-rounds", 20), ("structure-every", 20), ("objective-every", 20), *own)
+        words = f"K = 10, 6 pairs. {drift} One seed."
+        yield Stage(["bilinear-l1"], strategies, near, "gap", words, settings, variant=variant)
+    # CIFAR-10's images have about ten times the curvature of MNIST's, so that the larger rates diverge, and their
+    # trials take seconds.
+    small = tuple(pair for pair in PAIRS_45 if pair[0] <= 0.1 and pair[1] >= 0.3)
+    for problem, rounds, images, pairs, seeds, which in (
+        ("adversarial-mnist", 20, 600, PAIRS_45, (0, 1), "all 45 pairs of the paper"),
+        (
+            "adversarial-cifar10",
+            40,
+            500,
+            small,
+            (0,),
+            "10 of the paper's 45 pairs: client rates <= 0.1, server's >= 0.3",
+        ),
+    ):
+        shared = (("num-rounds", rounds), ("num-clients", 10), ("num-examples", 10 * images))
         shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
-        words = f"K = 5, 45 pairs, {sizes}. {few}"
-        yield Stage([problem], ("FeDualEx", "DistributedPGDA"), PAIRS_45, "training-loss", words, shared, (0, 1))
-        words = f"K = 5, 45 pairs, the ergodic average, {sizes}. {few}"
-        ergodic = (*shared, ("output", "ergodic"))
-        yield Stage([problem], ("FeDualEx",), PAIRS_45, "training-loss", words, ergodic, (0, 1))
+        words = f"K = 5, {which}. 10 clients (the paper: 100) with {images} images; seeds: {len(seeds)}."
+        for strategies, own, variant in (
+            (("FeDualEx", "DistributedPGDA"), (), ""),
+            (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
+        ):
+            settings = (*shared, *own)
+            yield Stage([problem], strategies, pairs, "training-loss", words, settings, seeds, variant=variant)
 
 
 SADDLE_STAGES = tuple(_saddle_stages())
@@ -258,31 +282,36 @@ def dualfl_tables(sweeps: Path) -> Iterator[str]:
 
 
 def tables(sweeps: Path, stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield the parts of the page, running what is missing."""
-    for stage in stages:
-        num_rounds = stage.settings[0][1]
-        for problem in stage.problems:
-            trials = stage.trials(problem, sweeps / f"{problem}-{num_rounds}")
-            minutes = sum(trial["seconds"] for trial in trials) / 60
-            rounds = sum(trial["rounds"] for trial in trials)
+    """Yield the parts of the page, running what is missing; stages of one problem with the same words share a table."""
+    for words, group in itertools.groupby(stages, key=lambda stage: (stage.problems, stage.words)):
+        together = list(group)
+        num_rounds = together[0].settings[0][1]
+        for problem in together[0].problems:
+            trials = [stage.trials(problem, sweeps / f"{problem}-{num_rounds}") for stage in together]
+            minutes = sum(trial["seconds"] for own in trials for trial in own) / 60
+            rounds = sum(trial["rounds"] for own in trials for trial in own)
+            count = sum(map(len, trials))
             yield f"## {problem}, {num_rounds:,} rounds\n"
-            yield f"{stage.words} {len(trials)} trials, {rounds:,} rounds in {minutes:.1f} minutes.\n"
-            yield table(trials, stage) + "\n"
+            yield f"{words[1]} {count} trials, {rounds:,} rounds in {minutes:.0f} minutes.\n"
+            yield table(trials, together) + "\n"
 
 
-def table(trials: Sequence[Trial], stage: Stage) -> str:
-    """Return the mean scores as Markdown: a row for each pair that some method survives."""
-    rule = CRITERIA[stage.rule]
-    best = best_trials(trials, rule)
-    lines = ["| client, server | " + " | ".join(stage.strategies) + " |", "|---|" + "---|" * len(stage.strategies)]
+def table(trials: Sequence[Sequence[Trial]], stages: Sequence[Stage]) -> str:
+    """Return the mean scores as Markdown: a row for each pair that some method survives, the best pair's bold."""
+    rule = CRITERIA[stages[0].rule]
+    columns = [
+        (strategy, own, best_trials(own, rule)[strategy]["settings"], strategy + stage.variant)
+        for own, stage in zip(trials, stages, strict=True)
+        for strategy in stage.strategies
+    ]
+    lines = ["| client, server | " + " | ".join(name for *_, name in columns) + " |", "|---|" + "---|" * len(columns)]
     lost = []
-    for a, b in stage.pairs:
+    for a, b in stages[0].pairs:
         cells = []
-        for strategy in stage.strategies:
+        for strategy, own, winner, _ in columns:
             wanted = {"strategy": strategy, "client-lr": a, "server-lr": b}
-            scores = [t["score"] for t in trials if wanted.items() <= t["settings"].items()]
+            scores = [t["score"] for t in own if wanted.items() <= t["settings"].items()]
             mean = sum(scores) / len(scores)
-            winner = best[strategy]["settings"]
             text = f"{mean:.4g}" if math.isfinite(mean) else "diverged"
             cells.append(f"**{text}**" if (winner["client-lr"], winner["server-lr"]) == (a, b) else text)
         if set(cells) == {"diverged"}:
@@ -321,10 +350,11 @@ def main() -> None:
         parts = [
             "# The rates of the saddle-point experiments, tuned over the paper's grids\n",
             f"Written by `python docs/tune_rates.py sweeps --saddle {' '.join(options.saddle)}`; nothing here is "
-            f"typed by hand. Not swept in this run: {', '.join(left) or 'nothing'}. A score is the "
-            "duality gap of the last round, or the training loss under the attack: the paper does not say what its "
-            "rates are best for. The best pair of each method is bold. The minutes are of one core of a machine in "
-            "use.\n",
+            f"typed by hand. Not swept in this run: {', '.join(left) or 'nothing'}. It is what "
+            "`flwr-fco sweep bilinear-l1 --strategy FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... "
+            "--rule gap` runs. A score is the duality gap of the last round, or the training loss under the attack: "
+            "the paper does not say what its rates are best for. The best pair of each method is bold. The minutes "
+            "are of one core of a machine in use.\n",
             *tables(options.sweeps, chosen),
         ]
         (HERE / "saddle-rates.md").write_text("\n".join(parts), encoding="utf-8")

@@ -11,7 +11,17 @@ import pytest
 from flwr_fco import callbacks
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("objectives", "callbacks", "rates", "strength", "own-strategy", "taking-away", "faults", "robustness")
+PAGES = (
+    "objectives",
+    "saddle-points",
+    "callbacks",
+    "rates",
+    "strength",
+    "own-strategy",
+    "taking-away",
+    "faults",
+    "robustness",
+)
 
 
 def text_of(page):

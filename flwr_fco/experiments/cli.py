@@ -423,9 +423,9 @@ def sweep(
     ] = None,
     samples: Annotated[int, typer.Option(min=0, help="Number of trials of a random search; 0: the whole grid.")] = 0,
     seed: Seed = 0,
-    rule: Annotated[str, typer.Option(help="recovery-error, f1, objective, validation-objective, accuracy.")] = (
-        "recovery-error"
-    ),
+    rule: Annotated[
+        str, typer.Option(help="recovery-error, f1, objective, validation-objective, accuracy, gap, training-loss.")
+    ] = ("recovery-error"),
     out: Annotated[Path | None, typer.Option(help="Folder; a sweep that was stopped goes on in it.")] = None,
     engine: Annotated[str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), or `in-process`.")] = "ray",
     workers: Annotated[int, typer.Option(min=0, help="Ray workers on this machine; 0: one a core.")] = 0,

@@ -46,9 +46,10 @@ from flwr_fco.pooled import (
     recovery_error,
     saddle_metrics,
     stationarity,
+    strongest_perturbation,
     support_scores,
 )
-from flwr_fco.regularizers import L1, Regularizer, Zero
+from flwr_fco.regularizers import L1, Box, Regularizer, Zero
 from flwr_fco.work import Minimise
 
 if TYPE_CHECKING:
@@ -740,7 +741,9 @@ class AdversarialTraining(Task):
         w : ndarray of float64, shape (layout.size,)
         full : bool, default True
             Also ``training-loss``, the mean over all clients' perturbed images, and on the test images ``accuracy``
-            and ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it.
+            and ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it; of linear
+            classifiers also ``hardened-accuracy``: under the perturbation in the box, at no price, that hurts the
+            model most there (a network's loss is not convex in it, and nobody knows the worst).
         """
         found = self.structure(self.layout.views(w)["perturbation"])
         if full:
@@ -749,6 +752,9 @@ class AdversarialTraining(Task):
             metrics = self._test.metrics(w)
             found.update({name: metrics[f"clean-{name}"] for name in ("accuracy", "loss")})
             found.update({f"attacked-{name}": metrics[name] for name in ("accuracy", "loss")})
+            if isinstance(self._test, UniversalAdversarialLogistic):
+                strongest = strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
+                found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
         return found
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:

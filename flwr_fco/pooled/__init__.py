@@ -13,7 +13,14 @@ from flwr_fco.pooled.certificates import (
     stationarity,
 )
 from flwr_fco.pooled.reference import centralized_solution, sklearn_solution
-from flwr_fco.pooled.saddle import duality_gap, game_solution, natural_residual, saddle_metrics, saddle_point
+from flwr_fco.pooled.saddle import (
+    duality_gap,
+    game_solution,
+    natural_residual,
+    saddle_metrics,
+    saddle_point,
+    strongest_perturbation,
+)
 from flwr_fco.pooled.scores import SupportScores, density, numerical_rank, recovery_error, support, support_scores
 
 __all__ = [
@@ -35,6 +42,7 @@ __all__ = [
     "saddle_point",
     "sklearn_solution",
     "stationarity",
+    "strongest_perturbation",
     "support",
     "support_scores",
 ]

@@ -16,11 +16,24 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import MatrixGame, Objective, QuadraticSaddle, SaddleObjective
+from flwr_fco.objectives import (
+    MatrixGame,
+    Objective,
+    QuadraticSaddle,
+    SaddleObjective,
+    UniversalAdversarialLogistic,
+)
 from flwr_fco.parameters import Vector
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient, stationarity
 from flwr_fco.pooled.scores import density, numerical_rank
-from flwr_fco.regularizers import BoundRegularizer, PerParameter, Regularizer, Simplex, Zero
+from flwr_fco.regularizers import (
+    BoundRegularizer,
+    Box,
+    PerParameter,
+    Regularizer,
+    Simplex,
+    Zero,
+)
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.regularizers.spectral import MatrixRegularizer
 
@@ -32,12 +45,15 @@ __all__ = [
     "natural_residual",
     "saddle_metrics",
     "saddle_point",
+    "strongest_perturbation",
 ]
 
 Array = NDArray[np.float64]
 
 #: Distance from psi's constraints, relative to 1 + ||w||, that counts as rounding.
 _ROUNDING = 1e-9
+#: A step of the proximal map so long that the start of the step does not count.
+_FAR = 1e9
 
 
 def duality_gap(
@@ -223,6 +239,80 @@ def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | Non
     array([2., 0.])
     """
     return QuadraticSaddle.pooled(objectives, client_weights(objectives, weights)).solution
+
+
+def strongest_perturbation(
+    objective: UniversalAdversarialLogistic, w: Vector, regularizer: Regularizer, *, starts: int = 8, seed: int = 0
+) -> Vector:
+    """Return the perturbation of all examples that hurts a model most: a local maximum of f - psi, the best of several.
+
+    The loss f is convex in the perturbation, so that it lies above its tangents: the maximiser of a tangent minus psi,
+
+        delta <- argmax_d <grad_delta f, d> - psi(d),
+
+    a corner of psi's constraint, never lowers f - psi, and the steps end after finitely many. For an l1 norm in a box
+    it is bound * sign(g) where |g| is above the strength, else 0: exactly sparse. Each start is first led to a corner
+    without psi's price.
+
+    Parameters
+    ----------
+    objective : UniversalAdversarialLogistic
+        On the examples that the attacker knows.
+    w : ndarray of float64, shape (layout.size,)
+        The model; its own perturbation is one of the starts.
+    regularizer : Regularizer
+        psi of the perturbation, separable and bounded: a box, an l1 norm with a bound.
+    starts : int, default 8
+        Random starts besides.
+    seed : int, default 0
+        Of the random starts.
+
+    Returns
+    -------
+    ndarray of float64, shape (layout.size,)
+        The model with that perturbation in the place of its own.
+
+    Raises
+    ------
+    ConfigurationError
+        If psi is not separable, or bounds no perturbation.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from flwr_fco.objectives import UniversalAdversarialLogistic
+    >>> from flwr_fco.regularizers import L1
+    >>> objective = UniversalAdversarialLogistic(np.array([[1.0], [1.0], [-1.0]]), [0, 0, 1], intercept=False)
+    >>> strongest_perturbation(objective, np.array([1.0, -1.0, 0.0]), L1(0.01, bound=0.5))
+    array([ 1. , -1. , -0.5])
+    """
+    place = slice(objective.split, None)
+    terms = regularizer.separable_terms(w[place].shape)
+    if terms is None or not np.isfinite([np.min(terms.lower), np.max(terms.upper)]).all():
+        raise ConfigurationError(
+            f"{regularizer!r} leaves the strongest perturbation infinite, or couples its entries; give a box or an l1 "
+            "norm with a bound"
+        )
+    lower, upper = (np.broadcast_to(np.asarray(term, dtype=np.float64), w[place].shape) for term in terms[2:])
+    rng = np.random.default_rng(seed)
+    best, most = w, -math.inf
+    for start in [w[place], *(rng.uniform(lower, upper) for _ in range(starts))]:
+        attacked = w.copy()
+        attacked[place] = start
+        # From inside, the price would often lead to no attack at all: first the corner that hurts most at no price.
+        for psi in (Box(lower, upper), regularizer):
+            value = -math.inf
+            attacked[place] = psi.prox(attacked[place], 0.0)
+            while (gained := objective.value(attacked) - psi.value(attacked[place])) > value:
+                value, kept = gained, attacked.copy()
+                # The operator holds minus the gradient of the maximising player. Far along it the proximal map of so
+                # much of psi is the maximiser of the tangent minus psi.
+                ascent = -objective.gradient(attacked)[place]
+                attacked[place] = psi.prox(_FAR * ascent, _FAR)
+            attacked = kept
+        if value > most:
+            best, most = kept, value
+    return best
 
 
 class GameSolution(NamedTuple):

@@ -48,7 +48,8 @@ def test_the_quickstart_finds_a_few_measurements_that_do(example, capsys):
     assert 1 <= used <= 8  # measured 5; scikit-learn's solution of the pooled problem has 4
 
 
-def test_the_robust_example_attacks_both_models_and_draws_the_attacks(example, capsys, tmp_path):
+def test_the_robust_example_attacks_all_models_and_draws_the_attacks(example, capsys, tmp_path):
+    """Against the strongest attack on each model, the one that trained against a fast opponent loses much less."""
     _, client, server, config = example("robust-logistic", "robust_logistic")
     config = {**config, "picture": str(tmp_path / "attacks.png")}
     grid = InProcessGrid(client, 10, run_config=config)
@@ -56,30 +57,14 @@ def test_the_robust_example_attacks_both_models_and_draws_the_attacks(example, c
     with _flower.identity(grid.run_id):
         server.app(grid, context)
     lines = [line for line in capsys.readouterr().out.splitlines() if "clean accuracy" in line]
-    numbers = [[float(number) for number in re.findall(r"\d+\.\d+", line)] for line in lines]
-    (clean, attacked, loss), (robust_clean, robust_attacked, robust_loss) = numbers
+    numbers = {line.split(":")[0]: [float(number) for number in re.findall(r"\d+\.\d+", line)] for line in lines}
+    assert list(numbers) == ["FedAvg", "FeDualEx", "FedMiP"]
     assert (tmp_path / "attacks.png").stat().st_size > 1000
-    assert min(clean, robust_clean) > 0.93  # measured .947 and .944
-    # The attack is one, on both: training against a penalised attack does not make a linear model withstand it.
-    assert max(attacked, robust_attacked) < 0.75  # measured .689 and .680
-    assert min(loss, robust_loss) > 0.7  # measured .842 and .869
-
-
-def test_the_strongest_attack_of_the_robust_example_cannot_be_improved_pixel_by_pixel(example):
-    """Its maximum is a corner or a stationary point of the loss minus the penalty, in the box."""
-    task, *_ = example("robust-logistic", "robust_logistic")
-    objective, _ = task.load_server()
-    penalty = task.L1(0.01, bound=0.2)
-    w = np.concatenate([np.random.default_rng(1).normal(size=650), np.zeros(64)])
-    attacked = task.strongest_attack(objective, w, penalty)
-    best = objective.value(attacked) - penalty.value(attacked[650:])
-    assert np.abs(attacked[650:]).max() <= 0.2
-    assert (attacked[:650] == w[:650]).all()
-    for pixel in range(64):
-        for value in (-0.2, 0.0, 0.2):
-            other = attacked.copy()
-            other[650 + pixel] = value
-            assert objective.value(other) - penalty.value(other[650:]) <= best + 1e-3
+    clean, attacked, loss = numbers["FedAvg"]
+    robust_clean, robust_attacked, robust_loss = numbers["FedMiP"]
+    assert clean > robust_clean > 0.93  # measured .962 and .949
+    assert robust_attacked > attacked + 0.08  # measured .689 and .556
+    assert robust_loss < 0.8 * loss
 
 
 def test_one_line_makes_flowers_quickstart_sparse(example):

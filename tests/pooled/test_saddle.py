@@ -19,6 +19,7 @@ from flwr_fco.pooled.saddle import (
     natural_residual,
     saddle_metrics,
     saddle_point,
+    strongest_perturbation,
 )
 from flwr_fco.regularizers import (
     L1,
@@ -259,3 +260,30 @@ def test_the_gap_of_quadratics_is_what_the_best_answers_gain():
     # Without curvature nothing bounds an answer.
     flat = QuadraticSaddle(np.zeros((3, 3)), np.ones((2, 3)), np.eye(2))
     assert duality_gap([flat], None, Zero(), w) == np.inf
+
+
+@pytest.mark.parametrize("price", [0.0, 0.02, 0.3])
+def test_the_strongest_perturbation_is_the_best_corner(price):
+    """By trying all corners of a small box; sparse where the price is high, none where it is higher still."""
+    rng = np.random.default_rng(6)
+    objective = UniversalAdversarialLogistic(rng.normal(size=(12, 5)), np.arange(12) % 3, intercept=False)
+    w = np.r_[2.0 * rng.normal(size=15), np.full(5, 0.1)]
+    psi = L1(price, bound=0.7) if price else Box(-0.7, 0.7)
+    best, found = -np.inf, 0
+    for corner in np.ndindex(*(3,) * 5):
+        delta = 0.7 * (np.array(corner) - 1.0)
+        value = objective.value(np.r_[w[:15], delta]) - psi.value(delta)
+        if value > best:
+            best, found = value, np.count_nonzero(delta)
+    attacked = strongest_perturbation(objective, w, psi)
+    assert objective.value(attacked) - psi.value(attacked[15:]) == pytest.approx(best, abs=1e-12)
+    assert np.count_nonzero(attacked[15:]) == found
+    assert np.array_equal(attacked[:15], w[:15])
+    assert (w[15:] == 0.1).all()
+
+
+def test_the_strongest_perturbation_needs_a_bound():
+    objective = UniversalAdversarialLogistic(np.eye(3), [0, 1, 2])
+    for psi in (L1(0.1), Zero(), L2Ball(1.0)):
+        with pytest.raises(ConfigurationError, match="box"):
+            strongest_perturbation(objective, np.zeros(15), psi)

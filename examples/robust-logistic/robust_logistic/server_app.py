@@ -1,19 +1,21 @@
-"""The ServerApp: dual extrapolation against the attack, and FedAvg without one, on the same nodes."""
+"""The ServerApp: FedAvg without an opponent, and two methods that train against one, on the same nodes."""
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context
 from flwr.serverapp import Grid, ServerApp
 
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, Product
+from flwr_fco.pooled import strongest_perturbation
 from flwr_fco.regularizers import L1, Box, PerParameter
-from flwr_fco.strategies import CompositeStrategy, FedAvgS, FeDualEx
-from robust_logistic.task import initial_model, load_server, strongest_attack
+from flwr_fco.strategies import CompositeStrategy, FedAvgS, FedMiP, FeDualEx
+from robust_logistic.task import initial_model, load_server
 
 app = ServerApp()
 
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train both, attack both, print a table and draw the attacks."""
+    """Train three models, attack each, print a table and draw the attacks."""
     config = context.run_config
     penalty = L1(float(config["strength"]), bound=float(config["bound"]))
     shared = {
@@ -23,25 +25,30 @@ def main(grid: Grid, context: Context) -> None:
         "apply_to": ("coefficients", "perturbation"),
         "fraction_evaluate": 0.0,
     }
+    # Small weights move fast: the opponent answers the model, which then has no time to lean on one attack.
+    fast = DiagonalMetric(np.full(64, 1.0 / float(config["attack-speed"])))
+    geometry = Product({"perturbation": fast, "*": Euclidean()})
+    opponent = PerParameter({"perturbation": penalty})
     strategies: dict[str, CompositeStrategy] = {
         # An attack in a box of side 0 is none: federated averaging of plain stochastic gradient steps.
         "FedAvg": FedAvgS(regularizer=PerParameter({"perturbation": Box(0.0, 0.0)}), **shared),
-        "FeDualEx": FeDualEx(regularizer=PerParameter({"perturbation": penalty}), **shared),
+        "FeDualEx": FeDualEx(regularizer=opponent, **shared),
+        "FedMiP": FedMiP(regularizer=opponent, mirror_map=geometry, server_prox=False, output="average", **shared),
     }
     train, test = load_server()
     attacks = {}
-    bounds = {"FedAvg": 0.0, "FeDualEx": penalty.bound}
     for name, strategy in strategies.items():
-        start = ArrayRecord({key: Array(array) for key, array in initial_model(bounds[name]).items()})
+        bound = 0.0 if name == "FedAvg" else penalty.bound
+        start = ArrayRecord({key: Array(array) for key, array in initial_model(bound).items()})
         result = strategy.start(grid=grid, initial_arrays=start, num_rounds=int(config["num-server-rounds"]))
         w = test.layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
         # The attacker knows the model and the training images; both are scored on the test images.
-        attacked = strongest_attack(train, w, penalty)
+        attacked = strongest_perturbation(train, w, penalty)
         scores = test.metrics(attacked)
         attacks[name] = attacked[test.split :]
         print(
             f"{name}: clean accuracy {scores['clean-accuracy']:.3f}, attacked {scores['accuracy']:.3f}, "
-            f"attacked loss {scores['loss']:.3f}; the attack changes {np.count_nonzero(attacks[name])} of 64 pixels"
+            f"attacked loss {scores['loss']:.2f}; the attack changes {np.count_nonzero(attacks[name])} of 64 pixels"
         )
     if config["picture"]:
         draw(attacks, float(config["bound"]), str(config["picture"]))
@@ -51,7 +58,7 @@ def draw(attacks: dict[str, np.ndarray], bound: float, path: str) -> None:
     """Write a picture of the strongest attacks, from blue (-bound) over white to red."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(6.0, 3.2), layout="constrained")
+    figure = Figure(figsize=(3.0 * len(attacks), 3.2), layout="constrained")
     for place, (name, attack) in zip(figure.subplots(1, len(attacks)), attacks.items(), strict=True):
         shown = place.imshow(attack.reshape(8, 8), cmap="bwr", vmin=-bound, vmax=bound)
         place.set_title(f"strongest attack on {name}", fontsize=9)

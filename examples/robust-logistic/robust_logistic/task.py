@@ -1,4 +1,4 @@
-"""The data on each node, the model, and the strongest attack on a model."""
+"""The data on each node and the model."""
 
 from functools import cache
 
@@ -7,7 +7,6 @@ from sklearn.datasets import load_digits
 from sklearn.model_selection import train_test_split
 
 from flwr_fco.objectives import UniversalAdversarialLogistic
-from flwr_fco.regularizers import L1
 
 
 @cache
@@ -34,21 +33,3 @@ def initial_model(bound: float = 0.0) -> dict[str, np.ndarray]:
     """Return the start point, the perturbation at random in its box: from 0 it could not leave 0."""
     perturbation = np.random.default_rng(0).uniform(-bound, bound, 64)
     return {"coefficients": np.zeros((64, 10)), "intercept": np.zeros(10), "perturbation": perturbation}
-
-
-def strongest_attack(objective: UniversalAdversarialLogistic, w: np.ndarray, penalty: L1) -> np.ndarray:
-    """Return the model with the perturbation that hurts it most: proximal ascent of the loss minus the penalty.
-
-    The loss is convex in the perturbation, so it has many local maxima: the best of eight random starts.
-    """
-    delta, rng = slice(objective.split, None), np.random.default_rng(0)
-    found = []
-    for _ in range(8):
-        attacked = w.copy()
-        attacked[delta] = rng.uniform(-penalty.bound, penalty.bound, 64)
-        for _ in range(100):
-            # The operator holds minus the gradient of the maximising player: a step against it ascends.
-            ascended = attacked[delta] - 0.5 * objective.gradient(attacked)[delta]
-            attacked[delta] = penalty.prox(ascended, 0.5)
-        found.append((objective.value(attacked) - penalty.value(attacked[delta]), attacked))
-    return max(found, key=lambda pair: pair[0])[1]
