@@ -19,7 +19,8 @@ def labels(*records):
 
 
 def test_labels_name_the_settings_that_differ_and_no_others():
-    assert labels(record(), record("FedMid")) == ["FedDualAvg", "FedMid"]
+    rates = {"client_lr": 0.01, "server_lr": 1.0}
+    assert labels(record(**rates), record("FedMid", **rates)) == ["FedDualAvg", "FedMid"]
     assert labels(record(server_lr=1), record(server_lr=3)) == ["FedDualAvg, server-lr=1", "FedDualAvg, server-lr=3"]
     assert labels(record(strength=0.1), record(strength=0.2))[1] == "FedDualAvg, strength=0.2"
     assert len(set(labels(record(server_lr=1), record(server_lr=3), record(client_lr=1)))) == 3
