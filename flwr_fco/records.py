@@ -829,6 +829,8 @@ def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[Mapping[str,
     if weighted_by_key not in metrics:
         raise ProtocolError(f"the MetricRecord lacks the weight key {weighted_by_key!r}; it has {sorted(metrics)}")
     weight = metrics[weighted_by_key]
+    if type(weight) is int and 0 <= weight <= _LARGEST_COUNT:
+        return metrics, float(weight)
     if not _is_number(weight) or weight < 0:
         raise ProtocolError(f"the weight {weighted_by_key!r} is {weight!r}, expected a finite number >= 0")
     return metrics, float(weight)
@@ -903,14 +905,23 @@ def check_metrics(content: RecordDict, weighted_by_key: str) -> None:
             raise ProtocolError(f"the metric {name!r} is {value!r}")
 
 
+#: Whole numbers up to here are floats without any rounding, and in any case finite.
+_LARGEST_COUNT = 2**53
+
+
 def _positive(metrics: Mapping[str, Any], name: str) -> float:
     value = metrics.get(name)
+    if type(value) is float and 0.0 < value < math.inf:
+        return value
     if value is None or not _is_number(value) or value <= 0:
         raise ProtocolError(f"the metric {name!r} is {value!r}, expected a finite number > 0")
     return float(value)
 
 
 def _count(metrics: Mapping[str, Any], name: str) -> int:
+    count = metrics.get(name)
+    if type(count) is int and 1 <= count <= _LARGEST_COUNT:
+        return count
     value = _positive(metrics, name)
     if value < 1.0 or value != int(value):
         raise ProtocolError(f"the metric {name!r} is {value!r}, expected a whole number >= 1")

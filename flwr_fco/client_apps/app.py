@@ -125,7 +125,7 @@ def client_app(
         passes_through = bool(plan.layout.passed_through)
         if passes_through:
             objective.load_buffers(downlink.pass_through)
-        with single_threaded_blas(), allowed.clock():
+        with allowed.clock(single_threaded=True):
             uplink, after = solver(downlink, objective, before, rng)
         loss = objective.take_training_loss()
         if loss is not None and math.isfinite(loss):
@@ -162,7 +162,7 @@ def client_app(
         held_out = asked.kind == "validation"
         objective = evaluation_objective(context) if held_out else training_objective(context)
         _check_layout(objective.layout, asked.layout)
-        with single_threaded_blas(), allowed.clock(), own_buffers(objective, asked.pass_through):
+        with allowed.clock(single_threaded=True), own_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)
         objective.take_training_loss()
         if held_out:
@@ -213,7 +213,8 @@ def read_checked(message: Message, context: Context, limits: Limits) -> Downlink
     """
     downlink = records.read_downlink(message, context, limits.check_header)
     plan = downlink.plan
-    if _allowed_plans.get(id(plan)) != (plan, limits):
+    known = _allowed_plans.get(id(plan))
+    if known is None or known[1] is not limits:
         limits.check_plan(plan)
         _remember(_allowed_plans, plan, limits)
     return downlink

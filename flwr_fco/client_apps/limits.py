@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, fields
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from flwr_fco.client_apps.threads import is_single_threaded, single_threaded_blas
 from flwr_fco.errors import CompositeError, ConfigurationError, ProtocolError
 from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.questions import Question
@@ -168,9 +169,15 @@ class Limits:
             if abs(number) > self.max_number:
                 raise self._beyond(name, number, "", "max_number")
 
-    def clock(self) -> AbstractContextManager[None]:
-        """Start the time of a local solver; :func:`timed` raises within the block once it is over."""
-        return _Clock(self.max_seconds)
+    def clock(self, *, single_threaded: bool = False) -> AbstractContextManager[None]:
+        """Start the time of a local solver; :func:`timed` raises within the block once it is over.
+
+        Parameters
+        ----------
+        single_threaded : bool, default False
+            Whether BLAS has one thread within the block: see :mod:`flwr_fco.client_apps.threads`.
+        """
+        return _Clock(self.max_seconds, single_threaded)
 
     def _beyond(self, what: str, asked: float, unit: str, limit: str) -> ConfigurationError:
         text = " ".join(filter(None, (what, f"{asked:g}" if isinstance(asked, float) else _short(asked), unit)))
@@ -214,18 +221,24 @@ class clear_errors:
 
 
 class _Clock:
-    """The block within which :func:`timed` knows when a local solver must be done."""
+    """The block of a local solver; one block for both of its settings, for it is entered with every message."""
 
-    __slots__ = ("_seconds", "_token")
+    __slots__ = ("_blas", "_seconds", "_single_threaded", "_token")
 
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: float, single_threaded: bool) -> None:
+        self._seconds, self._single_threaded = seconds, single_threaded
 
     def __enter__(self) -> None:
+        limited = self._single_threaded and not is_single_threaded()
+        self._blas = single_threaded_blas() if limited else None
+        if self._blas is not None:
+            self._blas.__enter__()
         self._token = _deadline.set((time.monotonic() + self._seconds, self._seconds))
 
-    def __exit__(self, *error: object) -> None:
+    def __exit__(self, *error: Any) -> None:
         _deadline.reset(self._token)
+        if self._blas is not None:
+            self._blas.__exit__(*error)
 
 
 def timed(items: Iterable[_Item]) -> Iterator[_Item]:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["single_threaded_blas"]
+__all__ = ["is_single_threaded", "single_threaded_blas"]
 
 _depth = 0
 _NESTED = nullcontext()
@@ -19,6 +19,11 @@ def single_threaded_blas() -> AbstractContextManager[None]:
     Finding the BLAS libraries takes milliseconds, so whoever runs many messages (``simulate``) opens the outer block.
     """
     return _NESTED if _depth else _limited()
+
+
+def is_single_threaded() -> bool:
+    """Whether this is within such a block."""
+    return _depth > 0
 
 
 @contextmanager

@@ -112,13 +112,14 @@ class Messaging(ServerHalf):
         ProtocolError
             With the reason for which the reply is left out.
         """
+        plan = self.plan
         return records.read_uplink(
             content,
-            self.plan.layout,
+            plan.layout,
             shapes=self.uplink_shapes(),
             wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else self.wire_dtype,
             weighted_by_key=self.weighted_by_key,
-            timed=isinstance(self.plan.work, FirstOrder),
+            timed=isinstance(plan.work, FirstOrder),
         )
 
     def _checked_reply(self, node: Node, content: RecordDict) -> Uplink:

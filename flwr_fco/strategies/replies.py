@@ -188,7 +188,8 @@ class Round:
         heard: set[int] = set()
         failures, stamp = 0, str(self.number)
         for reply in replies:
-            metadata, node = reply.metadata, self.node_of(reply)
+            metadata = reply.metadata
+            node = self.nodes.get(metadata.src_node_id) or self.node_of(reply)
             if node is not None:
                 heard.add(node.node_id)
             try:
