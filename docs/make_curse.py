@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 
 from flwr_fco.client_apps.local import find_solver
 from flwr_fco.datasets import digits
+from flwr_fco.experiments.appearance import appearance
 from flwr_fco.pooled import density
 from flwr_fco.protocol import Node
 from flwr_fco.randomness import random_generator
@@ -70,7 +71,8 @@ def main() -> None:
         local, server = densities(strategy)
         for m in range(CLIENTS):
             axes.plot(rounds, local[:, m], color="0.6", linewidth=0.7, label="each client's model" if m == 0 else None)
-        axes.plot(rounds, server, color="#d62728", linewidth=1.8, label="the server's model")
+        color = appearance(type(strategy).__name__).color
+        axes.plot(rounds, server, color=color, linewidth=1.8, label="the server's model")
         axes.set_title(name, fontsize=9.5)
         axes.set_xlabel("round")
         axes.grid(alpha=0.25)

@@ -1,7 +1,7 @@
 """Measure what rates that are left to theory cost, on every named problem: the table of docs/rates.md.
 
     python docs/measure_auto_rates.py table.json                 # some minutes; goes on where stopped
-    python docs/measure_auto_rates.py table.json --problems lasso-I digits
+    python docs/measure_auto_rates.py table.json --problems lasso-I digits     # the others: as the file has them
 
 A problem is run with `client-lr=auto` and server rate 1, and with client rates of 1/4, 1/2, 1, 2, ... 64 times what was
 chosen. The best rate is the one with the lowest score after 30 rounds (haxby: 10); how many rounds does auto take to
@@ -105,6 +105,9 @@ def table(rows: list[dict[str, Any]]) -> str:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
+        if len(row) == 1:
+            lines.append(f"| {row['problem']} | not measured | | | | | | | |")
+            continue
         start = f"| {row['problem']} | {row['strategy']} "
         if "error" in row:
             lines.append(f"{start}| none: {row['error'].split(';')[0].split(' (')[0]} | | | | **no** | | |")
@@ -136,7 +139,7 @@ def main() -> None:
             print(rows[name], flush=True)
             options.rows.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
     text = PAGE.read_text(encoding="utf-8")
-    found = table([rows[name] for name in PROBLEMS if name in rows])
+    found = table([rows.get(name, {"problem": name}) for name in PROBLEMS])
     head, tail = text.split(BEGIN)[0], text.split(END)[1]
     PAGE.write_text(f"{head}{BEGIN}\n\n{found}\n\n{END}{tail}", encoding="utf-8")
 

@@ -336,6 +336,9 @@ def test_dual_fl_on_losses_that_are_not_smooth():
     simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
     assert strategy.number("nu") == pytest.approx(0.18)
     assert strategy.number("rho") == 0.0
+    other = FedDualAvg(client_lr="auto", fraction_evaluate=0.0)
+    with pytest.raises(ConfigurationError, match="as those of a hinge loss do"):
+        simulate(other, app, num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
     flat = [Hinge(f.design.matrix, f.labels) for f in objectives]
     app = client_app(lambda context: flat[int(context.node_config["partition-id"])])
     with pytest.raises(ConfigurationError, match="give alpha > 0"):
@@ -368,7 +371,7 @@ def test_flat_losses_have_no_rate():
 
         batch_lipschitz = Objective.batch_lipschitz
 
-    with pytest.raises(ConfigurationError, match="do not change"):
+    with pytest.raises(ConfigurationError, match="no rate follows"):
         run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), [Flat(np.eye(3), np.ones(3)) for _ in range(3)])
 
 

@@ -142,10 +142,12 @@ def smoothness(question: Question, objective: Objective) -> Answer:
         ``l2``, ``l1``: :meth:`Objective.batch_lipschitz` in either norm. Where the objective does not know,
         ``probed`` is 1 and both are the largest curvature at ``primal`` that a power iteration on differences of full
         gradients finds (a lower bound there, and nothing elsewhere is looked at). ``convexity``: 0 where it is not
-        known.
+        known. Of a loss that is not smooth there are no constants: they are 0.
     """
     batch = int(question.numbers["batch-size"]) or None
     found: dict[str, float] = {"probed": 0.0}
+    if not objective.smooth:
+        return Answer({"l2": 0.0, "l1": 0.0, "convexity": float(objective.strong_convexity()), "probed": 1.0})
     try:
         found["l2"] = float(objective.batch_lipschitz(batch, "l2"))
     except ConfigurationError:

@@ -39,6 +39,7 @@ from flwr_fco.experiments.tasks import (
     Task,
 )
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
+from flwr_fco.strategies import STRATEGIES
 from flwr_fco.validation import checked
 
 __all__ = ["PROBLEMS", "REGULARIZERS", "Problem", "data_directory", "find_problem", "load_task"]
@@ -596,6 +597,8 @@ def _registry() -> dict[str, Problem]:
             "support vector machines to the last digits: breast cancer, 8 clients, hinge loss and l2 term, no psi",
             _support_vectors,
             exact,
+            # Its loss is not smooth: no rate follows from theory.
+            tuple(STRATEGIES),
         ),
         Problem(
             "logistic-convex",

@@ -63,7 +63,8 @@ class LossFacts(NamedTuple):
         """
         if not self.smoothness > 0.0:
             raise ConfigurationError(
-                "all clients say that their gradients do not change, from which no rate follows; give the rates by hand"
+                "the clients' gradients do not change, or jump as those of a hinge loss do: no rate follows from their "
+                "smoothness; give the rates by hand"
             )
         return self.smoothness
 
