@@ -237,8 +237,8 @@ EXACT: Mapping[str, Mapping[str, Sequence[float]]] = {
 GRADIENTS: Mapping[str, Mapping[str, Sequence[float]]] = {
     "FedDualAvg": {"local-steps": (10, 30, 100)},
     "Scaffnew": {"probability": (0.1, 0.03, 0.01)},
-    "FedCM": {"local-steps": (10, 30, 100)},
-    "FedSAM": {"local-steps": (10, 30, 100)},
+    "FedCM": {"local-steps": (10, 30)},
+    "FedSAM": {"local-steps": (10, 30)},
 }
 DUALFL_PROBLEMS = {
     "logistic-mnist": (2400, (0.01, 0.03)),

@@ -421,7 +421,7 @@ def _series(outcomes: Sequence[Outcome], panel: str) -> list[Any]:
     return [
         (np.array([means[when] for when in rounds[kept]]), values[kept])
         for rounds, values in found
-        for kept in [np.array([means.get(when, 0.0) > 0.0 for when in rounds.tolist()])]
+        for kept in [np.array([when > 0.0 and means.get(when, 0.0) > 0.0 for when in rounds.tolist()])]
     ]
 
 

@@ -1,5 +1,6 @@
 """DualFL and its rivals without Flower: both halves of each method in a loop over clients."""
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -575,6 +576,29 @@ def test_fed_cm_and_fed_sam_take_the_steps_of_their_boxes():
     np.testing.assert_allclose(
         play_primal(sharpness_aware, objectives, 4, rate, steps, radius=radius), sharp, atol=1e-13
     )
+
+
+@pytest.mark.parametrize("solver", [dual_fl, fed_pd, fed_dr, fed_dyn, five_gcs, apda_inexact])
+def test_a_minimisation_begins_where_the_last_one_ended(solver, monkeypatch):
+    starts = []
+    module = sys.modules[local_minimization.__module__]
+    original = module.minimise
+
+    def watched(*args, start=None, **options):
+        starts.append(start.copy())
+        return original(*args, start=start, **options)
+
+    monkeypatch.setattr(module, "minimise", watched)
+    clients, primal = Clients(solver, quadratics(count=1)), np.linspace(-1, 1, D)
+    numbers = {"duality": MU, "momentum": 0.3, "step": 0.4, "relaxation": 1.2, "penalty": 2.0, "dual_step": 1.0}
+    numbers |= {"convexity": MU, "primal_step": 0.25, "damping": 0.1, "extrapolation": 0.9}
+    clients.ask({"primal": primal}, **numbers)
+    last = clients.memories[0]["local"]
+    clients.ask({"primal": 0.5 * primal, "dual-mean": 0.1 * primal}, **numbers)
+    np.testing.assert_array_equal(starts[0], primal)
+    np.testing.assert_array_equal(starts[-1], last)
+    # The first round of APDA-Inexact has no minimisation.
+    assert len(starts) == (1 if solver is apda_inexact else 2)
 
 
 @pytest.mark.parametrize("solver", [dual_fl, fed_pd, fed_dr, fed_dyn, five_gcs, apda_inexact])
