@@ -395,7 +395,7 @@ def _compatible(entry: Entry) -> tuple[str, ...]:
 def _read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:
     if array.dtype != entry.dtype and fnmatchcase(entry.name, COUNTERS):
         counts = _finite(entry.name, _from_array(entry.name, array, ("float64", "float32"), entry.shape))
-        return np.asarray(np.rint(counts), dtype=np.int64)
+        return np.asarray(np.rint(np.clip(counts, 0.0, 2.0**53)), dtype=np.int64)
     value = _from_array(entry.name, array, (entry.dtype,), entry.shape)
     return _finite(entry.name, value) if value.dtype.kind == "f" else value
 

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 
 import torch
-from flwr.app import ArrayRecord, MetricRecord
+from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.clientapp.mod import LocalDpMod, adaptiveclipping_mod, arrays_size_mod, fixedclipping_mod, message_size_mod
 from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping, FedAvg
 from networks import (
@@ -167,6 +167,16 @@ def test_a_checkpoint_of_fedavg_is_gone_on_with():
     assert int(ours["1.num_batches_tracked"].numpy()) == 5 * STEPS
     for name in fedavg:
         np.testing.assert_allclose(ours[name].numpy(), fedavg[name].numpy(), rtol=2e-4, atol=2e-5, err_msg=name)
+
+
+def test_a_counter_that_no_run_reaches_is_no_number_of_ours():
+    """An average may be no whole number, and what a reply claims may be beyond int64."""
+    for given, kept in ((6.5, 6), (7.6, 8), (1e300, 2**53), (-3.0, 0)):
+        arrays = ArrayRecord({**start(), "1.num_batches_tracked": Array(np.array(given))})
+        strategy = FedDualAvg(client="unmodified", **OFF)
+        strategy.prepare(arrays)
+        found = strategy.pass_through_arrays["1.num_batches_tracked"]
+        assert (found, found.dtype, found.shape) == (kept, np.int64, ())
 
 
 def test_a_trained_checkpoint_becomes_sparse_and_keeps_what_it_has_learnt(way):
