@@ -170,7 +170,7 @@ def _saddle_stages() -> Iterator[Stage]:
     """Yield the grids of the bilinear problems and of universal adversarial training."""
     one = {
         1: "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed.",
-        10: "One client with a tenth of the noise in the place of 100 equal ones that drift apart: a first look. One seed.",
+        10: "One client with a tenth of the noise for 100 equal ones, which drift apart: a first look. One seed.",
     }
     drift = "The pairs around the best ones again with 100 clients: their own noise drives them apart in ten steps."
     near = tuple(itertools.product((0.1, 0.03, 0.01), (1.0, 0.3)))
