@@ -168,7 +168,10 @@ SADDLE_FIVE = ("FeDualEx", "FedMiP", "FedDualAvg", "FedMid", "ExtraStepLocalSGD"
 
 def _saddle_stages() -> Iterator[Stage]:
     """Yield the grids of the bilinear problems and of universal adversarial training."""
-    one = "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed."
+    one = {
+        1: "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed.",
+        10: "One client with a tenth of the noise for 100 equal ones, which drift apart: a first look. One seed.",
+    }
     drift = "The pairs around the best ones again with 100 clients: their own noise drives them apart in ten steps."
     near = tuple(itertools.product((0.1, 0.03, 0.01), (1.0, 0.3)))
     for problem, pairs in (("bilinear-l1", PAIRS_35), ("bilinear-nuclear", PAIRS_45)):
@@ -177,7 +180,7 @@ def _saddle_stages() -> Iterator[Stage]:
         for steps, rounds in ((1, 100), (10, 20)):
             shared = (("num-rounds", rounds), ("local-steps", steps), ("num-clients", 1), ("noise", 0.01))
             shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
-            words = f"K = {steps}, all {len(pairs)} pairs of the paper. {one}"
+            words = f"K = {steps}, all {len(pairs)} pairs of the paper. {one[steps]}"
             once = (*primal, ("server-prox", False))
             for strategies, own, variant in (
                 (("FeDualEx", "FedDualAvg"), (), ""),
