@@ -1,5 +1,10 @@
 """A small network on scikit-learn's digits, and the ClientApps of a project with it: Flower's own, and ours."""
 
+import pytest
+
+# Its docstrings are looked at too, and nothing here can be imported without it.
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
+
 import torch
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp as FlowersClientApp
