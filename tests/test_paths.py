@@ -228,7 +228,7 @@ def test_a_gradient_of_zero_at_zero_has_no_path():
 
 
 def test_the_picture_and_the_table(tmp_path):
-    pytest.importorskip("matplotlib", reason="pip install 'flwr-fco[plot]'")
+    pytest.importorskip("matplotlib", reason="pip install matplotlib")
     path = path_of(LeastSquares, rounds=10, num_strengths=4)
     plot_path(path, tmp_path / "path.png")
     assert (tmp_path / "path.png").stat().st_size > 10_000

@@ -139,7 +139,8 @@ def test_the_attack_on_the_convolutional_network_is_sparse_or_dense(strategy, lo
     parts = {"train_images": images[:40], "train_labels": labels[:40]}
     np.savez(tmp_path / "few.npz", test_images=images[40:], test_labels=labels[40:], **parts)
     config.update({"data": str(tmp_path / "few.npz"), "num-images": 40, "num-server-rounds": 3, "local-steps": 2})
-    config.update({"batch-size": 10, "strategy": strategy})
+    # A rate at which the attack dies out within the few steps of a test.
+    config.update({"batch-size": 10, "strategy": strategy, "client-lr": 0.1})
     go(client, server, config, 2)
     _, _, density = numbers_of(capsys, 3)
     assert density < 50.0 if strategy == "FeDualEx" else density > 98.0
