@@ -308,7 +308,7 @@ class ClientStamp(NamedTuple):
 
 
 class Downlink(NamedTuple):
-    """What a client is told in a round; to be read only, for the clients of a process may share it.
+    """What a client is told in a round.
 
     Parameters
     ----------

@@ -558,14 +558,18 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     shape = (plan.layout.size,)
     arrays = _flower.items_of(_vectors_record(content)[1])
     if _latest and _latest[0].says(plan, fco, arrays):
-        return _latest[0].downlink
+        return _latest[0].copy()
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These say which of their values is missing, in whichever local solver asks for it.
     vectors, numbers = GivenVectors(), GivenNumbers()
     for name, array in arrays.items():
         if not name.startswith(_PASS):
             vector = _finite(name, _from_array(name, array, dtypes, shape), "the server's vector")
-            vectors[name] = vector if vector.dtype == np.float64 else vector.astype(np.float64)
+            if vector.dtype != np.float64:
+                vector = vector.astype(np.float64)
+                # As what is read from bytes is: other clients of this process may be given the same array.
+                vector.flags.writeable = False
+            vectors[name] = vector
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
         entries = {_PASS + entry.name: entry for entry in plan.layout.passed_through}
@@ -596,6 +600,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
     if stamp is None:
         _latest[:] = [_Latest(plan, dict(fco), dict(arrays), downlink)]
+        return _latest[0].copy()
     return downlink
 
 
@@ -620,6 +625,14 @@ class _Latest(NamedTuple):
             ):
                 return False
         return True
+
+    def copy(self) -> Downlink:
+        """Return the downlink with mappings of its own: no client can change what another is told."""
+        own = self.downlink
+        vectors, numbers = GivenVectors(own.vectors), GivenNumbers(own.numbers)
+        return Downlink(
+            own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through}
+        )
 
 
 _latest: list[_Latest] = []

@@ -8,12 +8,14 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
-from problems import app_of, clients, flat, run, start_arrays
+from problems import FEATURES, app_of, clients, flat, run, start_arrays
 
 from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.local import local_solver
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares
+from flwr_fco.protocol import Uplink
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
@@ -360,3 +362,28 @@ def test_after_a_clients_error_its_state_is_what_it_was_before_the_message(raise
     (reply,) = send(False)
     assert reply.has_content()
     assert remembered() == ([0, 1], [1.0, 1.0], ["log", "memory"])
+
+
+@pytest.mark.parametrize("wire_dtype", ["float64", "auto"])
+def test_what_a_client_does_with_its_message_is_not_seen_by_the_next(wire_dtype):
+    """All are told the same, which is read once a process: nobody may change it for the others."""
+    seen = []
+
+    @local_solver("greedy")
+    def greedy(downlink, objective, state, rng):
+        start = downlink.vectors["dual"]
+        seen.append((start.sum(), start.flags.writeable, dict(downlink.numbers)))
+        downlink.vectors.clear()
+        downlink.numbers["mine"] = 1.0
+        return Uplink({"increment": np.ones_like(start)}, downlink.client_lr, 1), state
+
+    class Greedy(FedDualAvg):
+        local_solver = "greedy"
+
+    model = start_arrays(np.float32 if wire_dtype == "auto" else np.float64)
+    strategy = Greedy(client_lr=0.1, local_steps=1, wire_dtype=wire_dtype, fraction_evaluate=0.0)
+    simulate(strategy, app_of(clients()), num_nodes=4, num_rounds=2, initial_arrays=model, progress=False)
+    assert [(round(total, 6), writeable, numbers) for total, writeable, numbers in seen] == [
+        *[(0.0, False, {})] * 4,
+        *[(float(FEATURES + 1), False, {})] * 4,
+    ]
