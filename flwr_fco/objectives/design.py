@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_rows, margins
-from flwr_fco.parameters import Vector
+from flwr_fco.parameters import Vector, all_finite
 
 __all__ = ["CHUNK", "Design", "LinearData", "check_finite"]
 
@@ -188,13 +188,20 @@ class Design:
         Returns
         -------
         ndarray of float64, shape (d, d) or (d + 1, d + 1)
+
+        Raises
+        ------
+        ConfigurationError
+            If the features are so large that their products overflow.
         """
         n, d = self.shape
         gram = np.zeros((d + intercept, d + intercept))
-        for part in self._widened(axis=0):
-            gram[:d, :d] += part.T @ part
-            if intercept:
-                gram[:d, d] += part.sum(axis=0)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in self._widened(axis=0):
+                gram[:d, :d] += part.T @ part
+                if intercept:
+                    gram[:d, d] += part.sum(axis=0)
+        self._check_products(gram)
         if intercept:
             gram[d, :d] = gram[:d, d]
             gram[d, d] = n
@@ -210,11 +217,25 @@ class Design:
         Returns
         -------
         ndarray of float64, shape (n, n)
+
+        Raises
+        ------
+        ConfigurationError
+            If the features are so large that their products overflow.
         """
         gram = np.full((self.shape[0], self.shape[0]), float(intercept))
-        for part in self._widened(axis=1):
-            gram += part @ part.T
+        with np.errstate(over="ignore", invalid="ignore"):
+            for part in self._widened(axis=1):
+                gram += part @ part.T
+        self._check_products(gram)
         return gram
+
+    def _check_products(self, gram: NDArray[np.float64]) -> None:
+        if not all_finite(gram):
+            raise ConfigurationError(
+                f"features of up to {np.abs(self.matrix).max():.3g} are too large: their products overflow. Scale "
+                "them, to unit variance for example"
+            )
 
     def mean_squares(self) -> Vector:
         """Return the mean square of each column, shape (d,)."""

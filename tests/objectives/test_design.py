@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.objectives import design as module
 from flwr_fco.objectives.design import Design
@@ -174,3 +175,10 @@ def test_a_line_search_does_not_touch_the_features(monkeypatch):
     _, slope = line(0.5)
     h = 1e-6
     assert slope == pytest.approx((line(0.5 + h)[0] - line(0.5 - h)[0]) / (2 * h), rel=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(5, 2), (2, 5)])
+def test_features_whose_products_overflow_are_named(shape):
+    objective = LeastSquares(np.full(shape, 1e300), np.zeros(shape[0]))
+    with pytest.raises(ConfigurationError, match=r"features of up to 1e\+300 are too large"):
+        objective.lipschitz("l2")
