@@ -79,6 +79,8 @@ def fit_path(
     >>> [point.nonzero for point in path.points]
     [0, 2, 2, 2]
     """
+    if isinstance(strengths, str) and strengths != "auto":
+        raise ConfigurationError(f"strengths={strengths!r}; expected 'auto' or numbers >= 0")
     chosen = None if isinstance(strengths, str) else strengths
     runs = StrengthPath(strategy, num_strengths, ratio, chosen, validate)
     found = simulate(

@@ -264,3 +264,8 @@ def test_the_scales_and_their_inverse():
         ):
             with pytest.raises(ConfigurationError):
                 function(value, objective, count)
+
+
+def test_a_word_other_than_auto_is_no_strengths():
+    with pytest.raises(ConfigurationError, match="strengths='aut'; expected 'auto' or numbers >= 0"):
+        fit_path(FedDualAvg(), None, num_nodes=1, num_rounds=1, initial_arrays={}, strengths="aut")
