@@ -27,6 +27,7 @@ PASS_THROUGH = ("*running_mean", "*running_var", "*num_batches_tracked")
 COUNTERS = "*num_batches_tracked"
 #: Last parts of the names of arrays that a regularizer leaves alone by default.
 UNREGULARIZED = ("intercept", "intercept_", "bias")
+_FLOAT64 = np.dtype(np.float64)
 
 
 def all_finite(value: NDArray[Any] | float) -> bool:
@@ -44,7 +45,7 @@ def all_finite(value: NDArray[Any] | float) -> bool:
     if not isinstance(value, np.ndarray):
         return math.isfinite(value)
     # A sum of squares is finite only if every element is, and needs no second array; it overflows above 1e154.
-    if value.dtype == np.float64 and math.isfinite(np.vdot(value, value)):
+    if value.dtype is _FLOAT64 and math.isfinite(value.dot(value) if value.ndim == 1 else np.vdot(value, value)):
         return True
     return bool(np.isfinite(value).all())
 
@@ -254,6 +255,11 @@ class Layout:
         """
         return {name: view.astype(self[name].dtype) for name, view in self.views(vector).items()}
 
+    @cached_property
+    def double(self) -> bool:
+        """Whether the user's model holds all digits of the flat vector: its arrays are all float64."""
+        return all(entry.dtype == "float64" for entry in self.optimized)
+
     def rounded(self, vector: Vector) -> Vector:
         """Return a vector as the user's dtypes hold it: itself where they are all float64.
 
@@ -266,7 +272,7 @@ class Layout:
         ndarray of float64, shape (size,)
             Infinite where a number is too large for its dtype.
         """
-        if all(entry.dtype == "float64" for entry in self.optimized):
+        if self.double:
             return vector
         result = np.empty(self.size)
         for entry in self.optimized:

@@ -353,7 +353,7 @@ class Downlink(NamedTuple):
         ConfigurationError
             If the server asks for a minimisation.
         """
-        job = self.job
+        job = self.plan.work if self.work is None else self.work
         if not isinstance(job, FirstOrder):
             raise ConfigurationError(f"the local solver {self.plan.solver!r} takes gradient steps, it cannot {job}")
         return job

@@ -72,6 +72,7 @@ __all__ = [
     "average_metrics",
     "check_metrics",
     "config_of_round",
+    "content_of",
     "count_bytes",
     "downlink_records",
     "forget_downlink",
@@ -95,6 +96,8 @@ __all__ = [
     "read_uplink",
     "reply",
     "same_arrays",
+    "sender_and_group",
+    "shared_arrays",
     "state_missing_reply",
     "store_pending",
     "uplink_digest",
@@ -272,13 +275,14 @@ class RoundCache:
             found = self._arrays[id(array)] = (array, _to_array(sent))
         return found[1]
 
-    def content(self, downlink: Downlink, informed: bool, build: Callable[[], RecordDict]) -> RecordDict:
-        """Return the records of a downlink, as a RecordDict of one's own over shared records."""
-        key = (id(downlink), informed)
-        found = self._contents.get(key)
-        if found is None:
-            found = self._contents[key] = (downlink, build())
-        return _flower.filled(RecordDict, {**_flower.items_of(found[1])})
+    def content(self, downlink: Downlink, informed: bool) -> RecordDict | None:
+        """Return the records of a downlink as a RecordDict of one's own over shared records; None if not yet made."""
+        found = self._contents.get((id(downlink), informed))
+        return None if found is None else _flower.filled(RecordDict, {**_flower.items_of(found[1])})
+
+    def keep(self, downlink: Downlink, informed: bool, content: RecordDict) -> None:
+        """Remember the records of a downlink for the next node that is told the same."""
+        self._contents[id(downlink), informed] = (downlink, content)
 
 
 def messages(grid: object, contents: Iterable[tuple[int, RecordDict]], message_type: str, stamp: str) -> list[Message]:
@@ -308,6 +312,10 @@ def messages(grid: object, contents: Iterable[tuple[int, RecordDict]], message_t
 def reply(message: Message, content: RecordDict) -> Message:
     """Return the answer to a message."""
     return _flower.reply_to(message, content)
+
+
+#: What a reply says on its envelope, and what is in it.
+content_of, sender_and_group = _flower.content_of, _flower.sender_and_group
 
 
 def count_bytes(contents: Iterable[RecordDict]) -> int:
@@ -360,6 +368,11 @@ def primal_record(
 def config_of_round(config: ConfigRecord, server_round: int) -> ConfigRecord:
     """Return a copy of the user's config with the round in it."""
     return _flower.filled(ConfigRecord, {**_flower.items_of(config), "server-round": server_round})
+
+
+def shared_arrays(arrays: ArrayRecord) -> ArrayRecord:
+    """Return a record of one's own of the same arrays."""
+    return _flower.filled(ArrayRecord, {**_flower.items_of(arrays)})
 
 
 def same_arrays(one: ArrayRecord, other: ArrayRecord) -> bool:
@@ -516,12 +529,23 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
+_KINDS = (ArrayRecord, ConfigRecord, MetricRecord)
+
+
+def _keys_of(items: Mapping[str, Any], kind: type[Any]) -> list[str]:
+    """Return the keys of the records of one of Flower's types, or of a type derived from it."""
+    keys = []
+    for key, record in items.items():
+        own = type(record)
+        if own is kind or (own not in _KINDS and _flower.record_type(record) is kind):
+            keys.append(key)
+    return keys
+
+
 def _vectors_record(content: RecordDict) -> tuple[str, ArrayRecord]:
     """Return the record of the vectors, and its key."""
-    found: list[tuple[str, ArrayRecord]] = []
-    for key, record in _flower.items_of(content).items():
-        if _flower.record_type(record) is ArrayRecord and key not in _OWN_ARRAYS:
-            found.append((key, record))
+    items = _flower.items_of(content)
+    found = [(key, items[key]) for key in _keys_of(items, ArrayRecord) if key not in _OWN_ARRAYS]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
     return found[0]
@@ -599,8 +623,11 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
             raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
     downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
     if stamp is None:
-        _latest[:] = [_Latest(plan, dict(fco), dict(arrays), downlink)]
-        return _latest[0].copy()
+        if _heard and _same_bytes(_heard[0], arrays):
+            # The second message with these bytes: it is a broadcast, and more will come.
+            _latest[:] = [_Latest(plan, {**fco}, {**arrays}, downlink)]
+            return _latest[0].copy()
+        _heard[:] = [{**arrays}]
     return downlink
 
 
@@ -614,17 +641,7 @@ class _Latest(NamedTuple):
 
     def says(self, plan: Plan, fco: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
         """Whether another message, which shares the bytes of its arrays with this one, says the same."""
-        if self.plan is not plan or self.fco != fco or self.arrays.keys() != arrays.keys():
-            return False
-        for name, array in arrays.items():
-            own = self.arrays[name]
-            if array.data is not own.data or (array.dtype, array.shape, array.stype) != (
-                own.dtype,
-                own.shape,
-                own.stype,
-            ):
-                return False
-        return True
+        return self.plan is plan and self.fco == fco and _same_bytes(self.arrays, arrays)
 
     def copy(self) -> Downlink:
         """Return the downlink with mappings of its own: no client can change what another is told."""
@@ -636,11 +653,27 @@ class _Latest(NamedTuple):
 
 
 _latest: list[_Latest] = []
+#: The arrays of the last message.
+_heard: list[Mapping[str, Array]] = []
+
+
+def _same_bytes(own: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
+    """Whether the arrays of two messages are the same bytes in memory, under the same labels."""
+    if own.keys() != arrays.keys():
+        return False
+    for name, array in arrays.items():
+        known = own[name]
+        if array.data is not known.data or array.dtype != known.dtype or array.shape != known.shape:
+            return False
+        if array.stype != known.stype:
+            return False
+    return True
 
 
 def forget_downlink() -> None:
     """Drop the message that was read last from this process's memory."""
     _latest.clear()
+    _heard.clear()
 
 
 #: How long the JSON of a plan may be: its arrays travel beside it.
@@ -835,10 +868,11 @@ def _is_number(value: Any) -> bool:
 
 
 def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[Mapping[str, Any], float]:
-    found = [record for record in _flower.items_of(content).values() if _flower.record_type(record) is MetricRecord]
+    items = _flower.items_of(content)
+    found = _keys_of(items, MetricRecord)
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
-    metrics = _flower.items_of(found[0])
+    metrics = _flower.items_of(items[found[0]])
     if weighted_by_key not in metrics:
         raise ProtocolError(f"the MetricRecord lacks the weight key {weighted_by_key!r}; it has {sorted(metrics)}")
     weight = metrics[weighted_by_key]

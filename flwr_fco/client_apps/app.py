@@ -12,10 +12,10 @@ from flwr.clientapp import ClientApp
 
 from flwr_fco import records
 from flwr_fco.client_apps.answers import find_answer, own_buffers
-from flwr_fco.client_apps.limits import Limits, clear_errors
+from flwr_fco.client_apps.limits import Limits, cannot_read, clear_errors
 from flwr_fco.client_apps.local import find_solver
 from flwr_fco.client_apps.threads import single_threaded_blas
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Layout, Vector
 from flwr_fco.protocol import Downlink, GivenState, Plan
@@ -31,7 +31,7 @@ Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Messag
 #: with every message, and the copies of one app must find what the first of them has loaded.
 _objectives: dict[tuple[str, str, int, int], Objective] = {}
 
-_UNREADABLE = clear_errors("the server's message cannot be read")
+_UNREADABLE = "the server's message cannot be read"
 _PRIVACY_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
 
 
@@ -102,25 +102,29 @@ def client_app(
     def train(message: Message, context: Context) -> Message:
         before = None
         try:
-            with _UNREADABLE:
-                downlink = read_checked(message, context, allowed)
-                plan, stamp = downlink.plan, downlink.stamp
-                solver = find_solver(plan.solver)
-                server_round, partition_id = int(message.metadata.group_id), _partition(context)
-                rng = random_generator(plan.seed, server_round, partition_id)
-                if stamp is not None:
-                    before = records.read_state(context, stamp, plan.layout.size)
-                    before = None if before is None else GivenState(before)
+            downlink = read_checked(message, context, allowed)
+            plan, stamp = downlink.plan, downlink.stamp
+            solver = find_solver(plan.solver)
+            server_round = int(message.metadata.group_id)
+            rng = random_generator(plan.seed, server_round, _partition(context))
+            if stamp is not None:
+                before = records.read_state(context, stamp, plan.layout.size)
+                before = None if before is None else GivenState(before)
         except records.PlanMissingError:
             return records.reply(message, records.plan_missing_reply())
         except records.StateMissingError as error:
             altered = isinstance(error, records.StateAlteredError)
             return records.reply(message, records.state_missing_reply(altered=altered))
+        except CompositeError:
+            raise
+        except Exception as error:
+            # As `with clear_errors(...)`, which every message would have to pay for.
+            raise cannot_read(_UNREADABLE, error) from error
         objective = training_objective(context)
         _check_layout(objective.layout, plan.layout)
         allowed.check_downlink(downlink, objective.num_examples)
         if id(plan) not in _fitting_plans:
-            with _UNREADABLE:
+            with clear_errors(_UNREADABLE):
                 _require_fit(plan)
         passes_through = bool(plan.layout.passed_through)
         if passes_through:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from contextvars import ContextVar
 from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
@@ -16,12 +16,18 @@ from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.questions import Question
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Limits", "check_time", "clear_errors", "timed"]
+__all__ = ["Limits", "cannot_read", "check_time", "clear_errors", "timed"]
 
 _Item = TypeVar("_Item")
 
-#: When the local solver of this message must be done, and the seconds that it was given.
-_deadline: ContextVar[tuple[float, float]] = ContextVar("deadline", default=(math.inf, math.inf))
+
+class _Deadline(threading.local):
+    """When the local solver of this thread's message must be done, and the seconds that it was given."""
+
+    at: tuple[float, float] = (math.inf, math.inf)
+
+
+_deadline = _Deadline()
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,7 @@ class clear_errors:
     flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
     """  # noqa: E501
 
-    # A class and no generator: a message goes through two such blocks, and this is a third of the price.
+    # A class and no generator: this is a third of the price.
     __slots__ = ("_what",)
 
     def __init__(self, what: str) -> None:
@@ -216,14 +222,27 @@ class clear_errors:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         # Any type: what a server may send has no end, and no code of the client's owner runs in these blocks.
         if isinstance(error, Exception) and not isinstance(error, CompositeError):
-            text = f"{type(error).__name__}: {error}"
-            raise ProtocolError(f"{self._what}: {text if len(text) <= 500 else text[:500] + ' ...'}") from error
+            raise cannot_read(self._what, error) from error
+
+
+def cannot_read(what: str, error: Exception) -> ProtocolError:
+    """Return what :class:`clear_errors` raises.
+
+    Parameters
+    ----------
+    what : str
+        What cannot be done.
+    error : Exception
+        Why.
+    """
+    text = f"{type(error).__name__}: {error}"
+    return ProtocolError(f"{what}: {text if len(text) <= 500 else text[:500] + ' ...'}")
 
 
 class _Clock:
     """The block of a local solver; one block for both of its settings, for it is entered with every message."""
 
-    __slots__ = ("_blas", "_seconds", "_single_threaded", "_token")
+    __slots__ = ("_before", "_blas", "_seconds", "_single_threaded")
 
     def __init__(self, seconds: float, single_threaded: bool) -> None:
         self._seconds, self._single_threaded = seconds, single_threaded
@@ -233,10 +252,11 @@ class _Clock:
         self._blas = single_threaded_blas() if limited else None
         if self._blas is not None:
             self._blas.__enter__()
-        self._token = _deadline.set((time.monotonic() + self._seconds, self._seconds))
+        self._before = _deadline.at
+        _deadline.at = (time.monotonic() + self._seconds, self._seconds)
 
     def __exit__(self, *error: Any) -> None:
-        _deadline.reset(self._token)
+        _deadline.at = self._before
         if self._blas is not None:
             self._blas.__exit__(*error)
 
@@ -261,7 +281,7 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
     >>> list(timed([1, 2]))
     [1, 2]
     """
-    end, seconds = _deadline.get()
+    end, seconds = _deadline.at
     clock = time.monotonic
     for done, item in enumerate(items):
         if clock() > end:
@@ -277,7 +297,7 @@ def check_time(steps: int) -> None:
     steps : int
         Those that have been taken, for the message.
     """
-    end, seconds = _deadline.get()
+    end, seconds = _deadline.at
     if time.monotonic() > end:
         raise _out_of_time(seconds, f"{steps} steps")
 

@@ -115,14 +115,22 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages one after the other and return their replies; nothing can time out."""
-        replies = (self._deliver(message) for message in messages)
+        # All are copied before the first client runs: a client's data drive this code out of the processor's cache.
+        requests = [(message, self._accept(message)) for message in messages]
+        replies = (self._answer(message, request) for message, request in requests)
         return [reply for reply in replies if reply is not None]
 
     def _deliver(self, message: Message) -> Message | None:
+        return self._answer(message, self._accept(message))
+
+    def _accept(self, message: Message) -> Message:
+        """Give a message its number, and return what its node is given: the same with records of its own."""
         _flower.set_message_id(message, f"{next(self._numbers)}")
+        return _flower.with_content(message, _flower.isolated(message.content))
+
+    def _answer(self, message: Message, request: Message) -> Message | None:
         node_id = message.metadata.dst_node_id
         context = self.contexts[node_id]
-        request = _flower.with_content(message, _flower.isolated(message.content))
         state = context.state if self.raise_errors else _flower.isolated(context.state)
         try:
             reply = self.client_app(request, context)
@@ -141,7 +149,8 @@ class InProcessGrid(Grid):
         # A ClientApp is typed to return a message; one that forgets to is silent in Flower, and so it is here.
         if reply is None:
             return None  # type: ignore[unreachable]
-        if reply.has_content():
-            reply.content = _flower.isolated(reply.content)
+        content = _flower.content_of(reply)
+        if content is not None:
+            reply.content = _flower.isolated(content)
         _flower.set_message_id(reply, f"{next(self._numbers)}")
         return reply

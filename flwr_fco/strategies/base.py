@@ -348,7 +348,7 @@ class CompositeStrategy(Asking, FedAvg):
         if known is None or known.state is not self.state or known.plan is not self.plan:
             point = self.output_point(self.state)
             known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
-        return known.arrays.copy()
+        return records.shared_arrays(known.arrays)
 
     def as_vector(self, arrays: ArrayRecord) -> Vector:
         """Return a primal model as one vector; at no cost if it is the one that :meth:`primal_arrays` has given."""

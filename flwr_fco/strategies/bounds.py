@@ -188,4 +188,5 @@ class IncrementBounds:
 
 
 def _norms(vectors: Sequence[Vector]) -> list[float]:
-    return [math.sqrt(np.vdot(vector, vector)) for vector in vectors]
+    flat = [vector.reshape(-1) for vector in vectors]
+    return [math.sqrt(vector.dot(vector)) for vector in flat]

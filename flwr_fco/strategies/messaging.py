@@ -89,10 +89,9 @@ class Messaging(ServerHalf):
         downlink = self.downlink(self.state, node)
         self.current.jobs[node.node_id] = downlink.job
         informed = node.node_id in self.nodes.informed
-        return serialised.content(
-            downlink,
-            informed,
-            lambda: records.downlink_records(
+        known = serialised.content(downlink, informed)
+        if known is None:
+            known = records.downlink_records(
                 downlink._replace(pass_through=self.pass_through_arrays) if self.pass_through_arrays else downlink,
                 digest=self._digest,
                 arrayrecord_key=self.arrayrecord_key,
@@ -101,8 +100,9 @@ class Messaging(ServerHalf):
                 plan=None if informed else self._spec,
                 serialised=serialised,
                 wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else "float64",
-            ),
-        )
+            )
+            serialised.keep(downlink, informed, known)
+        return known
 
     def read_reply(self, content: RecordDict) -> Uplink:
         """Return the checked uplink of a reply.

@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from logging import INFO, WARNING
 
-import numpy as np
 from flwr.app import RecordDict
 from flwr.common import log
 from flwr.serverapp import Grid
@@ -109,7 +108,7 @@ class Nodes:
         if size == len(self.ordered):
             return self.ordered
         chosen = random_generator(self.seed, server_round, 0, purpose).choice(len(self.ordered), size, replace=False)
-        return [self.ordered[i] for i in np.sort(chosen)]
+        return [self.ordered[i] for i in sorted(chosen.tolist())]
 
     def chosen(self, choose: ChooseNodes, server_round: int) -> list[Node]:
         """Return the nodes that the user prescribes for a round, sorted by partition id.

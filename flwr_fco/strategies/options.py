@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar, Literal, get_type_hints
 
 from flwr.app import MetricRecord, RecordDict
@@ -57,6 +58,12 @@ _RATIO = {"range": (lambda value: 1.0 <= value < math.inf, "a finite number >= 1
 _NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
 _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
+
+
+@cache
+def _kinds_of(kind: Any) -> Mapping[str, Any]:
+    """Return the annotations of a strategy's options: Python evaluates their text anew at each question."""
+    return get_type_hints(kind)
 
 
 @dataclass(repr=False, eq=False)
@@ -185,7 +192,8 @@ class CommonOptions:
         ConfigurationError
             With the option, its value and what was expected.
         """
-        kinds = get_type_hints(type(self))
+        kind: Any = type(self)
+        kinds = _kinds_of(kind)
         for option in fields(self):
             if not option.init:
                 continue

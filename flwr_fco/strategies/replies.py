@@ -188,27 +188,27 @@ class Round:
         heard: set[int] = set()
         failures, stamp = 0, str(self.number)
         for reply in replies:
-            metadata = reply.metadata
-            node = self.nodes.get(metadata.src_node_id) or self.node_of(reply)
+            sender, group = records.sender_and_group(reply)
+            content = records.content_of(reply)
+            node = self.nodes.get(sender) or self.node_of(reply)
             if node is not None:
                 heard.add(node.node_id)
             try:
-                if reply.has_error():
+                if content is None:
                     raise ProtocolError(f"error {reply.error.code}: {reply.error.reason}")
                 if node is None:
                     raise ProtocolError("this node was not asked")
-                if metadata.group_id != stamp:
-                    raise ProtocolError(f"it answers round {metadata.group_id or 'without a stamp'}, this is {stamp}")
+                if group != stamp:
+                    raise ProtocolError(f"it answers round {group or 'without a stamp'}, this is {stamp}")
                 if node.node_id in answered:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
-                content = reply.content
                 _, known = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
                 good[node.node_id] = GoodReply(node, content, read(node, content) if known is None else known)
             except ProtocolError as error:
                 failures += 1
-                lost = reply.has_content() and records.what_is_missing(reply.content) == "state"
-                self.leave_out(caller, node, metadata.src_node_id, "it has lost its state" if lost else str(error))
+                lost = content is not None and records.what_is_missing(content) == "state"
+                self.leave_out(caller, node, sender, "it has lost its state" if lost else str(error))
         for node in self.nodes.values():
             if node.node_id not in heard:
                 self.left_out.append(LeftOut(self.number, *node, "no reply", self.kind))
@@ -237,7 +237,7 @@ class Round:
         bad: list[Message] = []
         for reply in replies:
             node = self.node_of(reply)
-            content = reply.content if reply.has_content() else None
+            content = records.content_of(reply)
             if node is None or content is None or id(content) in self.checked or records.what_is_missing(content):
                 usable.append(reply)
                 continue
@@ -274,19 +274,17 @@ class Round:
         kept: list[Message] = []
         again: list[tuple[Node, str | None]] = []
         answered: set[int] = set()
+        stamp = str(self.number)
         for reply in replies:
-            node = self.nodes.get(reply.metadata.src_node_id) if reply.has_content() else None
-            missing = None if node is None else records.what_is_missing(reply.content)
-            if (
-                node is None
-                or missing is None
-                or node.node_id in answered
-                or reply.metadata.group_id != str(self.number)
-            ):
+            sender, group = records.sender_and_group(reply)
+            content = records.content_of(reply)
+            node = None if content is None else self.nodes.get(sender)
+            missing = None if node is None or content is None else records.what_is_missing(content)
+            if node is None or content is None or missing is None or node.node_id in answered or group != stamp:
                 kept.append(reply)
                 if node is not None:
                     answered.add(node.node_id)
-            elif missing == "state" and not state_lost(node, records.was_altered(reply.content)):
+            elif missing == "state" and not state_lost(node, records.was_altered(content)):
                 kept.append(reply)
                 answered.add(node.node_id)
             else:

@@ -47,7 +47,6 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int
     """
     if isinstance(psi.regularizer, Zero):
         return {}
-    single = any(entry.dtype != "float64" for entry in layout.optimized)
     parts = [(w[block], shape, own) for block, shape, own in psi.blocks]
     if not parts and psi.scope == "joint":
         scattered = w[layout.regularized_mask()]
@@ -58,7 +57,7 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector) -> dict[str, int
     for part, shape, own in parts:
         if isinstance(own, Zero) or not part.size:
             continue
-        array = (part.astype(np.float32) if single else part).reshape(shape)
+        array = (part if layout.double else part.astype(np.float32)).reshape(shape)
         if isinstance(own, MatrixRegularizer):
             rank = max(rank, _rank(own.matrix(array)))
             found["rank"] = rank
