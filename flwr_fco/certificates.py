@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, NoAnswerError
 from flwr_fco.parameters import Vector
 from flwr_fco.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES, Answer
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
@@ -37,6 +37,7 @@ __all__ = ["Certificate", "Request", "certificate", "settle"]
 
 #: What rounding may take a scaled dual vector beyond the boundary of where psi* is finite.
 _INWARDS = 1.0 - 1e-15
+_NOBODY = "no client answered, so nothing is known about this point"
 _FACTS = ("loss", "link", "outputs", "intercept", "l2", "factor", "slope")
 
 
@@ -74,12 +75,15 @@ class Certificate(NamedTuple):
         Phi(w).
     reason : str
         Why there is no duality gap; empty if there is.
+    clients : int
+        How many clients have answered: the pooled problem that this is about is theirs.
     """
 
     kind: str
     value: float
     objective: float
     reason: str = ""
+    clients: int = 0
 
 
 Asking = Generator[Request, Sequence[Answer], Certificate]
@@ -95,13 +99,16 @@ def settle(certificate: Asking, ask: Callable[[Request], Sequence[Answer]]) -> C
     ask : callable
         Asks all clients: returns their answers, whose weights sum to 1.
     """
+    clients = 0
     try:
         request = next(certificate)
         while True:
-            request = certificate.send(ask(request))
+            answers = ask(request)
+            clients = len(answers)
+            request = certificate.send(answers)
     except StopIteration as stop:
         found: Certificate = stop.value
-        return found
+        return found._replace(clients=clients)
 
 
 def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
@@ -114,7 +121,7 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
 
     Raises
     ------
-    ConfigurationError
+    NoAnswerError
         If nobody answers.
 
     Examples
@@ -126,11 +133,11 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     >>> w = np.array([1.5, 0.0])
     >>> settle(certificate(L1(0.5).bind(client.layout), w),
     ...        lambda request: [Answer(*duality_terms(client, w, request.numbers), weight=1.0)])
-    Certificate(kind='duality-gap', value=0.0, objective=0.875, reason='')
+    Certificate(kind='duality-gap', value=0.0, objective=0.875, reason='', clients=1)
     """
     answers = yield Request("duality", {"stage": FACTS}, _FACTS)
     if not answers:
-        raise ConfigurationError("no client answered, so nothing is known about this point")
+        raise NoAnswerError(_NOBODY)
     objective = _mean(answers, "loss") + psi.value(w)
     reason = _why_none(answers, psi, w)
     if reason:
@@ -292,7 +299,7 @@ def _mean(answers: Sequence[Answer], name: str) -> float:
 
 def _mean_vector(answers: Sequence[Answer], name: str) -> Vector:
     if not answers:
-        raise ConfigurationError("no client answered, so nothing is known about this point")
+        raise NoAnswerError(_NOBODY)
     total = np.zeros(answers[0].vectors[name].shape)
     for answer in answers:
         total += answer.weight * answer.vectors[name]

@@ -13,6 +13,7 @@ __all__ = [
     "ConfigurationError",
     "DataNotFoundError",
     "DivergedError",
+    "NoAnswerError",
     "NotInstalledError",
     "ProtocolError",
     "SpecError",
@@ -34,6 +35,10 @@ class DataNotFoundError(CompositeError, FileNotFoundError):
 
 class NotInstalledError(ConfigurationError):
     """Something that needs an optional package which is not installed; the message names the command."""
+
+
+class NoAnswerError(ConfigurationError):
+    """A question to the clients that nobody, or not everybody who had to, has answered."""
 
 
 class MagnitudeError(ConfigurationError):

@@ -76,6 +76,8 @@ class Answer(NamedTuple):
         p_m of the client among those who answered; set by the server, the weights sum to 1.
     partition : int or None
         Of the client, where it is known; set by the server.
+    node_id : int or None
+        Of the client; set by the server.
 
     Examples
     --------
@@ -88,3 +90,4 @@ class Answer(NamedTuple):
     examples: float = math.nan
     weight: float = math.nan
     partition: int | None = None
+    node_id: int | None = None

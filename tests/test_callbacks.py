@@ -3,6 +3,7 @@
 import csv
 import json
 import sys
+import time
 from itertools import pairwise
 
 import numpy as np
@@ -318,7 +319,12 @@ def test_wandb_keeps_an_offline_run(tmp_path, monkeypatch):
         callbacks=[WandB(project="lasso", mode="offline", dir=str(tmp_path), config={"own": 7})],
     )
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
-    records = list(wandb_records(path, wandb_internal_pb2.Record))
+    # W&B's own process writes the file; its last record may come a moment after `finish` has returned.
+    deadline = time.monotonic() + 60.0
+    records: list = []
+    while time.monotonic() < deadline and not any(r.WhichOneof("record_type") in ("exit", "footer") for r in records):
+        time.sleep(0.05)
+        records = list(wandb_records(path, wandb_internal_pb2.Record))
     rounds = [
         {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
         for record in records

@@ -88,7 +88,7 @@ class Asking(Messaging):
         def read(node: Node, content: RecordDict) -> Answer:
             found = records.read_answer(content, numbers=wanted, shapes=shapes)
             check_examples(found.examples, self.max_examples)
-            return found._replace(partition=node.partition_id)
+            return found._replace(partition=node.partition_id, node_id=node.node_id)
 
         caller = f"question ({question.kind})"
         good = current.good(caller, grid.send_and_receive(current.messages, timeout=self._timeout), read)

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
+from logging import WARNING
 from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.certificates import Certificate, Request, certificate, settle
+from flwr_fco.errors import NoAnswerError
 from flwr_fco.parameters import Vector
 from flwr_fco.questions import Answer
-from flwr_fco.strategies.contract import Grid
+from flwr_fco.strategies.contract import Grid, log
 from flwr_fco.strategies.structure import structure
 
 if TYPE_CHECKING:
@@ -22,7 +25,8 @@ __all__ = ["Certifier", "certify"]
 def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
     """Return how far a point is from the optimum of the clients' pooled problem, by asking all clients.
 
-    For a duality gap every client sends one vector (and a few numbers); without one, its gradient.
+    For a duality gap every client sends one vector (and a few numbers); without one, its gradient. The certificate is
+    about the clients that answer the first of these questions, who must answer the others too.
 
     Parameters
     ----------
@@ -33,13 +37,27 @@ def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
 
     Raises
     ------
-    ConfigurationError
-        If nobody answers.
+    NoAnswerError
+        If nobody answers, or one who has answered the first question does not answer another.
     """
+    first: set[int | None] = set()
 
     def ask(request: Request) -> list[Answer]:
         question = strategy.question(request.kind, w, request.numbers)
-        return strategy.ask(grid, question, wanted=request.wanted, shapes=request.shapes)
+        answers = strategy.ask(grid, question, wanted=request.wanted, shapes=request.shapes)
+        here = {answer.node_id for answer in answers}
+        if not first:
+            first.update(here)
+        missing = first - here
+        if missing:
+            raise NoAnswerError(
+                f"{len(missing)} of the {len(first)} clients that answered the first question did not answer the next "
+                "one, so the answers are about different data"
+            )
+        # Those who were silent at first would bring data that the first answers are not about.
+        same = [answer for answer in answers if answer.node_id in first]
+        total = math.fsum(answer.weight for answer in same)
+        return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
 
     return settle(certificate(strategy.psi, w), ask)
 
@@ -67,6 +85,8 @@ class Certifier:
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return ``objective``, ``certificate``, under its own name too, and how stable the structure is.
 
+        Nothing, with a warning, where the clients do not answer: the run goes on.
+
         Parameters
         ----------
         w : ndarray of float64, shape (d,)
@@ -74,13 +94,23 @@ class Certifier:
         Returns
         -------
         dict of str to float
-            ``certificate`` is ``duality-gap`` or ``residual``. From the second time on ``support-stability``: of the
-            entries that psi acts on and that are not 0 now or were not the last time, the share that was and is; and
-            ``rank-stability`` where psi is about singular values: the smaller of the two ranks over the larger one.
+            ``certificate`` is ``duality-gap`` or ``residual``, about the data of ``certificate-clients`` clients. From
+            the second time on ``support-stability``: of the entries that psi acts on and that are not 0 now or were not
+            the last time, the share that was and is; and ``rank-stability`` where psi is about singular values: the
+            smaller of the two ranks over the larger one.
         """
         strategy = self._strategy
-        found = certify(strategy, self._grid, w)
+        try:
+            found = certify(strategy, self._grid, w)
+        except NoAnswerError as error:
+            log(WARNING, "There is no certificate of this round: %s.", error)
+            return {}
+        connected = len(strategy.nodes.ordered)
+        if found.clients < connected:
+            text = "The certificate of this round is about the data of %d of the %d clients: the others did not answer."
+            log(WARNING, text, found.clients, connected)
         numbers = {"objective": found.objective, "certificate": found.value, found.kind: found.value}
+        numbers["certificate-clients"] = float(found.clients)
         own = structure(strategy.psi, strategy.plan.layout, w)
         if "density" in own:
             support = (w != 0.0) & strategy.plan.layout.regularized_mask()

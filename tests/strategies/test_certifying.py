@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from flwr.app import Array, ArrayRecord
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
@@ -9,7 +10,7 @@ from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.pooled import certify, composite_objective
 from flwr_fco.regularizers import L1, HardSparsity, Nuclear
-from flwr_fco.simulation import simulate
+from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
 
 
@@ -109,6 +110,57 @@ def test_a_changing_support_is_less_than_stable():
     start = objectives[0].layout.unflatten(np.zeros(5))
     simulate(strategy, app, num_nodes=3, num_rounds=1, initial_arrays=start, callbacks=[Look()], progress=False)
     assert seen["support-stability"] == pytest.approx(1 / 3)
+
+
+class Silent(InProcessGrid):
+    """Partitions that are silent when they are asked: ``silent[i]`` at the i-th question of a pass."""
+
+    def __init__(self, objectives, silent):
+        super().__init__(client_app(lambda context: objectives[context.node_config["partition-id"]]), len(objectives))
+        self.silent, self.passes = silent, 0
+
+    def send_and_receive(self, messages, *, timeout=None):
+        messages = list(messages)
+        replies = super().send_and_receive(messages, timeout=timeout)
+        if messages and messages[0].metadata.message_type == "query.question":
+            quiet = self.silent[self.passes % len(self.silent)]
+            self.passes += 1
+            replies = [r for r in replies if self.partition_ids[r.metadata.src_node_id] not in quiet]
+        return replies
+
+
+def certified(objectives, silent, caplog):
+    strategy = FedDualAvg(
+        regularizer=L1(0.1), client_lr=0.01, batch_size=None, fraction_evaluate=0.0, certificate_every=1
+    )
+    start = {name: Array(array) for name, array in objectives[0].layout.unflatten(np.zeros(5)).items()}
+    result = strategy.start(Silent(objectives, silent), ArrayRecord(start), num_rounds=1)
+    assert result.train_metrics_clientapp[1]["num-replies"] == 3
+    return result.train_metrics_clientapp[1], vector(result), caplog.text
+
+
+def test_a_certificate_is_about_the_clients_that_answer_and_says_how_many(caplog):
+    objectives = objectives_of(LeastSquares)
+    metrics, w, text = certified(objectives, [set(), set()], caplog)
+    assert metrics["certificate-clients"] == 3
+    assert "did not answer" not in text
+    # Of a client that was silent at first, later answers are about data that the first ones are not about.
+    for silent in ([{2}, {2}], [{2}, set()]):
+        metrics, w, text = certified(objectives, silent, caplog)
+        assert metrics["certificate-clients"] == 2
+        assert metrics["duality-gap"] == pytest.approx(certify(objectives[:2], None, L1(0.1), w).value, rel=1e-9)
+        assert "2 of the 3 clients" in text
+
+
+@pytest.mark.parametrize(
+    ("silent", "reason"),
+    [([{0, 1, 2}], "no client answered"), ([set(), {1}], "1 of the 3 clients"), ([set(), {0, 1, 2}], "3 of the 3")],
+)
+def test_without_the_clients_answers_there_is_no_certificate_and_the_run_goes_on(silent, reason, caplog):
+    metrics, _, text = certified(objectives_of(LeastSquares), silent, caplog)
+    assert not {"objective", "certificate", "duality-gap", "certificate-clients"} & set(metrics)
+    assert "There is no certificate of this round" in text
+    assert reason in text
 
 
 def test_clients_that_answer_nothing_have_no_certificate():
