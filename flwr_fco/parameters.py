@@ -44,8 +44,9 @@ def all_finite(value: NDArray[Any] | float) -> bool:
     """
     if not isinstance(value, np.ndarray):
         return math.isfinite(value)
-    # A sum of squares is finite only if every element is, and needs no second array; it overflows above 1e154.
-    if value.dtype is _FLOAT64 and math.isfinite(value.dot(value) if value.ndim == 1 else np.vdot(value, value)):
+    # A sum of squares is finite only if every element is, and needs no second array; it overflows above 1e154, of
+    # which vdot says nothing (dot would warn).
+    if value.dtype is _FLOAT64 and math.isfinite(np.vdot(value, value)):
         return True
     return bool(np.isfinite(value).all())
 

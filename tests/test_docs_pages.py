@@ -1,12 +1,10 @@
 """Every code block of the pages for users runs by itself, in another folder, as a user would run it."""
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from fresh import run_file
 
 from flwr_fco import callbacks
 
@@ -30,13 +28,6 @@ def text_of(page):
 
 def blocks(page):
     return re.findall(r"```python\n(.*?)```", text_of(page), flags=re.DOTALL)
-
-
-def run_file(path):
-    # The package comes from here whatever is installed; the working directory is the user's own.
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-W", "error::RuntimeWarning", path.name]
-    return subprocess.run(command, cwd=path.parent, env=environment, capture_output=True, text=True)
 
 
 @pytest.mark.parametrize(("page", "number"), [(page, i) for page in PAGES for i in range(len(blocks(page)))])

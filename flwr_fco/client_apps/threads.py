@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
@@ -11,12 +12,14 @@ __all__ = ["is_single_threaded", "single_threaded_blas"]
 
 _depth = 0
 _NESTED = nullcontext()
+#: The BLAS libraries of this process, and how many modules there were when they were looked for.
+_found: tuple[int, ThreadpoolController] | None = None
 
 
 def single_threaded_blas() -> AbstractContextManager[None]:
     """Run the block with one BLAS thread; nested blocks cost nothing.
 
-    Finding the BLAS libraries takes milliseconds, so whoever runs many messages (``simulate``) opens the outer block.
+    Whoever runs many messages (``simulate``) opens the outer block, and none of them sets the threads again.
     """
     return _NESTED if _depth else _limited()
 
@@ -26,12 +29,21 @@ def is_single_threaded() -> bool:
     return _depth > 0
 
 
+def _libraries() -> ThreadpoolController:
+    """Return the BLAS libraries, looked for again when a module has been imported since: that takes milliseconds."""
+    global _found
+    modules = len(sys.modules)
+    if _found is None or _found[0] != modules:
+        _found = (modules, ThreadpoolController())
+    return _found[1]
+
+
 @contextmanager
 def _limited() -> Iterator[None]:
     global _depth
     _depth += 1
     try:
-        with ThreadpoolController().limit(limits=1, user_api="blas"):
+        with _libraries().limit(limits=1, user_api="blas"):
             yield
     finally:
         _depth -= 1

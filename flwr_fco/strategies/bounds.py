@@ -188,5 +188,5 @@ class IncrementBounds:
 
 
 def _norms(vectors: Sequence[Vector]) -> list[float]:
-    flat = [vector.reshape(-1) for vector in vectors]
-    return [math.sqrt(vector.dot(vector)) for vector in flat]
+    # vdot does not warn where the sum overflows, which is an answer too.
+    return [math.sqrt(np.vdot(vector, vector)) for vector in vectors]

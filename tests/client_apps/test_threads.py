@@ -1,0 +1,39 @@
+"""One BLAS thread in local solvers, and what it costs to have it."""
+
+import sys
+import types
+
+from threadpoolctl import threadpool_info, threadpool_limits
+
+from flwr_fco.client_apps import threads
+from flwr_fco.client_apps.threads import is_single_threaded, single_threaded_blas
+
+
+def blas_threads():
+    return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+
+def test_blas_has_one_thread_within_the_block_and_what_it_had_after_it():
+    with threadpool_limits(limits=2, user_api="blas"):
+        with single_threaded_blas():
+            assert blas_threads() == {1}
+            with single_threaded_blas():
+                assert is_single_threaded()
+            assert blas_threads() == {1}
+        assert blas_threads() == {2}
+        assert not is_single_threaded()
+
+
+def test_libraries_are_looked_for_again_once_a_module_has_come(monkeypatch):
+    looks = []
+    real = threads.ThreadpoolController
+    monkeypatch.setattr(threads, "ThreadpoolController", lambda: looks.append(1) or real())
+    monkeypatch.setattr(threads, "_found", None)
+    for _ in range(3):
+        with single_threaded_blas():
+            pass
+    assert len(looks) == 1
+    monkeypatch.setitem(sys.modules, "comes_with_its_own_blas", types.ModuleType("comes_with_its_own_blas"))
+    with single_threaded_blas():
+        pass
+    assert len(looks) == 2
