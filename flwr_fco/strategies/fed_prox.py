@@ -55,8 +55,7 @@ class FedProx(MinimiseOptions, PrimalStrategy):
     limit: ClassVar[Limit] = ShiftedBy(
         "a point near the solution, at a distance of the order of 1/penalty",
         option="penalty",
-        values=(10.0, 100.0),
-        rounds=3000,
+        values=(3.0, 30.0),
         problem="smooth",
     )
     source: ClassVar[str] = "Li and others 2020"

@@ -118,7 +118,7 @@ class Exact(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the gap is certified for one and for three local steps."""
         for steps in (1, 3):
-            gap = problem.gap(run(600, client_lr=0.3 / steps, local_steps=steps))
+            gap = problem.gap(run(300, client_lr=0.3 / steps, local_steps=steps))
             _require(gap <= 1e-8, f"with {steps} local steps the certified gap is {gap:.2e}, expected at most 1e-8")
 
 
@@ -131,10 +131,10 @@ class Biased(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless one local step is exact and the bias of five shrinks with the rate."""
-        gap = problem.gap(run(600, client_lr=0.3, local_steps=1))
+        gap = problem.gap(run(300, client_lr=0.3, local_steps=1))
         _require(gap <= 1e-8, f"with 1 local step the certified gap is {gap:.2e}, expected at most 1e-8")
-        coarse = problem.error(run(400, client_lr=0.05, local_steps=5))
-        fine = problem.error(run(4000, client_lr=0.005, local_steps=5))
+        coarse = problem.error(run(200, client_lr=0.05, local_steps=5))
+        fine = problem.error(run(1000, client_lr=0.005, local_steps=5))
         _require(
             coarse >= 5 * fine,
             f"with 5 local steps the error is {coarse:.2e} at rate 0.05 and {fine:.2e} at 0.005; expected it to shrink "
@@ -156,13 +156,13 @@ class ExtrapolationBias(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients are exact and the bias of unequal ones shrinks with the rate."""
         for steps in (1, 3):
-            gap = problem.gap(run(600, equal=True, client_lr=0.3 / steps, local_steps=steps), equal=True)
+            gap = problem.gap(run(300, equal=True, client_lr=0.3 / steps, local_steps=steps), equal=True)
             _require(
                 gap <= 1e-8, f"with {steps} local steps and equal clients the certified gap is {gap:.2e}, not <= 1e-8"
             )
         for steps in (1, 5):
-            coarse = problem.error(run(400, client_lr=0.25 / steps, local_steps=steps))
-            fine = problem.error(run(4000, client_lr=0.025 / steps, local_steps=steps))
+            coarse = problem.error(run(200, client_lr=0.25 / steps, local_steps=steps))
+            fine = problem.error(run(1000, client_lr=0.025 / steps, local_steps=steps))
             _require(
                 coarse >= 5 * fine,
                 f"with {steps} local steps the error is {coarse:.2e} at a rate and {fine:.2e} at a tenth of it; "
@@ -263,7 +263,7 @@ class NearDoubledStrength(Limit):
         """Raise AssertionError unless equal clients approach the solution for twice the strength with the rate."""
         coarse, fine = (
             problem.gap(run(rounds, equal=True, client_lr=rate, local_steps=1), equal=True, factor=2.0)
-            for rounds, rate in ((600, 0.3), (6000, 0.03))
+            for rounds, rate in ((600, 0.3), (1600, 0.03))
         )
         _require(
             coarse >= 5 * fine,
@@ -282,7 +282,7 @@ class Subgradient(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the error shrinks with the rate."""
         coarse = problem.error(run(400, client_lr=0.1, local_steps=1))
-        fine = problem.error(run(4000, client_lr=0.01, local_steps=1))
+        fine = problem.error(run(2500, client_lr=0.01, local_steps=1))
         _require(coarse >= 3 * fine, f"the error is {coarse:.2e} at rate 0.1 and {fine:.2e} at 0.01")
 
 
