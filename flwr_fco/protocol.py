@@ -208,6 +208,11 @@ class Plan:
         return self.mirror_map.bind(self.layout)
 
     @cached_property
+    def smooth(self) -> bool:
+        """Whether there is no psi; known once, for it is asked in every local step."""
+        return isinstance(self.regularizer, Zero)
+
+    @cached_property
     def retrieval(self) -> Retrieval | None:
         """What compiled loops need for h and psi; None where they cannot do it."""
         return self.h.compiled(self.psi)
@@ -224,7 +229,7 @@ class Plan:
         out : ndarray, optional
             Where to write the result.
         """
-        if isinstance(self.regularizer, Zero):
+        if self.smooth:
             return self.h.conjugate_gradient(z, out)
         return self.h.retrieve(z, t, self.psi, out)
 
