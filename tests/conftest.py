@@ -1,5 +1,6 @@
 """Settings of all tests."""
 
+import gc
 import os
 
 # Ray and Flower report usage over the network otherwise.
@@ -8,3 +9,9 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray starts workers ahead of need, each of which imports all of Flower; the tests use one or two.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 os.environ.setdefault("RAY_enable_worker_prestart", "0")
+
+
+def pytest_collection_finish():
+    """Spare the collector of garbage what has been imported by now: it would walk through it again and again."""
+    gc.collect()
+    gc.freeze()

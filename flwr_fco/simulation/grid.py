@@ -115,22 +115,14 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages one after the other and return their replies; nothing can time out."""
-        # All are copied before the first client runs: a client's data drive this code out of the processor's cache.
-        requests = [(message, self._accept(message)) for message in messages]
-        replies = (self._answer(message, request) for message, request in requests)
+        replies = (self._deliver(message) for message in messages)
         return [reply for reply in replies if reply is not None]
 
     def _deliver(self, message: Message) -> Message | None:
-        return self._answer(message, self._accept(message))
-
-    def _accept(self, message: Message) -> Message:
-        """Give a message its number, and return what its node is given: the same with records of its own."""
         _flower.set_message_id(message, f"{next(self._numbers)}")
-        return _flower.with_content(message, _flower.isolated(message.content))
-
-    def _answer(self, message: Message, request: Message) -> Message | None:
         node_id = message.metadata.dst_node_id
         context = self.contexts[node_id]
+        request = _flower.with_content(message, _flower.isolated(message.content))
         state = context.state if self.raise_errors else _flower.isolated(context.state)
         try:
             reply = self.client_app(request, context)
