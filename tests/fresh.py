@@ -27,6 +27,7 @@ _LIBRARIES = [
     "sklearn.linear_model",
     "threadpoolctl",
 ]
+_COMPILED = tempfile.TemporaryDirectory()
 _CONTEXT = get_context("forkserver")
 _CONTEXT.set_forkserver_preload(_LIBRARIES)
 
@@ -43,7 +44,7 @@ def run_file(path: Path) -> Done:
     """Run a file in its folder; a RuntimeWarning is an error there."""
     with tempfile.TemporaryDirectory() as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
-        process = _CONTEXT.Process(target=_run, args=(str(path), str(out), str(err)))
+        process = _CONTEXT.Process(target=_run, args=(str(path), str(out), str(err), _COMPILED.name))
         process.start()
         process.join(600)
         if process.exitcode is None:
@@ -52,7 +53,7 @@ def run_file(path: Path) -> Done:
         return Done(process.exitcode, out.read_text(encoding="utf-8"), err.read_text(encoding="utf-8"))
 
 
-def _run(path: str, out: str, err: str) -> None:
+def _run(path: str, out: str, err: str, compiled: str) -> None:
     for descriptor, target in ((1, out), (2, err)):
         opened = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(opened, descriptor)
@@ -61,6 +62,8 @@ def _run(path: str, out: str, err: str) -> None:
     sys.stdout, sys.stderr = (os.fdopen(descriptor, "w", encoding="utf-8", closefd=False) for descriptor in (1, 2))
     if any(name == "flwr_fco" or name.startswith("flwr_fco.") for name in sys.modules):
         raise RuntimeError("the package is loaded already, so a file could lack an import and run all the same")
+    # The second file need not compile the package again.
+    sys.dont_write_bytecode, sys.pycache_prefix = False, compiled
     os.environ["OMP_NUM_THREADS"] = "1"
     os.chdir(os.path.dirname(path))
     sys.path[0:0] = [os.path.dirname(path)]
