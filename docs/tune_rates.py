@@ -172,8 +172,17 @@ def _saddle_stages() -> Iterator[Stage]:
         1: "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed.",
         10: "One client with a tenth of the noise for 100 equal ones, which drift apart: a first look. One seed.",
     }
-    drift = "The pairs around the best ones again with 100 clients: their own noise drives them apart in ten steps."
-    near = tuple(itertools.product((0.1, 0.03, 0.01), (1.0, 0.3)))
+    drift = "The pairs around the best ones again with {} clients: their own noise drives them apart in ten steps."
+    again = (
+        ("bilinear-l1", tuple(itertools.product((0.1, 0.03, 0.01), (1.0, 0.3))), (), (), drift.format(100)),
+        (
+            "bilinear-nuclear",
+            ((10.0, 1.0), (10.0, 0.3), (3.0, 1.0), (0.03, 1.0), (0.01, 1.0), (0.003, 1.0), (0.001, 1.0)),
+            (("num-clients", 10), ("noise", 0.0316)),
+            (("start", "projected"),),
+            drift.format(10),
+        ),
+    )
     for problem, pairs in (("bilinear-l1", PAIRS_35), ("bilinear-nuclear", PAIRS_45)):
         # From outside the balls the methods that average primal points never enter them with server_lr < 1.
         primal = (("start", "projected"),) if problem == "bilinear-nuclear" else ()
@@ -190,38 +199,31 @@ def _saddle_stages() -> Iterator[Stage]:
                 (("FedMiP",), (*once, ("output", "ergodic")), ", psi once, ergodic average"),
             ):
                 yield Stage([problem], strategies, pairs, "gap", words, (*shared, *own), variant=variant)
-    for strategies, own, variant in (
-        (("FeDualEx", "FedDualAvg", "FedMiP", "FedMid", "ExtraStepLocalSGD"), (), ""),
-        (("FedMiP",), (("server-prox", False),), ", psi once"),
-        (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
-        (("FedMiP",), (("server-prox", False), ("output", "ergodic")), ", psi once, ergodic average"),
-    ):
-        settings = (("num-rounds", 20), ("structure-every", 20), ("objective-every", 20), *own)
-        words = f"K = 10, 6 pairs. {drift} One seed."
-        yield Stage(["bilinear-l1"], strategies, near, "gap", words, settings, variant=variant)
-    # CIFAR-10's images have about ten times the curvature of MNIST's, so that the larger rates diverge, and their
-    # trials take seconds.
-    small = tuple(pair for pair in PAIRS_45 if pair[0] <= 0.1 and pair[1] >= 0.3)
-    for problem, rounds, images, pairs, seeds, which in (
-        ("adversarial-mnist", 20, 600, PAIRS_45, (0, 1), "all 45 pairs of the paper"),
-        (
-            "adversarial-cifar10",
-            40,
-            500,
-            small,
-            (0,),
-            "10 of the paper's 45 pairs: client rates <= 0.1, server's >= 0.3",
-        ),
+    for problem, pairs, clients, primal, about in again:
+        for strategies, own, variant in (
+            (("FeDualEx", "FedDualAvg"), (), ""),
+            (("FedMiP", "FedMid", "ExtraStepLocalSGD"), primal, ""),
+            (("FedMiP",), (*primal, ("server-prox", False)), ", psi once"),
+            (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
+            (("FedMiP",), (*primal, ("server-prox", False), ("output", "ergodic")), ", psi once, ergodic average"),
+        ):
+            settings = (("num-rounds", 20), ("structure-every", 20), ("objective-every", 20), *clients, *own)
+            words = f"K = 10, {len(pairs)} pairs. {about} One seed."
+            yield Stage([problem], strategies, pairs, "gap", words, settings, variant=variant)
+    for problem, rounds, images, seeds in (
+        ("adversarial-mnist", 20, 600, (0, 1)),
+        ("adversarial-cifar10", 40, 500, (0,)),
     ):
         shared = (("num-rounds", rounds), ("num-clients", 10), ("num-examples", 10 * images))
         shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
-        words = f"K = 5, {which}. 10 clients (the paper: 100) with {images} images; seeds: {len(seeds)}."
+        words = "K = 5, all 45 pairs of the paper. 10 clients (the paper: 100) with "
+        words += f"{images} images; seeds: {len(seeds)}."
         for strategies, own, variant in (
             (("FeDualEx", "DistributedPGDA"), (), ""),
             (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
         ):
             settings = (*shared, *own)
-            yield Stage([problem], strategies, pairs, "training-loss", words, settings, seeds, variant=variant)
+            yield Stage([problem], strategies, PAIRS_45, "training-loss", words, settings, seeds, variant=variant)
 
 
 SADDLE_STAGES = tuple(_saddle_stages())

@@ -49,7 +49,9 @@ class RunLine(NamedTuple):
         """The client's and the server's learning rate."""
         if self.strategy in BASELINES or "client-lr" not in self.settings:
             return "none"
-        return f"({self.settings['client-lr']:g}, {self.settings['server-lr']:g})"
+        # Some methods have a client's rate alone.
+        known = [f"{self.settings[name]:g}" for name in ("client-lr", "server-lr") if name in self.settings]
+        return f"({', '.join(known)})" if len(known) > 1 else known[0]
 
 
 @dataclass(frozen=True)
