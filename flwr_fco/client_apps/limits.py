@@ -289,17 +289,19 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
         yield item
 
 
-def check_time(steps: int) -> None:
+def check_time(done: int, what: str = "steps") -> None:
     """Refuse to go on once the time of the round is over, as :func:`timed` does for a loop that is not over its items.
 
     Parameters
     ----------
-    steps : int
-        Those that have been taken, for the message.
+    done : int
+        How much has been done, for the message.
+    what : str, default "steps"
+        Of what.
     """
     end, seconds = _deadline.at
     if time.monotonic() > end:
-        raise _out_of_time(seconds, f"{steps} steps")
+        raise _out_of_time(seconds, f"{done} {what}")
 
 
 def _out_of_time(seconds: float, done: str) -> ConfigurationError:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fco.client_apps.limits import timed
 from flwr_fco.client_apps.local import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.protocol import Downlink, Uplink
@@ -45,7 +46,7 @@ def client_momentum(
     point = primal.copy()
     gradient = np.empty_like(point)
     steps = 0
-    for batch in objective.batches(rng, downlink.first_order):
+    for batch in timed(objective.batches(rng, downlink.first_order)):
         point -= (client_lr * mix) * objective.gradient(point, batch, gradient)
         if drift is not None:
             point -= drift
@@ -70,7 +71,7 @@ def sharpness_aware(
     Returns
     -------
     Uplink
-        ``increment`` = x - primal.
+        ``increment`` = x - primal; in its metrics ``gradient-evaluations``, two a step.
     None
         No client state.
 
@@ -80,12 +81,15 @@ def sharpness_aware(
     """
     primal, client_lr, radius = downlink.vectors["primal"], downlink.client_lr, downlink.numbers["radius"]
     point = primal.copy()
-    steps = 0
-    for batch in objective.batches(rng, downlink.first_order):
+    steps = gradients = 0
+    for batch in timed(objective.batches(rng, downlink.first_order)):
         gradient = objective.gradient(point, batch)
         norm = float(np.linalg.norm(gradient))
+        gradients += 1
         if radius > 0.0 and norm > 0.0:
             gradient = objective.gradient(point + (radius / norm) * gradient, batch)
+            gradients += 1
         point -= client_lr * gradient
         steps += 1
-    return Uplink({"increment": point - primal}, client_lr * steps, steps), state
+    costs = {"gradient-evaluations": float(gradients)}
+    return Uplink({"increment": point - primal}, client_lr * steps, steps, metrics=costs), state

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from flwr_fco.client_apps.limits import timed
 from flwr_fco.client_apps.local import local_solver
 from flwr_fco.client_apps.local_minimization import as_sent
 from flwr_fco.objectives.base import Objective
@@ -53,7 +54,7 @@ def scaffnew(
         shift = before + gain * (primal - state["local"])
     point = primal.copy()
     steps = 0
-    for batch in objective.batches(rng, downlink.first_order):
+    for batch in timed(objective.batches(rng, downlink.first_order)):
         gradient = objective.gradient(point, batch)
         gradient -= shift
         point -= client_lr * gradient

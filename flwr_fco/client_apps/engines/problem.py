@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.client_apps.limits import check_time
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import logistic_slopes, softmax_slopes
 from flwr_fco.kernels.margin_losses import logistic_curvature, softmax_curvature
@@ -53,13 +54,6 @@ class LocalProblem:
         Default zeros.
     penalty : float, default 0.0
         May be negative where f is more strongly convex than that.
-
-    Attributes
-    ----------
-    evaluations : int
-        How many gradients of f have been taken, in passes over the data.
-    products : int
-        How many products with the Hessian of f.
     """
 
     def __init__(
@@ -70,8 +64,28 @@ class LocalProblem:
         self.center = center
         self.penalty = penalty
         self.size = objective.layout.size
-        self.evaluations = 0
-        self.products = 0
+        self._evaluations = self._products = 0
+
+    # Whichever engine counts: that is where it may go on for longer than the client's owner allows.
+    @property
+    def evaluations(self) -> int:
+        """How many gradients of f have been taken, in passes over the data."""
+        return self._evaluations
+
+    @evaluations.setter
+    def evaluations(self, count: int) -> None:
+        check_time(self._evaluations, "gradients of a minimisation")
+        self._evaluations = count
+
+    @property
+    def products(self) -> int:
+        """How many products with the Hessian of f."""
+        return self._products
+
+    @products.setter
+    def products(self, count: int) -> None:
+        check_time(self._products, "products with the Hessian of a minimisation")
+        self._products = count
 
     @cached_property
     def strong_convexity(self) -> float:
