@@ -14,7 +14,7 @@ import platform
 import shutil
 from importlib.metadata import version
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from PIL import Image
 
@@ -84,6 +84,8 @@ PAGES = (
         "convex-concave) functions: what follows was seen, and nothing more is claimed",
     ),
 )
+#: Of the table of a page's head.
+COLUMNS = ("holds", "does not hold", "tie", "outside", "ours, holds", "ours, does not hold", "ours, tie")
 #: Pictures above this size in bytes are stored with 256 colours.
 LARGE = 100_000
 
@@ -117,17 +119,23 @@ def _summary(page: Page, done: list[str], results: Path) -> list[str]:
     """Return the head of a page: how it was run, a row for each experiment."""
     rows = []
     total = 0.0
+    sums = dict.fromkeys(COLUMNS, 0)
     for name in done:
         verdicts = json.loads((results / name / "verdicts.json").read_text(encoding="utf-8"))
-        held = sum(verdict["holds"] for verdict in verdicts)
+        counts = _counts(verdicts)
+        for column, count in counts.items():
+            sums[column] += count
         runs = [json.loads(file.read_text(encoding="utf-8")) for file in (results / name / "runs").glob("*.json")]
         seconds = sum(run["seconds"] for run in runs)
         total += seconds
         definition = load_definition(name)
         title = definition.title.replace("|", "\\|")
         rows.append(
-            f"| [{name}](#{name}) | {title} | {len(definition.seeds)} | {held} of {len(verdicts)} | {seconds:.0f} |"
+            f"| [{name}](#{name}) | {title} | {len(definition.seeds)} | "
+            + " | ".join(str(count or "") for count in counts.values())
+            + f" | {seconds:.0f} |"
         )
+    rows.append("| all | | | " + " | ".join(map(str, sums.values())) + f" | {total:.0f} |")
     # Of one experiment `--out` is its own folder.
     wanted = [f'"{p}*" --out results' if p.endswith("-") else f"{p} --out results/{p}" for p in page.prefix.split()]
     commands = ", ".join(f"`flwr-fco reproduce {arguments}`" for arguments in wanted)
@@ -142,10 +150,25 @@ def _summary(page: Page, done: list[str], results: Path) -> list[str]:
         "wall times of a machine in use; the metrics do not depend on them. The settings are in "
         "`flwr_fco/experiments/definitions`.",
         "",
-        "| experiment | what | seeds | claims that hold | seconds of the runs |",
-        "|---|---|---|---|---|",
+        "Verdicts: a claim *holds* with every seed or *does not*; a *tie* is a comparison that neither side wins with "
+        "every seed; *outside* is what cannot be tested here, with the reason. *Ours* are rows of sentences that are "
+        "not the paper's. A claim that two figures repeat about the same runs is counted "
+        "once. A run that diverged passes no rule. Where the table says that the limit is ours, the paper has a word "
+        "in the place of a number.",
+        "",
+        f"| experiment | what | seeds | {' | '.join(COLUMNS)} | seconds of the runs |",
+        "|---" * (4 + len(COLUMNS)) + "|",
         *rows,
     ]
+
+
+def _counts(verdicts: list[dict[str, Any]]) -> dict[str, int]:
+    """Return how many claims have which verdict; one that repeats another is not counted."""
+    found = dict.fromkeys(COLUMNS, 0)
+    for verdict in verdicts:
+        if not verdict["repeats"]:
+            found[f"ours, {verdict['verdict']}" if verdict["ours"] else verdict["verdict"]] += 1
+    return found
 
 
 def _details(name: str, results: Path) -> list[str]:

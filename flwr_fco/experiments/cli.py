@@ -572,11 +572,12 @@ def _reproduce(name: str, quick: bool, seed: int | None, folder: Path, workers: 
         found = run_experiment(definition, folder, workers=workers, on_run=lambda done, _: advance(done))
     console = _console()
     table = Table(title=f"{name}: {definition.title}", title_justify="left", show_lines=True)
-    for column in ("claim", "paper", "measured", "rates", "holds"):
+    for column in ("claim", "paper", "measured", "rates", "verdict"):
         table.add_column(column, overflow="fold")
     for verdict in found.verdicts:
         cells = (verdict.name, verdict.number, verdict.measured, verdict.rates)
-        table.add_row(*map(_escaped, cells), "[green]yes[/green]" if verdict.holds else "[red]no[/red]")
+        color = {"holds": "green", "does not hold": "red"}.get(verdict.verdict, "yellow")
+        table.add_row(*map(_escaped, cells), f"[{color}]{'ours: ' * verdict.ours}{verdict.verdict}[/{color}]")
     console.print(table)
     console.print(f"{found.seconds:.0f} s; data, figure and verdicts: {folder}", highlight=False)
     return all(verdict.holds for verdict in found.verdicts)

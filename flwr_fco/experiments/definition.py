@@ -18,6 +18,12 @@ from flwr_fco.experiments.settings import RunSettings
 __all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"]
 
 
+#: Arguments of rules that are limits.
+_LIMITS = frozenset(
+    {"within", "at_least", "at_most", "bound", "bounds", "below", "exponent", "factor", "margin", "tolerance"}
+)
+
+
 class RunLine(NamedTuple):
     """A curve of the figure: a strategy with its settings.
 
@@ -71,6 +77,16 @@ class Claim:
         Of the rule; ``run`` and ``than`` are labels.
     note : str, default ""
         What to know about the rates or the reading.
+    scale : str, default ""
+        In what the runs differ from those that the sentence is about; in the place of the experiment's.
+    limit : {"", "printed"}
+        Whether the numbers among the arguments are the paper's: by default they are ours, and the table says so.
+    ours : bool, default False
+        Whether the sentence is ours, not the paper's.
+    outside : str, default ""
+        Why it cannot be tested here: such a claim has no rule.
+    repeats : str, default ""
+        ``"EXPERIMENT: CLAIM"`` that says the same of the same runs; the first page counts it once.
     """
 
     name: str
@@ -79,6 +95,19 @@ class Claim:
     rule: str
     arguments: dict[str, Any]
     note: str = ""
+    scale: str = ""
+    limit: str = ""
+    ours: bool = False
+    outside: str = ""
+    repeats: str = ""
+
+    @property
+    def has_limit_of_ours(self) -> bool:
+        """Whether the rule asks for a number that the paper does not print."""
+        # A factor of 1 and a margin of 0 say no more than "better".
+        asked = {key: value for key, value in self.arguments.items() if key in _LIMITS}
+        idle = {"factor": 1.0, "margin": 0.0}
+        return self.limit != "printed" and any(value != idle.get(key) for key, value in asked.items())
 
     def labels(self) -> list[str]:
         """Return the labels that the rule looks at."""
@@ -106,6 +135,10 @@ class Definition:
         ``"images"`` the only panel is the name of the array that is drawn, for the first seed.
     runs : tuple of RunLine
     claims : tuple of Claim
+    scale : str, default ""
+        In what the runs are smaller than the paper's, and in what larger: in the heading of every row.
+    coloured : tuple of str
+        Labels of the curves with a colour of their own in the figure; by default those that most claims are about.
     gap : bool, default False
         Whether the runs also report ``gap``, the objective above the centralized optimum.
     quick : mapping
@@ -126,6 +159,8 @@ class Definition:
     kind: str
     runs: tuple[RunLine, ...]
     claims: tuple[Claim, ...]
+    scale: str = ""
+    coloured: tuple[str, ...] = ()
     gap: bool = False
     quick: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -135,10 +170,7 @@ class Definition:
         """Return the same experiment with fewer rounds, seeds and runs, and the claims that it can decide."""
         quick = self.quick
         wanted = [claim for claim in self.claims if claim.name in quick["claims"]]
-        claims = tuple(
-            Claim(c.name, c.sentence, c.number, c.rule, {**c.arguments, **quick.get("arguments", {})}, c.note)
-            for c in wanted
-        )
+        claims = tuple(replace(c, arguments={**c.arguments, **quick.get("arguments", {})}) for c in wanted)
         labels = {label for claim in claims for label in claim.labels()}
         runs = tuple(
             line._replace(settings={**line.settings, **quick.get("settings", {})})
@@ -251,11 +283,16 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
     labels = {line.label for line in runs} | {line.group for line in runs}
     claims = []
     for own in data["claims"]:
-        claim = Claim(
-            own["name"], own["sentence"], own["number"], own["rule"], dict(own["arguments"]), own.get("note", "")
-        )
+        claim = Claim(**{"rule": "", "arguments": {}, **own})
+        if bool(claim.outside) == bool(claim.rule):
+            raise ConfigurationError(
+                f"{name}, claim {claim.name!r}: rule={claim.rule!r} and outside={claim.outside!r}; expected a rule, "
+                "or the reason why it cannot be tested"
+            )
+        if claim.limit not in ("", "printed"):
+            raise ConfigurationError(f"{name}, claim {claim.name!r}: limit={claim.limit!r}; expected 'printed' or none")
         unknown = [label for label in claim.labels() if label not in labels]
-        if unknown or claim.rule not in RULES:
+        if unknown or (claim.rule and claim.rule not in RULES):
             raise ConfigurationError(
                 f"{name}, claim {claim.name!r}: rule {claim.rule!r} with runs {unknown}; expected labels among "
                 f"{sorted(labels)} and a rule among {sorted(RULES)}"
@@ -271,6 +308,8 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
         data.get("kind", "curves"),
         tuple(runs),
         tuple(claims),
+        str(data.get("scale", "")),
+        tuple(data.get("coloured", ())),
         bool(data.get("gap", False)),
         data["quick"],
         {metric: (float(low), float(high)) for metric, (low, high) in data.get("limits", {}).items()},

@@ -32,6 +32,8 @@ Series = tuple[NDArray[Any], NDArray[Any]]
 
 #: What to do where matplotlib is missing; the package itself is on no index, so its extras need the clone.
 MATPLOTLIB = "pip install matplotlib (or, in the clone: pip install -e '.[plot]')"
+#: How a curve looks that is there for comparison alone.
+_BACKGROUND = Appearance("#b0b0b0", "solid")
 #: More labels than these are written at the ends of their curves: a legend would have several rows.
 _LEGEND = 4
 #: Dots an inch of a PNG, twice those of a screen, and what makes two SVGs of the same figure the same file.
@@ -65,7 +67,7 @@ def _figure(width: float, height: float) -> Any:
 
 
 def band(runs: Sequence[Series]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
-    """Return rounds, mean, smallest and largest value of several runs at the rounds that all of them have.
+    """Return rounds, median, smallest and largest value of several runs at the rounds that all of them have.
 
     Parameters
     ----------
@@ -75,7 +77,7 @@ def band(runs: Sequence[Series]) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
     Returns
     -------
     tuple of ndarray
-        Rounds, means, minima, maxima.
+        Rounds, medians, minima, maxima.
 
     Examples
     --------
@@ -87,7 +89,7 @@ def band(runs: Sequence[Series]) -> tuple[NDArray[Any], NDArray[Any], NDArray[An
     common = sorted(set.intersection(*(set(rounds.tolist()) for rounds, _ in runs)))
     at = [dict(zip(rounds.tolist(), values.tolist(), strict=True)) for rounds, values in runs]
     table = np.array([[own[when] for when in common] for own in at])
-    return np.array(common), table.mean(axis=0), table.min(axis=0), table.max(axis=0)
+    return np.array(common), np.median(table, axis=0), table.min(axis=0), table.max(axis=0)
 
 
 def spans_decades(values: Sequence[float] | NDArray[Any]) -> bool:
@@ -114,13 +116,15 @@ def draw_curves(
     path: Path,
     *,
     methods: Mapping[str, str] = MappingProxyType({}),
+    coloured: Collection[str] | None = None,
     levels: Collection[str] = (),
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
     cut: Collection[str] = (),
 ) -> None:
-    """Draw metrics against rounds: a panel a metric, a line a label, a band from the smallest to the largest seed.
+    """Draw metrics against rounds: a panel a metric, a line a label.
 
+    The line goes through the medians of the seeds, a band from the smallest to the largest of them.
     With few labels there is a legend below, with many each curve of the last panel of a row has its label at its end.
 
     Parameters
@@ -135,6 +139,8 @@ def draw_curves(
         that alone.
     methods : mapping of str to str
         Label to the name of the strategy or baseline, which decides colour and line style; by default the label is it.
+    coloured : collection of str, optional
+        Labels of the curves with a colour of their own, the others being grey and without a band; default all.
     levels : collection of str
         Labels that are drawn as horizontal lines: baselines.
     logarithmic : collection of str
@@ -150,7 +156,15 @@ def draw_curves(
         If matplotlib is not installed.
     """
     figure = _figure_of_curves(
-        curves, panels, title, methods=methods, levels=levels, logarithmic=logarithmic, limits=limits, cut=cut
+        curves,
+        panels,
+        title,
+        methods=methods,
+        coloured=coloured,
+        levels=levels,
+        logarithmic=logarithmic,
+        limits=limits,
+        cut=cut,
     )
     _save(figure, path)
 
@@ -188,6 +202,7 @@ def _figure_of_curves(
     title: str,
     *,
     methods: Mapping[str, str] = MappingProxyType({}),
+    coloured: Collection[str] | None = None,
     levels: Collection[str] = (),
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
@@ -197,14 +212,19 @@ def _figure_of_curves(
     columns = len(panels) if len(panels) <= 3 else -(-len(panels) // 2)
     rows = -(-len(panels) // columns)
     shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
-    direct = legend and len(shown) > _LEGEND
-    width = 3.6 * columns + 0.4 + (0.075 * max(map(len, shown)) if direct else 0.0)
+    named = [label for label in shown if coloured is None or label in coloured or label in levels]
+    direct = legend and len(named) > _LEGEND
+    width = 3.6 * columns + 0.4 + (0.075 * max(map(len, named)) if direct else 0.0)
     figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for unused in axes[len(panels) :]:
         unused.set_axis_off()
     looks = _looks(shown, methods)
+    grey = {label for label in shown if coloured is not None and label not in coloured and label not in levels}
+    for label in grey:
+        looks[label] = _BACKGROUND
     handles: dict[str, Any] = {}
+    grey_handle: Any = None
     labelled: set[str] = set()
     for position, (place, metric) in enumerate(zip(axes, panels, strict=False)):
         ends: dict[str, tuple[float, float]] = {}
@@ -213,36 +233,42 @@ def _figure_of_curves(
             runs = curves[label].get(metric, [])
             if not runs:
                 continue
-            rounds, mean, low, high = band(runs)
+            rounds, middle, low, high = band(runs)
             if rounds.size == 0:
                 continue
             # A line is thinner than those below it, so equal curves are seen.
             thickness = 3.0 - 2.0 * number / max(1, len(shown) - 1) if len(shown) > 1 else 1.8
+            if label in grey:
+                thickness = 1.0
             color, line, marker = looks[label]
             if label in levels:
-                drawn = place.axhline(mean[-1], color=color, linestyle=line, linewidth=1.4)
+                drawn = place.axhline(middle[-1], color=color, linestyle=line, linewidth=1.4)
                 place.axhspan(low[-1], high[-1], color=color, alpha=0.1, linewidth=0)
-                ends[label] = (1.0, mean[-1])
+                ends[label] = (1.0, middle[-1])
             else:
                 if label in cut:
-                    kept = _within(mean, reach)
-                    rounds, mean, low, high = rounds[:kept], mean[:kept], low[:kept], high[:kept]
+                    kept = _within(middle, reach)
+                    rounds, middle, low, high = rounds[:kept], middle[:kept], low[:kept], high[:kept]
                     if not kept:
                         continue
-                    place.plot(rounds[-1], mean[-1], marker="X", markersize=8, color=color, zorder=5)
+                    place.plot(rounds[-1], middle[-1], marker="X", markersize=8, color=color, zorder=5)
                 every = max(1, rounds.size // 8)
                 (drawn,) = place.plot(
                     rounds,
-                    mean,
+                    middle,
                     color=color,
                     linestyle=line,
                     linewidth=thickness,
                     marker=marker or None,
                     markersize=4,
                     markevery=every,
+                    zorder=1.5 if label in grey else 2,
                 )
+                if label in grey:
+                    grey_handle = drawn
+                    continue
                 place.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
-                ends[label] = (rounds[-1], mean[-1])
+                ends[label] = (rounds[-1], middle[-1])
             handles.setdefault(label, drawn)
         if metric in logarithmic:
             _make_logarithmic(place)
@@ -260,6 +286,8 @@ def _figure_of_curves(
             labelled.update(ends)
     if title:
         figure.suptitle(title, fontsize=11)
+    if grey_handle is not None:
+        handles[f"grey: {', '.join(label for label in shown if label in grey)}"] = grey_handle
     missing = {label: handle for label, handle in handles.items() if label not in labelled}
     if missing and legend:
         # Inches that a column of the legend takes at this size of the letters.

@@ -55,15 +55,22 @@ class Verdict:
     name, sentence, number : str
         What the paper says.
     measured : str
-        Mean and band over the seeds.
+        Median and band over the seeds.
     values : tuple of float
         One a seed.
     rates : str
         (client, server) of the run that the claim is about.
-    holds : bool
+    verdict : {"holds", "does not hold", "tie", "outside"}
+        ``"tie"``: of a comparison that neither side wins on every seed. ``"outside"``: it cannot be tested here.
     rule : str
         Its name and arguments.
     note : str
+    scale : str
+        In what the runs differ from those that the sentence is about.
+    ours : bool
+        Whether the sentence is ours, not the paper's.
+    repeats : str
+        The claim of another experiment that says the same of the same runs.
     """
 
     name: str
@@ -72,9 +79,17 @@ class Verdict:
     measured: str
     values: tuple[float, ...]
     rates: str
-    holds: bool
+    verdict: str
     rule: str
     note: str
+    scale: str = ""
+    ours: bool = False
+    repeats: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict is "holds"."""
+        return self.verdict == "holds"
 
 
 class Report(NamedTuple):
@@ -233,21 +248,25 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
         f"# {definition.name}: {definition.title}",
         "",
         f"{definition.source}. Problem {definition.problem}, seeds {seeds}; "
-        "measured: mean [smallest, largest] over them.",
+        "measured: median [smallest, largest] over them.",
         "",
-        "| claim | the paper's sentence | its number | measured | rates (client, server) | holds | rule |",
+        "| claim | the paper's sentence | its number | measured | rates (client, server) | verdict | rule |",
         "|---|---|---|---|---|---|---|",
     ]
     for verdict in verdicts:
-        holds = "yes" if verdict.holds else "**no**"
+        words = "**does not hold**" if verdict.verdict == "does not hold" else verdict.verdict
+        if verdict.ours:
+            words = f"ours: {words}"
+        if verdict.repeats:
+            words += f" (as {verdict.repeats})"
         cells = [
-            verdict.name,
+            f"{verdict.name} ({verdict.scale})" if verdict.scale else verdict.name,
             verdict.sentence,
             verdict.number,
             verdict.measured,
             verdict.rates,
-            holds + (f"; {verdict.note}" if verdict.note else ""),
-            f"`{verdict.rule}`",
+            words + (f"; {verdict.note}" if verdict.note else ""),
+            f"`{verdict.rule}`" if verdict.rule else "",
         ]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
@@ -280,7 +299,7 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
     table = definition.table
     metric, rounds, known = table["metric"], table["rounds"], table.get("known", {})
     lines = [
-        f"Mean [smallest, largest] over the seeds{'; known: ' + table['source'] if known else ''}.",
+        f"Median [smallest, largest] over the seeds{'; known: ' + table['source'] if known else ''}.",
         "",
         f"| {metric} after round | " + " | ".join(f"{when:,}" for when in rounds) + (" | known |" if known else " |"),
         "|---" * (len(rounds) + 1 + bool(known)) + "|",
@@ -307,6 +326,11 @@ def _value_at(outcome: Outcome, metric: str, when: float) -> float:
 
 
 def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
+    scale = claim.scale or definition.scale
+    if claim.outside:
+        return Verdict(
+            claim.name, claim.sentence, claim.number, "", (), "", "outside", "", claim.outside, scale, claim.ours
+        )
     arguments = dict(claim.arguments)
     if claim.rule == "share":
         groups: dict[str, list[str]] = {}
@@ -318,16 +342,20 @@ def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
     text = ", ".join(f"{key}={_plain(value)}" for key, value in claim.arguments.items())
     subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
     rates = list(dict.fromkeys(line.rates for line in definition.runs if line.label in subjects))
+    verdict = "holds" if found.holds else "tie" if found.tie else "does not hold"
     return Verdict(
         claim.name,
         claim.sentence,
-        claim.number,
+        f"{claim.number} (the limit is ours)" if claim.has_limit_of_ours else claim.number,
         f"{found.meaning}: {_band(found.values)}",
         tuple(found.values),
         "; ".join(rates) or "all of the grid",
-        found.holds,
+        verdict,
         f"{claim.rule}({text})",
         claim.note,
+        scale,
+        claim.ours,
+        claim.repeats,
     )
 
 
@@ -336,8 +364,8 @@ def _band(values: Sequence[float]) -> str:
     if not numbers:
         return "none (diverged)"
     lost = len(values) - len(numbers)
-    mean = float(np.mean(numbers))
-    text = f"{mean:.3g}" if min(numbers) == max(numbers) else f"{mean:.3g} [{min(numbers):.3g}, {max(numbers):.3g}]"
+    middle = float(np.median(numbers))
+    text = f"{middle:.3g}" if min(numbers) == max(numbers) else f"{middle:.3g} [{min(numbers):.3g}, {max(numbers):.3g}]"
     text = text.replace("inf", "never")
     return text + (f", {lost} of {len(values)} seeds without a value" if lost else "")
 
@@ -425,6 +453,23 @@ def _series(outcomes: Sequence[Outcome], panel: str) -> list[Any]:
     ]
 
 
+#: Curves of a panel that a reader can tell apart.
+_COLOURED = 6
+
+
+def _coloured(definition: Definition) -> list[str]:
+    """Return the curves that have a colour of their own: as the definition says, or those that most claims are about.
+
+    Baselines are levels, which do not count.
+    """
+    curves = {line.label: line.curve for line in definition.runs if line.strategy not in BASELINES}
+    if definition.coloured:
+        return [curves.get(label, label) for label in definition.coloured]
+    named = [curves[label] for claim in definition.claims for label in claim.labels() if label in curves]
+    order = list(dict.fromkeys(curves.values()))
+    return sorted(order, key=lambda curve: (-named.count(curve), order.index(curve)))[:_COLOURED]
+
+
 def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
     baselines = {line.label for line in definition.runs if line.strategy in BASELINES}
     if definition.kind == "scatter":
@@ -467,6 +512,7 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         definition.title,
         path,
         methods={line.curve: line.strategy for line in definition.runs},
+        coloured=_coloured(definition),
         levels=baselines,
         logarithmic={panel for (_, metric), panel in panels.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},
         limits={

@@ -61,11 +61,31 @@ class Measurement(NamedTuple):
     holds : bool
     meaning : str
         What the values are.
+    even : float, optional
+        Of a comparison: the value at which both sides are equal.
     """
 
     values: list[float]
     holds: bool
     meaning: str
+    even: float = math.nan
+
+    @property
+    def tie(self) -> bool:
+        """Whether neither side of a comparison wins on every seed: the seeds are on both sides of equality, or on it.
+
+        Examples
+        --------
+        >>> Measurement([0.1, -0.2], False, "advantage", even=0.0).tie
+        True
+        >>> Measurement([-0.1, -0.2], False, "advantage", even=0.0).tie
+        False
+        """
+        return bool(self.values) and min(self.values) <= self.even <= max(self.values) and not self._lost
+
+    @property
+    def _lost(self) -> bool:
+        return any(math.isnan(value) for value in self.values)
 
 
 Rule = Callable[..., Measurement]
@@ -116,7 +136,7 @@ def never_reaches(
     at_least: float = -math.inf,
     at_most: float = math.inf,
 ) -> Measurement:
-    """Ask that no seed's metric gets between the bounds for good.
+    """Ask that no seed's metric gets between the bounds for good; not so if a run diverged.
 
     Parameters
     ----------
@@ -127,7 +147,7 @@ def never_reaches(
     Returns
     -------
     Measurement
-        Rounds; infinite where it never does.
+        Rounds; infinite where it never does, NaN where the run diverged.
 
     Examples
     --------
@@ -136,7 +156,8 @@ def never_reaches(
     False
     """
     found = reaches(outcomes, run=run, metric=metric, within=math.inf, at_least=at_least, at_most=at_most)
-    return Measurement(found.values, all(math.isinf(value) for value in found.values), found.meaning)
+    values = [math.nan if own.diverged else value for own, value in zip(outcomes[run], found.values, strict=True)]
+    return Measurement(values, all(math.isinf(value) for value in values), found.meaning)
 
 
 def final_within(
@@ -212,7 +233,7 @@ def final_better(
 ) -> Measurement:
     """Ask that a run ends better than each of the others by more than a margin, for every seed.
 
-    Another run that diverged counts as worse. A run that diverged is not better than anything.
+    A run that diverged is neither better nor worse than anything: no claim holds by it.
 
     Parameters
     ----------
@@ -228,7 +249,7 @@ def final_better(
     Returns
     -------
     Measurement
-        The advantage over the best of the others; infinite where all of them diverged.
+        The advantage over the best of the others; NaN where one of the runs diverged.
 
     Examples
     --------
@@ -236,13 +257,63 @@ def final_better(
     >>> final_better({"a": [own], "b": [own]}, run="a", than=["b"], metric="f1", largest=True).values
     [0.0]
     """
+    values = _advantages(outcomes, run, than, metric, largest, window)
+    return Measurement(values, all(value > margin for value in values), f"advantage in final {metric}", 0.0)
+
+
+def final_not_worse(
+    outcomes: Outcomes,
+    *,
+    run: str,
+    than: Sequence[str],
+    metric: str,
+    largest: bool = False,
+    window: int = 1,
+) -> Measurement:
+    """Ask that a run does not end worse than the best of the others with every seed: better, or a tie.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run : str
+    than : sequence of str
+    metric : str
+    largest : bool, default False
+        Whether larger is better.
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+        The advantage over the best of the others; NaN where one of the runs diverged.
+
+    Examples
+    --------
+    >>> one, two = Outcome([{"round": 1.0, "f1": 1.0}]), Outcome([{"round": 1.0, "f1": 0.5}])
+    >>> outcomes = {"a": [one, two], "b": [two, one], "c": [two, two]}
+    >>> [final_not_worse(outcomes, run=x, than=[y], metric="f1", largest=True).holds for x, y in ("ab", "ca")]
+    [True, True]
+    >>> final_not_worse({"a": [one], "b": [two]}, run="b", than=["a"], metric="f1", largest=True).holds
+    False
+    """
+    values = _advantages(outcomes, run, than, metric, largest, window)
+    return Measurement(
+        values,
+        not any(math.isnan(value) for value in values) and max(values) >= 0.0,
+        f"advantage in final {metric}",
+    )
+
+
+def _advantages(
+    outcomes: Outcomes, run: str, than: Sequence[str], metric: str, largest: bool, window: int
+) -> list[float]:
+    """Return how much better than the best of the others a run ends, for each seed."""
     sign = 1.0 if largest else -1.0
-    values = []
-    for seed, own in enumerate(outcomes[run]):
-        others = [sign * outcomes[label][seed].final(metric, window) for label in than]
-        best = max((other for other in others if not math.isnan(other)), default=-math.inf)
-        values.append(sign * own.final(metric, window) - best)
-    return Measurement(values, all(value > margin for value in values), f"advantage in final {metric}")
+    return [
+        sign * own.final(metric, window)
+        - float(np.max([sign * outcomes[label][seed].final(metric, window) for label in than]))
+        for seed, own in enumerate(outcomes[run])
+    ]
 
 
 def final_close(
@@ -324,7 +395,7 @@ def faster(
     Returns
     -------
     Measurement
-        Rounds of the fastest other over the run's; NaN where nobody gets there.
+        Rounds of the fastest other over the run's; NaN where nobody gets there or one of the runs diverged.
 
     Examples
     --------
@@ -336,8 +407,11 @@ def faster(
     for seed, own in enumerate(outcomes[run]):
         mine = _settled(own, metric, at_least, at_most)
         others = min(_settled(outcomes[label][seed], metric, at_least, at_most) for label in than)
-        values.append(math.nan if math.isinf(mine) else others / mine)
-    return Measurement(values, all(value >= factor for value in values), f"times fewer rounds to the same {metric}")
+        lost = _one_diverged(outcomes, [run, *than], seed)
+        values.append(math.nan if lost or math.isinf(mine) else others / max(mine, 1.0))
+    return Measurement(
+        values, all(value >= factor for value in values), f"times fewer rounds to the same {metric}", 1.0
+    )
 
 
 def cheaper(
@@ -359,7 +433,7 @@ def cheaper(
     Returns
     -------
     Measurement
-        The cost of the cheapest other over the run's; NaN where the run does not get there.
+        The cost of the cheapest other over the run's; NaN where the run does not get there or one diverged.
 
     Examples
     --------
@@ -371,8 +445,11 @@ def cheaper(
     for seed, own in enumerate(outcomes[run]):
         mine = _paid(own, metric, at_most, cost)
         others = min(_paid(outcomes[label][seed], metric, at_most, cost) for label in than)
-        values.append(math.nan if math.isinf(mine) else others / max(mine, 1e-300))
-    return Measurement(values, all(value >= factor for value in values), f"times less {cost} to {metric} {at_most:g}")
+        lost = _one_diverged(outcomes, [run, *than], seed)
+        values.append(math.nan if lost or math.isinf(mine) else others / max(mine, 1e-300))
+    return Measurement(
+        values, all(value >= factor for value in values), f"times less {cost} to {metric} {at_most:g}", 1.0
+    )
 
 
 def _paid(own: Outcome, metric: str, at_most: float, cost: str) -> float:
@@ -404,7 +481,7 @@ def always_below(
     Returns
     -------
     Measurement
-        The share of the rounds in which it is the lowest or as low.
+        The share of the rounds in which it is the lowest or as low; NaN where one of the runs diverged.
 
     Examples
     --------
@@ -422,7 +499,8 @@ def always_below(
             reached[np.isin(rounds, other_rounds)] = other[np.isin(other_rounds, rounds)]
             lowest = np.minimum(lowest, np.maximum(reached, floor))
         counts = rounds >= first
-        values.append(float(np.mean(np.maximum(mine, floor)[counts] <= lowest[counts])))
+        share = float(np.mean(np.maximum(mine, floor)[counts] <= lowest[counts]))
+        values.append(math.nan if _one_diverged(outcomes, [run, *than], seed) else share)
     return Measurement(values, all(value == 1.0 for value in values), f"share of rounds with the lowest {metric}")
 
 
@@ -515,6 +593,8 @@ def shrinks(
 ) -> Measurement:
     """Ask that a run's final metric is smaller than that of each of the others by a factor, for every seed.
 
+    A run that diverged is neither smaller nor larger than anything: no claim holds by it.
+
     Parameters
     ----------
     outcomes : mapping
@@ -527,7 +607,7 @@ def shrinks(
     Returns
     -------
     Measurement
-        The factor to the nearest other.
+        The factor to the nearest other; NaN where one of the runs diverged.
 
     Examples
     --------
@@ -538,8 +618,9 @@ def shrinks(
     values = []
     for seed, own in enumerate(outcomes[run]):
         mine = max(own.final(metric, window), 1e-300)
-        values.append(min(outcomes[label][seed].final(metric, window) for label in than) / mine)
-    return Measurement(values, all(value >= factor for value in values), f"times smaller final {metric}")
+        nearest = float(np.min([outcomes[label][seed].final(metric, window) for label in than]))
+        values.append(math.nan if own.diverged else nearest / mine)
+    return Measurement(values, all(value >= factor for value in values), f"times smaller final {metric}", 1.0)
 
 
 def ratio(
@@ -752,6 +833,10 @@ def linear_rate(
     return Measurement(values, _between(values, at_least, at_most), f"times as fast a decay of {metric} as {than}")
 
 
+def _one_diverged(outcomes: Outcomes, labels: Sequence[str], seed: int) -> bool:
+    return any(outcomes[label][seed].diverged for label in labels)
+
+
 def _between(values: Sequence[float], at_least: float, at_most: float) -> bool:
     """Whether all values are in the range; a NaN is not."""
     return all(at_least <= value <= at_most for value in values)
@@ -784,6 +869,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "faster": faster,
         "final-better": final_better,
         "final-close": final_close,
+        "final-not-worse": final_not_worse,
         "final-ratio": final_ratio,
         "final-within": final_within,
         "linear-rate": linear_rate,

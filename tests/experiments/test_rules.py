@@ -26,6 +26,7 @@ BLOWN = run(0.0, 9.0, diverged=1)
         ("reaches", {"run": "a", "metric": "f1", "at_least": 0.99, "within": 9}, {"a": GOOD}, {"a": run(0, 1, 1, 0)}),
         ("reaches", {"run": "a", "metric": "f1", "at_most": 2.0, "within": 9}, {"a": run(3, 2)}, {"a": BLOWN}),
         ("never-reaches", {"run": "a", "metric": "f1", "at_least": 0.99}, {"a": BAD}, {"a": GOOD}),
+        ("never-reaches", {"run": "a", "metric": "f1", "at_least": 0.99}, {"a": BAD}, {"a": BLOWN}),
         ("final-within", {"run": "a", "metric": "f1", "at_least": 0.9}, {"a": GOOD}, {"a": BAD}),
         ("final-within", {"run": "a", "metric": "f1", "at_most": 10.0}, {"a": GOOD}, {"a": BLOWN}),
         (
@@ -43,7 +44,8 @@ BLOWN = run(0.0, 9.0, diverged=1)
             {"a": run(0.1), "b": GOOD},
             {"a": BAD, "b": GOOD},
         ),
-        ("final-better", {"run": "a", "than": ["b"], "metric": "f1"}, {"a": GOOD, "b": BLOWN}, {"a": BLOWN, "b": GOOD}),
+        ("final-better", {"run": "a", "than": ["b"], "metric": "f1"}, {"a": BAD, "b": GOOD}, {"a": BLOWN, "b": GOOD}),
+        ("final-better", {"run": "a", "than": ["b"], "metric": "f1"}, {"a": BAD, "b": GOOD}, {"a": BAD, "b": BLOWN}),
         (
             "final-close",
             {"run": "a", "than": ["b"], "metric": "f1", "tolerance": 0.1},
@@ -216,7 +218,61 @@ def test_falsified_data_flip_the_verdict(rule, arguments, good, bad):
 
 def test_every_rule_is_tested():
     marker = test_falsified_data_flip_the_verdict.pytestmark[0]
-    assert {case[0] for case in marker.args[1]} == set(RULES)
+    assert {case[0] for case in marker.args[1]} | {"final-not-worse"} == set(RULES)
+
+
+@pytest.mark.parametrize(
+    ("rule", "arguments"),
+    [
+        ("always-below", {"first": 0.0}),
+        ("cheaper", {"at_most": 1.0, "cost": "round"}),
+        ("faster", {"at_most": 1.0, "factor": 1.0}),
+        ("final-better", {}),
+        ("final-close", {"tolerance": 9.0}),
+        ("final-not-worse", {}),
+        ("shrinks", {"factor": 1.0}),
+    ],
+)
+def test_nobody_is_better_than_a_run_that_diverged(rule, arguments):
+    common = {"run": "a", "than": ["b"], "metric": "f1"}
+    good, rival = run(3, 1, 0.9), run(3, 2, 1)
+    assert RULES[rule]({"a": [good], "b": [rival]}, **common, **arguments).holds
+    assert not RULES[rule]({"a": [good], "b": [rival._replace(diverged=2)]}, **common, **arguments).holds
+    assert not RULES[rule]({"a": [good._replace(diverged=2)], "b": [rival]}, **common, **arguments).holds
+
+
+def test_not_worse_is_better_or_a_tie():
+    arguments = {"run": "a", "than": ["b", "c"], "metric": "f1"}
+
+    def found(*pairs):
+        outcomes = {"a": [run(a) for a, _ in pairs], "b": [run(b) for _, b in pairs], "c": [run(9)] * len(pairs)}
+        return RULES["final-not-worse"](outcomes, **arguments).holds
+
+    assert found((1, 2), (1, 3))
+    assert found((1, 2), (3, 2))
+    assert found((1, 1), (2, 2))
+    assert not found((3, 2), (4, 3))
+
+
+@pytest.mark.parametrize(
+    ("rule", "arguments"),
+    [
+        ("final-better", {}),
+        ("shrinks", {"factor": 1.5}),
+        ("faster", {"at_most": 1.0, "factor": 1.0}),
+        ("cheaper", {"at_most": 1.0, "cost": "round"}),
+    ],
+)
+def test_a_comparison_that_neither_side_wins_with_every_seed_is_a_tie(rule, arguments):
+    common = {"run": "a", "than": ["b"], "metric": "f1"}
+    first, second = run(4, 1, 0.5), run(4, 2, 1)
+    mixed = RULES[rule]({"a": [first, second], "b": [second, first]}, **common, **arguments)
+    assert mixed.tie
+    assert not mixed.holds
+    for a, b in ((first, second), (second, first)):
+        assert not RULES[rule]({"a": [a, a], "b": [b, b]}, **common, **arguments).tie
+    # Without a value there is no comparison.
+    assert not RULES[rule]({"a": [first, second], "b": [second, BLOWN]}, **common, **arguments).tie
 
 
 def test_the_measured_values():
