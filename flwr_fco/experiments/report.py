@@ -287,7 +287,7 @@ def _figure_of_curves(
     if title:
         figure.suptitle(title, fontsize=11)
     if grey_handle is not None:
-        handles[f"grey: {', '.join(label for label in shown if label in grey)}"] = grey_handle
+        handles[f"grey: {'; '.join(label for label in shown if label in grey)}"] = grey_handle
     missing = {label: handle for label, handle in handles.items() if label not in labelled}
     if missing and legend:
         # Inches that a column of the legend takes at this size of the letters.
