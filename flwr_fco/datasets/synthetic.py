@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -24,14 +25,15 @@ _LASSO = {"I": (512, 64, 128), "II": (64, 64, 128), "III": (8, 64, 128), "IV": (
 _LOW_RANK = {"I": (16, 64, 128), "II": (4, 64, 128), "III": (1, 64, 128), "IV": (16, 256, 32)}
 
 # What a stream of random numbers is used for: the first number of its key says it.
-_TRUTH, _CLIENT, _HELD_OUT = 0, 1, 2
+_TRUTH, _CLIENT, _HELD_OUT, _OWN_TRUTH = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
 class SyntheticRegression(FederatedDataset):
     """A linear model observed by clients whose features have different means.
 
-    Client m draws a mean mu_m ~ N(0, I) once, then x = mu_m + N(0, I) and y = <x, coefficients> + intercept + N(0, 1).
+    Client m draws a mean mu_m ~ N(0, spread^2 I) once, then x = mu_m + N(0, I) and
+    y = <x, coefficients + u_m> + intercept + N(0, 1). The u_m ~ N(0, disagreement^2 I) are 0 in the paper.
 
     Parameters
     ----------
@@ -42,6 +44,10 @@ class SyntheticRegression(FederatedDataset):
     seed : int, default 0
     dtype : {"float64", "float32"}, default "float64"
         Of the features. The numbers are drawn in float64 and rounded, so both are the same data.
+    spread : float, default 1.0
+        How far apart the clients' features are; 0: all from one distribution.
+    disagreement : float, default 0.0
+        How far apart the clients' own coefficients are, each on the coefficients that are not 0.
 
     Attributes
     ----------
@@ -68,6 +74,8 @@ class SyntheticRegression(FederatedDataset):
     examples_per_client: int
     seed: int = 0
     dtype: Literal["float64", "float32"] = "float64"
+    spread: float = 1.0
+    disagreement: float = 0.0
     intercept: float = field(init=False)
 
     def __post_init__(self) -> None:
@@ -78,6 +86,9 @@ class SyntheticRegression(FederatedDataset):
         for name in ("num_clients", "examples_per_client"):
             if getattr(self, name) < 1:
                 raise ConfigurationError(f"{name}={getattr(self, name)}; expected at least 1")
+        for name in ("spread", "disagreement"):
+            if not 0.0 <= getattr(self, name) < math.inf:
+                raise ConfigurationError(f"{name}={getattr(self, name)}; expected a finite number of at least 0")
         if self.dtype not in ("float64", "float32"):
             raise ConfigurationError(f"dtype={self.dtype!r}; expected 'float64' or 'float32'")
         object.__setattr__(self, "intercept", float(stream(self.seed, _TRUTH).normal()))
@@ -106,8 +117,8 @@ class SyntheticRegression(FederatedDataset):
         """
         self._check_index(index)
         rng = stream(self.seed, _CLIENT, index)
-        mean = rng.normal(size=self.coefficients.shape)
-        return self._draw(mean, self.examples_per_client, rng)
+        mean = self.spread * rng.normal(size=self.coefficients.shape)
+        return self._draw(index, mean, self.examples_per_client, rng)
 
     def held_out(self, index: int, num_examples: int | None = None) -> Samples:
         """Return further examples from a client's distribution, for validation.
@@ -129,9 +140,9 @@ class SyntheticRegression(FederatedDataset):
             If there is no such client.
         """
         self._check_index(index)
-        mean = stream(self.seed, _CLIENT, index).normal(size=self.coefficients.shape)
+        mean = self.spread * stream(self.seed, _CLIENT, index).normal(size=self.coefficients.shape)
         count = self.examples_per_client if num_examples is None else num_examples
-        return self._draw(mean, count, stream(self.seed, _HELD_OUT, index))
+        return self._draw(index, mean, count, stream(self.seed, _HELD_OUT, index))
 
     def build_objective(self, examples: Samples, **options: Any) -> LeastSquares | TraceRegression:
         """Return `LeastSquares` for vectors, `TraceRegression` for matrices.
@@ -149,12 +160,20 @@ class SyntheticRegression(FederatedDataset):
         make = LeastSquares if self.coefficients.ndim == 1 else TraceRegression
         return make(examples.features, examples.targets, **options)
 
-    def _draw(self, mean: NDArray[np.float64], count: int, rng: np.random.Generator) -> Samples:
+    def _draw(self, index: int, mean: NDArray[np.float64], count: int, rng: np.random.Generator) -> Samples:
         features = rng.normal(size=(count, *mean.shape))
         features += mean
-        signal = features.reshape(count, -1) @ self.coefficients.reshape(-1)
+        signal = features.reshape(count, -1) @ self._coefficients_of(index)
         targets = signal + self.intercept + rng.normal(size=count)
         return Samples(features.astype(self.dtype, copy=False), targets)
+
+    def _coefficients_of(self, index: int) -> NDArray[np.float64]:
+        """Return a client's own coefficients, as a vector."""
+        truth = self.coefficients.reshape(-1)
+        if self.disagreement == 0.0:
+            return truth
+        own = self.disagreement * stream(self.seed, _OWN_TRUTH, index).normal(size=truth.size)
+        return np.where(truth != 0.0, truth + own, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +182,7 @@ class EqualRegression(SyntheticRegression):
 
     Parameters
     ----------
-    coefficients, num_clients, examples_per_client, seed, dtype
+    coefficients, num_clients, examples_per_client, seed, dtype, spread, disagreement
         As for :class:`SyntheticRegression`.
 
     Examples

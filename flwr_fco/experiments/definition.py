@@ -14,6 +14,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.baselines import BASELINES
 from flwr_fco.experiments.rules import RULES
 from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.tuning import Tune, Tuned, Variation
 
 __all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"]
 
@@ -130,9 +131,10 @@ class Definition:
     seeds : tuple of int
     panels : tuple of str
         Metrics that the figure shows, over rounds; ``"energy-error against seconds"``: over another metric.
-    kind : {"curves", "densities", "scatter", "images"}
+    kind : {"curves", "densities", "scatter", "images", "tuned"}
         What the figure is, and for ``"densities"`` what is measured: the clients' models beside their mean. Of
-        ``"images"`` the only panel is the name of the array that is drawn, for the first seed.
+        ``"images"`` the only panel is the name of the array that is drawn, for the first seed. ``"tuned"``: every
+        method at its best rates, over what is varied.
     runs : tuple of RunLine
     claims : tuple of Claim
     scale : str, default ""
@@ -148,6 +150,10 @@ class Definition:
     table : mapping
         A metric's values at some rounds, beside those that somebody else reached: ``metric``, ``rounds``, ``source``
         and ``known``, a list of numbers for each label that has one. Empty: no such table.
+    tune : Tune, optional
+        Of an experiment of the kind ``"tuned"``.
+    tuned : tuple of Tuned
+        Its points, whose labels claims may name.
     """
 
     name: str
@@ -165,6 +171,8 @@ class Definition:
     quick: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     table: Mapping[str, Any] = field(default_factory=dict)
+    tune: Tune | None = None
+    tuned: tuple[Tuned, ...] = ()
 
     def quick_version(self) -> Definition:
         """Return the same experiment with fewer rounds, seeds and runs, and the claims that it can decide."""
@@ -177,8 +185,17 @@ class Definition:
             for line in self.runs
             if line.label in labels or line.group in labels
         )
+        tuned = tuple(point for point in self.tuned if point.label in labels)
+        wanted_runs = {label for point in tuned for label, _ in point.runs}
+        runs += tuple(
+            line._replace(settings={**line.settings, **quick.get("settings", {})})
+            for line in self.runs
+            if line.label in wanted_runs
+        )
         if "keep-every" in quick:
             runs = runs[:: quick["keep-every"]]
+            kept = {line.label for line in runs}
+            tuned = tuple(point._replace(runs=tuple(own for own in point.runs if own[0] in kept)) for point in tuned)
         return replace(
             self,
             title=f"{self.title} (quick)",
@@ -189,6 +206,7 @@ class Definition:
             quick={},
             limits={},
             table={},
+            tuned=tuned,
         )
 
     def run_settings(self, line: RunLine, seed: int) -> RunSettings:
@@ -279,8 +297,23 @@ def load_definition(name: str) -> Definition:
 
 def _parse(name: str, data: Mapping[str, Any]) -> Definition:
     shared = data.get("settings", {})
-    runs = [line for own in data["runs"] for line in _expand(own, shared)]
-    labels = {line.label for line in runs} | {line.group for line in runs}
+    varied = [
+        Variation(own["part"], own.get("key", ""), tuple(own.get("values", ("",))), own.get("set", {}))
+        for own in data.get("vary", [])
+    ]
+    tune = Tune(**data["tune"]) if "tune" in data else None
+    runs: list[RunLine] = []
+    tuned: list[Tuned] = []
+    for own in data["runs"]:
+        if tune is None:
+            runs += _expand(own, shared)
+            continue
+        for variation in varied:
+            for value in variation.values:
+                lines, points = _vary(own, shared, variation, value, tune)
+                runs += lines
+                tuned += points
+    labels = {line.label for line in runs} | {line.group for line in runs} | {point.label for point in tuned}
     claims = []
     for own in data["claims"]:
         claim = Claim(**{"rule": "", "arguments": {}, **own})
@@ -314,7 +347,30 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
         data["quick"],
         {metric: (float(low), float(high)) for metric, (low, high) in data.get("limits", {}).items()},
         data.get("table", {}),
+        tune,
+        tuple(tuned),
     )
+
+
+def _vary(
+    own: Mapping[str, Any], shared: Mapping[str, Any], variation: Variation, value: Any, tune: Tune
+) -> tuple[list[RunLine], list[Tuned]]:
+    """Return the runs of a method at a value, one for each pair of rates, and its points, one for each grid."""
+    method, group = str(own["label"]), variation.name(str(own["label"]), value)
+    settings = {**shared, **variation.settings, **({variation.key: value} if variation.key else {})}
+    lines = _expand({**own, "label": group, "part": ""}, settings)
+    rates = [(line.label, (line.settings["client-lr"], line.settings["server-lr"])) for line in lines]
+    points = [
+        Tuned(
+            tune.name(group, grid),
+            method,
+            variation,
+            value if variation.key else grid,
+            tuple((label, pair) for label, pair in rates if not allowed or pair[0] in allowed),
+        )
+        for grid, allowed in tune.grids.items()
+    ]
+    return [line._replace(part=variation.part) for line in lines], points
 
 
 def _expand(own: Mapping[str, Any], shared: Mapping[str, Any]) -> list[RunLine]:

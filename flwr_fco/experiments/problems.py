@@ -194,12 +194,15 @@ def _small_lasso(
     num_clients: int = 16,
     examples_per_client: int = 32,
     equal: bool = False,
+    spread: float = 1.0,
+    disagreement: float = 0.0,
 ) -> Task:
     if not 0 < num_ones <= num_features:
         raise ConfigurationError(f"num-ones={num_ones}; expected 1 .. num-features={num_features}")
     truth = (np.arange(num_features) < num_ones).astype(np.float64)
     kind = datasets.EqualRegression if equal else SyntheticRegression
-    return SparseRecovery(kind(truth, num_clients, examples_per_client, seed), L1(strength))
+    data = kind(truth, num_clients, examples_per_client, seed, spread=spread, disagreement=disagreement)
+    return SparseRecovery(data, L1(strength))
 
 
 def _haxby(seed: int, *, path: str = "", strength: float = 1e-3, num_held_out: int = 2, split: int = -1) -> Task:

@@ -22,6 +22,7 @@ __all__ = [
     "draw_heat_map",
     "draw_images",
     "draw_scatter",
+    "draw_tuned",
     "markdown_table",
     "require_matplotlib",
     "spans_decades",
@@ -416,6 +417,91 @@ def draw_scatter(
     figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
     figure.suptitle(title, fontsize=11)
+    _save(figure, path)
+
+
+def draw_tuned(
+    points: Mapping[tuple[str, str], Mapping[str, Sequence[tuple[Any, Sequence[float]]]]],
+    title: str,
+    path: Path,
+    *,
+    methods: Mapping[str, str],
+    logarithmic: Collection[str] = (),
+    limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> None:
+    """Draw what methods reach at their best rates: a column for what is varied, a row for each metric.
+
+    A line goes through the medians, a bar from the smallest to the largest seed.
+
+    Parameters
+    ----------
+    points : mapping of (str, str) to mapping
+        By (what is varied, metric), then by label: pairs of a value and what each seed reached. Numbers are on a
+        logarithmic axis where they span decades; texts are beside each other.
+    title : str
+    path : Path
+        As for :func:`draw_curves`.
+    methods : mapping of str to str
+        Label to the name of the strategy, which decides colour and line style.
+    logarithmic : collection of str
+        Metrics with a logarithmic axis.
+    limits : mapping of str to (low, high)
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed.
+    """
+    parts = list(dict.fromkeys(part for part, _ in points))
+    metrics = list(dict.fromkeys(metric for _, metric in points))
+    figure = _figure(2.7 * len(parts) + 0.9, 2.6 * len(metrics) + 1.0)
+    axes = figure.subplots(len(metrics), len(parts), squeeze=False, sharey="row" if len(parts) < 6 else False)
+    looks = _looks(list(methods), methods)
+    handles: dict[str, Any] = {}
+    for row, metric in zip(axes, metrics, strict=True):
+        for place, part in zip(row, parts, strict=True):
+            panel = points[part, metric]
+            values = [value for value, _ in next(iter(panel.values()))]
+            numbers = all(isinstance(value, int | float) for value in values)
+            for number, (label, found) in enumerate(panel.items()):
+                kept = [(value, seeds) for value, seeds in found if seeds]
+                # Beside each other, so that bars of equal height are seen.
+                shift = (number - (len(panel) - 1) / 2) * 0.06
+                across = [value if numbers else values.index(value) + shift for value, _ in kept]
+                middle = np.array([float(np.median(seeds)) for _, seeds in kept])
+                below = middle - [min(seeds) for _, seeds in kept]
+                above = [max(seeds) for _, seeds in kept] - middle
+                color, line, _ = looks[label]
+                handles[label] = place.errorbar(
+                    across, middle, (below, above), color=color, linestyle=line, marker="o", markersize=4, capsize=2
+                )
+            if metric in logarithmic:
+                place.set_yscale("log")
+            if metric in limits:
+                place.set_ylim(*limits[metric])
+            if not numbers:
+                place.set_xticks(range(len(values)), values)
+                place.margins(x=0.25)
+            elif spans_decades([value for value in values if value > 0]) and min(values) > 0:
+                place.set_xscale("log")
+                place.set_xticks(values, [f"{value:g}" for value in values], minor=False)
+                place.minorticks_off()
+            place.grid(alpha=0.25)
+            place.spines[["top", "right"]].set_visible(False)
+            if row is axes[-1] and numbers:
+                place.set_xlabel(part)
+            if row is axes[0] and not numbers:
+                place.set_title(part, fontsize=10)
+        row[0].set_ylabel(metric)
+    figure.suptitle(title, fontsize=11)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=min(6, len(handles)),
+        frameon=False,
+        fontsize=9,
+    )
     _save(figure, path)
 
 

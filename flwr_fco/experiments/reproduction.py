@@ -19,13 +19,14 @@ import numpy as np
 from flwr_fco.experiments.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.densities import measure_densities
-from flwr_fco.experiments.report import draw_curves, draw_images, draw_scatter, require_matplotlib
+from flwr_fco.experiments.report import draw_curves, draw_images, draw_scatter, draw_tuned, require_matplotlib
 from flwr_fco.experiments.rules import RULES, Outcome, Outcomes
 from flwr_fco.experiments.run_folder import json_object
 from flwr_fco.experiments.runs import run
 from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.tuning import best_of_each_seed
 
-__all__ = ["Report", "Verdict", "judge", "reproduce", "value_table", "verdict_table"]
+__all__ = ["Report", "Verdict", "judge", "reproduce", "tuned_table", "value_table", "verdict_table"]
 
 #: Metrics that figures show on a logarithmic axis.
 _LOGARITHMIC = frozenset(
@@ -142,6 +143,9 @@ def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
     >>> [verdict.holds for verdict in judge(definition, {definition.runs[0].label: [Outcome(history)] * 2})]
     [True]
     """
+    if definition.tune is not None:
+        tuned = {point.label: best_of_each_seed(definition.tune, point, outcomes)[0] for point in definition.tuned}
+        outcomes = {**outcomes, **tuned}
     return [_judge(definition, claim, outcomes) for claim in definition.claims]
 
 
@@ -202,24 +206,37 @@ def reproduce(
         for seed in definition.seeds
         for line in definition.runs
     ]
-    outcomes: dict[str, list[Outcome]] = {line.label: [] for line in definition.runs}
+    # Curves of several panels may be the same run.
+    alike: dict[str, list[_Job]] = {}
+    for job in jobs:
+        alike.setdefault(json.dumps(job.settings.to_config(), sort_keys=True), []).append(job)
+    by_job: dict[Path, Outcome] = {}
+    done = 0
     with _executor(workers) as mapped:
-        for number, (job, outcome) in enumerate(zip(jobs, mapped(_do, jobs), strict=True), start=1):
-            outcomes[job.line.label].append(outcome)
+        for group, outcome in zip(alike.values(), mapped(_do, [group[0] for group in alike.values()]), strict=True):
+            by_job.update((job.file, outcome) for job in group)
+            done += len(group)
             if on_run is not None:
-                on_run(number, len(jobs))
+                on_run(done, len(jobs))
+    outcomes: dict[str, list[Outcome]] = {line.label: [] for line in definition.runs}
+    for job in jobs:
+        outcomes[job.line.label].append(by_job[job.file])
     verdicts = judge(definition, outcomes)
     seconds = time.perf_counter() - began
     (folder / "verdicts.json").write_text(
         json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8"
     )
     text = verdict_table(definition, verdicts)
+    if definition.tune is not None:
+        text += "\n" + tuned_table(definition, outcomes)
     if definition.table:
         text += "\n" + value_table(definition, outcomes)
     (folder / "verdicts.md").write_text(text, encoding="utf-8")
     if definition.kind == "images":
         first = {job.line.label: np.load(_kept(job)) for job in jobs if job.settings.seed == definition.seeds[0]}
         draw_images(first, definition.title, folder / "figure.png")
+    elif definition.tune is not None:
+        _draw_tuned(definition, outcomes, folder / "figure.png")
     else:
         _draw(definition, outcomes, folder / "figure.png")
     return Report(definition, verdicts, outcomes, folder, seconds)
@@ -315,6 +332,43 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
             cells.append(" / ".join(f"{value:g}" for value in known.get(line.label, [])))
         lines.append(f"| {line.label} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
+    """Return what each method reaches at its best rates, and these rates.
+
+    Parameters
+    ----------
+    definition : Definition
+        One with :attr:`~Definition.tune`.
+    outcomes : mapping of str to sequence of Outcome
+        By label, then by seed.
+
+    Returns
+    -------
+    str
+    """
+    tune = definition.tune
+    assert tune is not None
+    lines = [
+        f"At the best rates of each seed by {'largest' if tune.largest else 'smallest'} {tune.metric}"
+        + (f" (mean of the last {tune.window} evaluations)" if tune.window > 1 else "")
+        + ": median [smallest, largest] over the seeds; (client, server) rates of the first seed.",
+        "",
+    ]
+    for variation in dict.fromkeys(point.variation.part for point in definition.tuned):
+        points = [point for point in definition.tuned if point.variation.part == variation]
+        values = list(dict.fromkeys(point.value for point in points))
+        lines += [f"| {variation} | " + " | ".join(map(str, values)) + " |", "|---" * (len(values) + 1) + "|"]
+        for method in dict.fromkeys(point.method for point in points):
+            cells = []
+            for point in (point for point in points if point.method == method):
+                best, rates = best_of_each_seed(tune, point, outcomes)
+                pair = f" ({rates[0][0]:g}, {rates[0][1]:g})" if rates[0] else ""
+                cells.append(_band([own.final(tune.metric, tune.window) for own in best]) + pair)
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def _value_at(outcome: Outcome, metric: str, when: float) -> float:
@@ -468,6 +522,33 @@ def _coloured(definition: Definition) -> list[str]:
     named = [curves[label] for claim in definition.claims for label in claim.labels() if label in curves]
     order = list(dict.fromkeys(curves.values()))
     return sorted(order, key=lambda curve: (-named.count(curve), order.index(curve)))[:_COLOURED]
+
+
+def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
+    """Draw every method at its best rates: a panel for what is varied and for each metric."""
+    tune = definition.tune
+    assert tune is not None
+    strategies = {line.group: line.strategy for line in definition.runs}
+    methods = {
+        point.method: strategies[point.variation.name(point.method, own)]
+        for point in definition.tuned
+        for own in point.variation.values
+    }
+    found: dict[tuple[str, str], dict[str, list[tuple[Any, list[float]]]]] = {}
+    for point in definition.tuned:
+        best, _ = best_of_each_seed(tune, point, outcomes)
+        for metric in definition.panels:
+            panel = found.setdefault((point.variation.part, metric), {})
+            values = [own.final(metric, tune.window) for own in best]
+            panel.setdefault(point.method, []).append((point.value, [v for v in values if not math.isnan(v)]))
+    draw_tuned(
+        found,
+        definition.title,
+        path,
+        methods=methods,
+        logarithmic=_LOGARITHMIC,
+        limits=definition.limits,
+    )
 
 
 def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
