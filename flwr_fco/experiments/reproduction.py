@@ -528,12 +528,8 @@ def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
     """Draw every method at its best rates: a panel for what is varied and for each metric."""
     tune = definition.tune
     assert tune is not None
-    strategies = {line.group: line.strategy for line in definition.runs}
-    methods = {
-        point.method: strategies[point.variation.name(point.method, own)]
-        for point in definition.tuned
-        for own in point.variation.values
-    }
+    strategies = {line.label: line.strategy for line in definition.runs}
+    methods = {point.method: strategies[point.runs[0][0]] for point in definition.tuned}
     found: dict[tuple[str, str], dict[str, list[tuple[Any, list[float]]]]] = {}
     for point in definition.tuned:
         best, _ = best_of_each_seed(tune, point, outcomes)
