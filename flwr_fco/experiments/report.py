@@ -458,7 +458,7 @@ def draw_tuned(
     axes = figure.subplots(len(metrics), len(parts), squeeze=False, sharey="row" if len(parts) < 6 else False)
     looks = _looks(list(methods), methods)
     handles: dict[str, Any] = {}
-    for row, metric in zip(axes, metrics, strict=True):
+    for level, (row, metric) in enumerate(zip(axes, metrics, strict=True)):
         for place, part in zip(row, parts, strict=True):
             panel = points[part, metric]
             values = [value for value, _ in next(iter(panel.values()))]
@@ -488,9 +488,9 @@ def draw_tuned(
                 place.minorticks_off()
             place.grid(alpha=0.25)
             place.spines[["top", "right"]].set_visible(False)
-            if row is axes[-1] and numbers:
+            if level == len(metrics) - 1 and numbers:
                 place.set_xlabel(part)
-            if row is axes[0] and not numbers:
+            if level == 0 and not numbers:
                 place.set_title(part, fontsize=10)
         row[0].set_ylabel(metric)
     figure.suptitle(title, fontsize=11)

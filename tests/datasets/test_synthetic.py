@@ -128,3 +128,41 @@ def test_equal_clients_have_the_first_ones_examples():
             assert np.array_equal(found, wanted)
     with pytest.raises(ConfigurationError, match="no client 3"):
         equal.client(3)
+
+
+def test_the_clients_disagree_only_where_they_are_told_to():
+    truth = np.array([1.0, 2.0, 0.0])
+    plain = SyntheticRegression(truth, 3, 4000)
+    apart = SyntheticRegression(truth, 3, 4000, disagreement=0.5)
+    own = []
+    for client in range(3):
+        one, other = plain.client(client), apart.client(client)
+        # The same features and the same noise: what differs is the truth.
+        assert np.array_equal(one.features, other.features)
+        difference = np.linalg.lstsq(one.features, other.targets - one.targets, rcond=None)[0]
+        assert abs(difference[2]) < 1e-12
+        assert np.abs(difference[:2]).max() > 0.01
+        held_out = apart.held_out(client).targets - plain.held_out(client).targets
+        assert np.allclose(plain.held_out(client).features @ difference, held_out)
+        own.append(difference)
+    assert not np.allclose(own[0], own[1])
+
+
+@pytest.mark.parametrize("spread", [0.0, 3.0])
+def test_the_spread_scales_the_means_of_the_features(spread):
+    plain, other = (SyntheticRegression(np.ones(3), 2, 4000, spread=s) for s in (1.0, spread))
+    means = [data.client(1).features.mean(axis=0) for data in (plain, other)]
+    noise = (plain.client(1).features - other.client(1).features).std(axis=0)
+    assert np.allclose(means[1] - means[0], (spread - 1.0) * (means[0] - other_noise(plain)), atol=1e-9)
+    assert np.allclose(noise, 0.0, atol=1e-9)
+
+
+def other_noise(data):
+    """The mean of what is added to a client's mean."""
+    return SyntheticRegression(data.coefficients, 2, 4000, spread=0.0).client(1).features.mean(axis=0)
+
+
+@pytest.mark.parametrize(("name", "value"), [("spread", -1.0), ("disagreement", np.nan), ("spread", np.inf)])
+def test_odd_spreads_are_refused(name, value):
+    with pytest.raises(ConfigurationError, match=name):
+        SyntheticRegression(np.ones(3), 2, 5, **{name: value})

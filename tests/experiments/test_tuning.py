@@ -1,0 +1,136 @@
+"""Methods at their best rates: chosen for each seed, among the grid that was asked for, never one that diverged."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments import Outcome, load_definition, reproduce
+from flwr_fco.experiments.definition import _parse
+from flwr_fco.experiments.reproduction import judge, tuned_table
+from flwr_fco.experiments.tuning import Tune, Tuned, Variation, best_of_each_seed
+
+RUNS = (("a", (0.1, 1.0)), ("b", (0.3, 1.0)), ("c", (1.0, 1.0)))
+SMALL = {
+    "title": "t",
+    "source": "s",
+    "problem": "lasso-small",
+    "seeds": [0, 1],
+    "kind": "tuned",
+    "panels": ["gap", "f1"],
+    "gap": True,
+    "settings": {"num-rounds": 3, "clients-per-round": 4, "local-steps": 2, "objective-every": 1},
+    "tune": {"metric": "gap", "grids": {"coarse": [0.003], "fine": []}},
+    "vary": [{"part": "local steps", "key": "local-steps", "values": [1, 4]}, {"part": "plain"}],
+    "runs": [
+        {"label": m, "strategy": m, "grid": {"client-lr": [0.001, 0.003], "server-lr": [1.0]}}
+        for m in ("FedDualAvg", "FedMid")
+    ],
+    "claims": [
+        {
+            "name": "finer grids are no worse",
+            "sentence": "s",
+            "number": "n",
+            "ours": True,
+            "rule": "final-not-worse",
+            "arguments": {"run": "FedMid, plain, fine", "than": ["FedMid, plain, coarse"], "metric": "gap"},
+        }
+    ],
+    "quick": {"seeds": [0], "claims": ["finer grids are no worse"]},
+}
+
+
+def run(value, diverged=0):
+    return Outcome([{"round": 1.0, "gap": value, "f1": -value}], diverged)
+
+
+@pytest.mark.parametrize(("tune", "expected"), [(Tune("gap"), 1), (Tune("f1", largest=True), 1)])
+def test_every_seed_has_the_best_of_the_runs_that_did_not_diverge(tune, expected):
+    outcomes = {
+        "a": [run(3.0), run(1.0), run(9.0, 1)],
+        "b": [run(2.0), run(2.0), run(9.0, 1)],
+        "c": [run(0.1, 1), run(5.0), run(9.0, 1)],
+    }
+    found, rates = best_of_each_seed(tune, Tuned("x", "x", Variation("v"), "", RUNS), outcomes)
+    assert rates == [RUNS[expected][1], RUNS[0][1], None]
+    assert [own.final("gap") for own in found[:2]] == [2.0, 1.0]
+    assert math.isnan(found[2].final("gap"))
+
+
+def test_a_method_is_tuned_for_each_value_and_grid():
+    definition = _parse("small", SMALL)
+    labels = [point.label for point in definition.tuned if point.method == "FedMid"]
+    assert labels == [
+        "FedMid, local steps 1, coarse",
+        "FedMid, local steps 1, fine",
+        "FedMid, local steps 4, coarse",
+        "FedMid, local steps 4, fine",
+        "FedMid, plain, coarse",
+        "FedMid, plain, fine",
+    ]
+    assert [len(point.runs) for point in definition.tuned[:2]] == [1, 2]
+    steps = {line.label: line.settings["local-steps"] for line in definition.runs}
+    assert steps["FedMid, local steps 4 (0.001, 1)"] == 4
+    assert steps["FedMid, plain (0.001, 1)"] == 2
+
+
+def test_a_claim_about_a_point_that_there_is_not_is_refused():
+    claims = [{**SMALL["claims"][0], "arguments": {"run": "FedMid, plain", "than": [], "metric": "gap"}}]
+    assert _parse("small", {**SMALL, "claims": claims})
+    claims[0]["arguments"]["run"] = "FedMid, plain, finest"
+    with pytest.raises(ConfigurationError, match="FedMid, plain, finest"):
+        _parse("small", {**SMALL, "claims": claims})
+
+
+def test_the_experiment_runs_and_equal_settings_run_once(tmp_path):
+    definition = _parse("small", {**SMALL, "settings": {**SMALL["settings"], "local-steps": 4}})
+    report = reproduce(definition, tmp_path)
+    # "plain" and "local steps 4" are the same runs: two rates, two seeds, two methods, two values.
+    assert len(list((tmp_path / "runs").glob("*.json"))) == 2 * 2 * 2 * 2
+    assert report.outcomes["FedMid, plain (0.001, 1)"] == report.outcomes["FedMid, local steps 4 (0.001, 1)"]
+    assert report.verdicts[0].holds
+    text = (tmp_path / "verdicts.md").read_text()
+    assert "ours: holds" in text
+    table = tuned_table(definition, report.outcomes)
+    assert table in text
+    best = min(report.outcomes[f"FedMid, plain ({rate}, 1)"][0].final("gap") for rate in ("0.001", "0.003"))
+    assert any(line.startswith("| FedMid |") and f"{best:.3g}" in line for line in table.splitlines())
+    assert (tmp_path / "figure.png").stat().st_size > 10_000
+    assert "the truth" not in text
+
+
+def test_a_finer_grid_that_is_worse_does_not_hold():
+    definition = _parse("small", SMALL)
+    outcomes = {line.label: [run(1.0), run(1.0)] for line in definition.runs}
+    assert judge(definition, outcomes)[0].holds
+    # A grid that lost its coarse part.
+    broken = tuple(
+        point._replace(runs=point.runs[:1]) if point.label.endswith("fine") else point for point in definition.tuned
+    )
+    outcomes = {**outcomes, "FedMid, plain (0.001, 1)": [run(2.0), run(2.0)]}
+    assert not judge(replace(definition, tuned=broken), outcomes)[0].holds
+
+
+@pytest.mark.parametrize("name", ["fco-when", "fco-grid"])
+def test_every_method_is_tuned_on_the_same_rates(name):
+    definition = load_definition(name)
+    rates = {}
+    for point in definition.tuned:
+        rates.setdefault((point.variation.part, point.value), set()).add(tuple(pair for _, pair in point.runs))
+    assert rates
+    assert all(len(own) == 1 for own in rates.values())
+
+
+def test_panels_of_numbers_and_of_words(tmp_path):
+    from flwr_fco.experiments.report import draw_tuned
+
+    rng = np.random.default_rng(0)
+    numbers = {m: [(v, rng.uniform(0.1, 9.0, 3).tolist()) for v in (1, 10, 100)] for m in ("FedMid", "FedDualAvg")}
+    words = {m: [(v, rng.uniform(0.1, 9.0, 3).tolist()) for v in ("paper's", "finer")] for m in numbers}
+    words["FedMid"][0] = ("paper's", [])
+    points = {("steps", "gap"): numbers, ("LASSO", "gap"): words}
+    draw_tuned(points, "title", tmp_path / "a.png", methods={m: m for m in numbers}, logarithmic=("gap",))
+    drawn = (tmp_path / "a.svg").read_text()
+    assert all(text in drawn for text in ("steps", "LASSO", "finer", "FedMid", "FedDualAvg", "100"))
