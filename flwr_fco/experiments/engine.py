@@ -108,12 +108,7 @@ def run_with_flower(
         raise ConfigurationError(
             f"strategy={settings.strategy!r} has no federation; expected a strategy with engine='flower'"
         )
-    options = settings.problem_options
-    path = str(options.get("path", ""))
-    if settings.problem in _FILES and not options.get("fetch", False) and options.get("source", "files") == "files":
-        path = str(data_directory(_FILES[settings.problem], path))
-    if path:
-        settings = replace(settings, problem_options={**options, "path": str(Path(path).resolve())})
+    settings = _with_absolute_path(settings)
     place = (folder / "flower").resolve()
     code = place / "app" / "flwr_fco_run"
     code.mkdir(parents=True, exist_ok=True)
@@ -140,6 +135,17 @@ def run_with_flower(
     outcome = json.loads((record / _DIVERGED).read_text(encoding="utf-8"))
     left_out = [SimpleNamespace(**row) for row in found.left_out]
     return RunResult(settings, found.metrics, found.arrays, outcome["round"], outcome["seconds"], left_out)
+
+
+def _with_absolute_path(settings: RunSettings) -> RunSettings:
+    """Return the settings with the place of the problem's files, or of what it fetches, for any working directory."""
+    options = settings.problem_options
+    path = str(options.get("path", ""))
+    if settings.problem in _FILES and not options.get("fetch", False) and options.get("source", "files") == "files":
+        path = str(data_directory(_FILES[settings.problem], path))
+    if not path:
+        return settings
+    return replace(settings, problem_options={**options, "path": str(Path(path).resolve())})
 
 
 server_app = ServerApp()
