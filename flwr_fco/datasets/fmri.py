@@ -97,13 +97,53 @@ class BrainScans:
         partition = tuple(np.flatnonzero(kept == session) for session in np.unique(kept))
         return PartitionedClassification(train, test, partition, 2)
 
-    def splits(self, num_held_out: int = 2) -> Iterator[PartitionedClassification]:
-        """Yield splits whose test parts are disjoint: sessions 0, 1, then 2, 3, ... for two held out.
+    def folds(self, num_held_out: int = 2) -> list[range]:
+        """Return the sessions of each test part: those of one subject, in order, so that each is held out once.
 
         Parameters
         ----------
         num_held_out : int, default 2
-            Sessions in a test part; sessions that do not fill one are never held out.
+            Sessions in a test part; the last one of a subject has what is left over.
+
+        Returns
+        -------
+        list of range
+            With all sessions of a subject (12) held out, the last of six is the first paper's split: subject 6.
+
+        Raises
+        ------
+        ConfigurationError
+            If no subject has so many sessions, or there are no others to train on.
+
+        Examples
+        --------
+        >>> subjects = np.array([1, 1, 1, 2, 2])
+        >>> scans = BrainScans(np.eye(5, dtype=np.float32), np.arange(5) % 2, np.arange(5), subjects)
+        >>> scans.folds(2)
+        [range(0, 2), range(2, 3), range(3, 5)]
+        """
+        # Subject after subject: those of one lie beside each other.
+        counts = np.unique(self.subjects, return_counts=True)[1].tolist()
+        most = min(max(counts, default=0), self.num_sessions - 1)
+        if not 1 <= num_held_out <= most:
+            raise ConfigurationError(
+                f"num_held_out={num_held_out}; expected 1 .. {most}: sessions of one subject, with others to train on "
+                f"(the subjects have {', '.join(map(str, counts))})"
+            )
+        ends = np.cumsum(counts).tolist()
+        return [
+            range(first, min(first + num_held_out, end))
+            for count, end in zip(counts, ends, strict=True)
+            for first in range(end - count, end, num_held_out)
+        ]
+
+    def splits(self, num_held_out: int = 2) -> Iterator[PartitionedClassification]:
+        """Yield the data sets that hold out the sessions of :meth:`folds`, one after the other.
+
+        Parameters
+        ----------
+        num_held_out : int, default 2
+            Sessions in a test part; the last one of a subject has what is left over.
 
         Yields
         ------
@@ -112,12 +152,10 @@ class BrainScans:
         Raises
         ------
         ConfigurationError
-            If there are not more sessions than are held out.
+            As :meth:`folds`.
         """
-        if not 1 <= num_held_out < self.num_sessions:
-            raise ConfigurationError(f"num_held_out={num_held_out}; expected 1 .. {self.num_sessions - 1}")
-        for first in range(0, self.num_sessions - num_held_out + 1, num_held_out):
-            yield self.split(range(first, first + num_held_out))
+        for held_out in self.folds(num_held_out):
+            yield self.split(held_out)
 
 
 def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[np.float32]:
@@ -175,7 +213,7 @@ def load_haxby(
         it), or with ``mask.nii.gz`` and ``subj1/bold.nii.gz``, ``subj1/labels.txt``, ... With `fetch`: where nilearn
         keeps its downloads.
     fetch : bool, default False
-        Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB a subject).
+        Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB a subject) what is not there yet.
     subjects : sequence of int, default all six
         Which subjects to load, where there are several. All have the same standard mask of 39,912 voxels.
 
@@ -186,9 +224,11 @@ def load_haxby(
     Raises
     ------
     DataNotFoundError
-        If there are no such files.
+        If there are no such files, or they cannot be downloaded.
+    NotInstalledError
+        If nibabel (or nilearn, for `fetch`) is missing.
     ConfigurationError
-        If nibabel (or nilearn, for `fetch`) is missing, or files do not fit together.
+        If files do not fit together.
 
     Examples
     --------
@@ -230,7 +270,7 @@ def _find(directory: Path, subjects: Sequence[int]) -> list[tuple[int, _Files]]:
                 raise DataNotFoundError(
                     f"{file} does not exist; expected a directory with bold.nii.gz, mask.nii.gz and "
                     "attributes_literal.txt, or with mask.nii.gz and subj1/bold.nii.gz, subj1/labels.txt, ... "
-                    "With internet: load_haxby(fetch=True)."
+                    "With internet: fetch=True (--set fetch=true)."
                 )
     return found
 
@@ -239,8 +279,14 @@ def _fetch(path: str | PathLike[str] | None, subjects: Sequence[int]) -> list[tu
     try:
         from nilearn.datasets import fetch_haxby
     except ImportError as error:
-        raise ConfigurationError("load_haxby(fetch=True) needs nilearn: pip install nilearn") from error
-    bunch = fetch_haxby(data_dir=None if path is None else str(path), subjects=list(subjects), fetch_stimuli=False)
+        raise NotInstalledError("fetching the scans (fetch=True) needs nilearn: pip install nilearn") from error
+    try:
+        bunch = fetch_haxby(data_dir=None if path is None else str(path), subjects=list(subjects), fetch_stimuli=False)
+    except OSError as error:
+        raise DataNotFoundError(
+            f"the scans of Haxby et al. could not be downloaded by nilearn: {error}. Try again, or give the directory "
+            "of the files instead"
+        ) from error
     return [
         (number, _Files(Path(bold), Path(bunch.mask), Path(target)))
         for number, bold, target in zip(subjects, bunch.func, bunch.session_target, strict=True)

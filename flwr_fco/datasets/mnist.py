@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from flwr_fco.datasets.base import Samples, stream
 from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 
 __all__ = ["PartitionedImages", "femnist", "mnist", "read_idx"]
 
 _PARTS = {"train": "train", "test": "t10k"}
+#: Of an image of MNIST or FEMNIST.
+_PIXELS = 28 * 28
 #: Spawn keys of one seed: the split over clients is the first, as in the other data sets.
 _SPLIT, _SUBSET = 0, 1
 
@@ -211,8 +213,12 @@ def femnist(
 
     Raises
     ------
+    NotInstalledError
+        If ``flwr-datasets`` is not installed.
+    DataNotFoundError
+        If the Hugging Face hub cannot be reached.
     ConfigurationError
-        If ``flwr-datasets`` is not installed, the data set has fewer writers than were asked for, or the number of
+        If the data set has fewer writers than were asked for, its images are not of 28 x 28 pixels, or the number of
         classes is another.
 
     Examples
@@ -223,14 +229,19 @@ def femnist(
         from flwr_datasets import FederatedDataset as HubDataset
         from flwr_datasets.partitioner import NaturalIdPartitioner
     except ImportError as error:
-        raise ConfigurationError("femnist() needs Flower Datasets: pip install 'flwr-datasets[vision]'") from error
+        raise NotInstalledError("FEMNIST needs Flower Datasets: pip install 'flwr-datasets[vision]'") from error
     if num_classes not in (10, 62):
         raise ConfigurationError(f"num_classes={num_classes!r}; expected 10 (digits) or 62 (letters too)")
     if not 0.0 < test_fraction < 1.0:
         raise ConfigurationError(f"test_fraction={test_fraction!r}; expected a number between 0 and 1, such as 0.1")
     writers = NaturalIdPartitioner(partition_by="writer_id")
     hub = HubDataset(dataset="flwrlabs/femnist", partitioners={"train": writers}, seed=seed)
-    hub.load_partition(0)
+    try:
+        hub.load_partition(0)
+    except OSError as error:
+        raise DataNotFoundError(
+            f"FEMNIST could not be fetched from the Hugging Face hub: {error}. Try again where there is internet"
+        ) from error
     if not 1 <= num_clients <= writers.num_partitions:
         raise ConfigurationError(f"num_clients={num_clients}; expected 1 .. {writers.num_partitions}, one a writer")
     rng = stream(seed, _SPLIT)
@@ -244,6 +255,11 @@ def femnist(
         if rows.size < 2:
             continue
         pixels = np.stack([np.asarray(part[int(row)]["image"], dtype=np.uint8).reshape(-1) for row in rows])
+        if pixels.shape[1] != _PIXELS:
+            raise ConfigurationError(
+                f"flwrlabs/femnist has images of {pixels.shape[1]} numbers; expected {_PIXELS}, one a pixel of 28 x "
+                "28. The data set on the hub has changed; report it to flwr-fco"
+            )
         order = rng.permutation(rows.size)
         cut = max(1, round(test_fraction * rows.size))
         # FEMNIST is black on white.

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from types import FrameType
@@ -27,6 +28,7 @@ from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundErro
 
 if TYPE_CHECKING:
     from flwr_fco.experiments.comparison import Group
+    from flwr_fco.experiments.definition import Definition
     from flwr_fco.experiments.run_folder import RunRecord
     from flwr_fco.experiments.runs import RunResult
 
@@ -287,6 +289,8 @@ def run_command(
 
     `flwr-fco run haxby --strategy centralized --set path=data/haxby-slice`
 
+    `flwr-fco run femnist --set fetch=true` (nothing is downloaded without it)
+
     `flwr-fco run digits --strategy FedMid --set num-rounds=20 --engine flower --out runs/flower`
 
     `flwr-fco run lasso-I --strategy FedDualAvg --set server-lr=3 --resume`
@@ -518,6 +522,14 @@ def reproduce(
     experiment: Annotated[
         str, typer.Argument(help="An experiment of `flwr-fco list`, a pattern such as `'fco-fig1*'`, or `all`.")
     ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of every run, of the problem, or `problem` itself; may be given several times.",
+        ),
+    ] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Fewer rounds, two seeds, one claim, which must hold (else exit code 1).")
     ] = False,
@@ -536,37 +548,54 @@ def reproduce(
     `flwr-fco reproduce "fco-*" --out results`
 
     `flwr-fco reproduce all --quick`
+
+    On other data or with other settings, in a folder whose name says so; claims are judged as they are. Nothing is
+    downloaded unless it is asked for:
+
+    `flwr-fco reproduce fco-fig13 --set problem=femnist --set fetch=true`
+
+    `flwr-fco reproduce fco-fig5 --set fetch=true --set num-held-out=12 --set split=5 --set clients-per-round=20`
     """
     with _errors():
         from flwr_fco.experiments import EXPERIMENTS, select_experiments
+        from flwr_fco.experiments.settings import parse_assignments, parse_value
 
+        overrides = {key: parse_value(text) for key, text in parse_assignments(settings or []).items()}
+        # All of them before the first one runs: a setting that one does not have is an error.
+        chosen = [_chosen(name, quick, seed, overrides) for name in select_experiments(experiment)]
         alone = experiment in EXPERIMENTS
-        base = out or Path("results")
         held = True
-        for name in select_experiments(experiment):
-            folder = (out or base / (name + ("-quick" if quick else ""))) if alone else base / name
+        for definition in chosen:
+            # Below --out a pattern's quick versions are named as the experiments: they are all quick.
+            below = definition.folder_name() if out is None else replace(definition, shortened=False).folder_name()
+            folder = out if out is not None and alone else (out or Path("results")) / below
             try:
-                held = _reproduce(name, quick, seed, folder, workers, quiet) and held
+                held = _reproduce(definition, folder, workers, quiet) and held
             except (DataNotFoundError, NotInstalledError) as error:
                 if alone:
                     raise
-                _console().print(f"{name} skipped: {error}", highlight=False, markup=False)
+                _console().print(f"{definition.name} skipped: {error}", highlight=False, markup=False)
         if quick and not held:
             raise typer.Exit(FAILED)
 
 
-def _reproduce(name: str, quick: bool, seed: int | None, folder: Path, workers: int, quiet: bool) -> bool:
-    """Run an experiment, print its table, return whether all claims hold."""
-    from dataclasses import replace
-
+def _chosen(name: str, quick: bool, seed: int | None, overrides: dict[str, Any]) -> Definition:
+    """Return an experiment, or its quick version, from a seed and with settings of its own."""
     from flwr_fco.experiments import load_definition
-    from flwr_fco.experiments import reproduce as run_experiment
 
     definition = load_definition(name)
     if quick:
         definition = definition.quick_version()
     if seed is not None:
         definition = replace(definition, seeds=tuple(seed + i for i in range(len(definition.seeds))))
+    return definition.with_settings(overrides)
+
+
+def _reproduce(definition: Definition, folder: Path, workers: int, quiet: bool) -> bool:
+    """Run an experiment, print its table, return whether all claims hold."""
+    from flwr_fco.experiments import reproduce as run_experiment
+
+    name = definition.name
     total = len(definition.runs) * len(definition.seeds)
     with _progress(total, f"{name}: runs", quiet) as advance:
         found = run_experiment(definition, folder, workers=workers, on_run=lambda done, _: advance(done))

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.baselines import BASELINES
+from flwr_fco.experiments.methods import option_names
+from flwr_fco.experiments.problems import find_problem
 from flwr_fco.experiments.rules import RULES
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.settings import RunSettings, format_assignments, short_name
 from flwr_fco.experiments.tuning import Tune, Tuned, Variation
 
 __all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"]
@@ -56,8 +58,9 @@ class RunLine(NamedTuple):
         """The client's and the server's learning rate."""
         if self.strategy in BASELINES or "client-lr" not in self.settings:
             return "none"
-        # Some methods have a client's rate alone.
-        known = [f"{self.settings[name]:g}" for name in ("client-lr", "server-lr") if name in self.settings]
+        # Some methods have a client's rate alone; "auto" is no number.
+        given = [self.settings[name] for name in ("client-lr", "server-lr") if name in self.settings]
+        known = [value if isinstance(value, str) else f"{value:g}" for value in given]
         return f"({', '.join(known)})" if len(known) > 1 else known[0]
 
 
@@ -154,6 +157,10 @@ class Definition:
         Of an experiment of the kind ``"tuned"``.
     tuned : tuple of Tuned
         Its points, whose labels claims may name.
+    shortened : bool, default False
+        Whether it is a :meth:`quick_version`.
+    overrides : mapping of str to value
+        What :meth:`with_settings` set in every run.
     """
 
     name: str
@@ -173,6 +180,8 @@ class Definition:
     table: Mapping[str, Any] = field(default_factory=dict)
     tune: Tune | None = None
     tuned: tuple[Tuned, ...] = ()
+    shortened: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
 
     def quick_version(self) -> Definition:
         """Return the same experiment with fewer rounds, seeds and runs, and the claims that it can decide."""
@@ -207,7 +216,72 @@ class Definition:
             limits={},
             table={},
             tuned=tuned,
+            shortened=True,
         )
+
+    def with_settings(self, overrides: Mapping[str, Any]) -> Definition:
+        """Return the same experiment and claims with some settings of every run replaced.
+
+        Parameters
+        ----------
+        overrides : mapping of str to value
+            In kebab-case, as for a run, and ``problem``. Baselines take those of the problem. Of another problem the
+            runs keep what it has too; the definition's other options go with its problem.
+
+        Returns
+        -------
+        Definition
+
+        Raises
+        ------
+        ConfigurationError
+            If a run has no such setting, or a value is of the wrong type or out of range.
+
+        Examples
+        --------
+        >>> load_definition("fco-fig3").with_settings({"problem": "lasso-small", "num-rounds": 50}).title
+        'LASSO I, half of the truth is not zero (set: problem=lasso-small, num-rounds=50)'
+        """
+        if not overrides:
+            return self
+        if "seed" in overrides:
+            raise ConfigurationError(
+                f"seed={overrides['seed']!r} among the settings of an experiment, which runs {len(self.seeds)} seeds; "
+                "give the first of them by --seed"
+            )
+        problem = str(overrides.get("problem", self.problem))
+        lines = []
+        for line in self.runs:
+            before = str(line.settings.get("problem", self.problem))
+            after = str(overrides.get("problem", before))
+            gone = find_problem(before).options().keys() - find_problem(after).options().keys()
+            kept = {key: value for key, value in line.settings.items() if key not in gone}
+            lines.append(line._replace(settings={**kept, **overrides}))
+        changed = replace(
+            self,
+            title=f"{self.title} (set: {', '.join(format_assignments(overrides))})",
+            problem=problem,
+            runs=tuple(lines),
+            # Where the curves of the definition lie.
+            limits={},
+            overrides={**self.overrides, **overrides},
+        )
+        for line in changed.runs:
+            own = changed.run_settings(line, self.seeds[0])
+            # Before anything is run.
+            find_problem(own.problem).checked_options(own.problem_options)
+        return changed
+
+    def folder_name(self) -> str:
+        """Return a name for the folder of the experiment: what was set is in it.
+
+        Examples
+        --------
+        >>> load_definition("fco-fig13").quick_version().with_settings({"problem": "digits"}).folder_name()
+        'fco-fig13-quick_problem=digits'
+        """
+        name = self.name + ("-quick" if self.shortened else "")
+        return short_name([name, *format_assignments(self.overrides)], self.overrides)
 
     def run_settings(self, line: RunLine, seed: int) -> RunSettings:
         """Return the settings of a run.
@@ -222,10 +296,12 @@ class Definition:
         RunSettings
         """
         own = dict(line.settings)
+        problem = str(own.pop("problem", self.problem))
         if line.strategy in BASELINES:
             # A baseline takes the problem's options and its own; rates and rounds are a federation's.
-            own = {key: value for key, value in own.items() if key in ("client", "tol", "num-rounds")}
-        return RunSettings.of(str(own.pop("problem", self.problem)), line.strategy, own, seed)
+            taken = {*find_problem(problem).options(), *option_names(line.strategy), "num-rounds"}
+            own = {key: value for key, value in own.items() if key in taken}
+        return RunSettings.of(problem, line.strategy, own, seed)
 
 
 def _names() -> tuple[str, ...]:

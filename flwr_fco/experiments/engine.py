@@ -35,6 +35,8 @@ _DIVERGED, _RECORD = "diverged.json", "record"
 #: Problems whose files must be found from the SuperLink's working directory too.
 _FILES = {
     "haxby": "haxby-slice",
+    "logistic-mnist": "mnist",
+    "logistic-cifar10": "cifar10",
     "mnist-l1-ball": "mnist",
     "mnist-l2-ball": "mnist",
     "adversarial-mnist": "mnist",
@@ -106,10 +108,7 @@ def run_with_flower(
         raise ConfigurationError(
             f"strategy={settings.strategy!r} has no federation; expected a strategy with engine='flower'"
         )
-    if settings.problem in _FILES:
-        given = str(settings.problem_options.get("path", ""))
-        path = str(data_directory(_FILES[settings.problem], given).resolve())
-        settings = replace(settings, problem_options={**settings.problem_options, "path": path})
+    settings = _with_absolute_path(settings)
     place = (folder / "flower").resolve()
     code = place / "app" / "flwr_fco_run"
     code.mkdir(parents=True, exist_ok=True)
@@ -136,6 +135,17 @@ def run_with_flower(
     outcome = json.loads((record / _DIVERGED).read_text(encoding="utf-8"))
     left_out = [SimpleNamespace(**row) for row in found.left_out]
     return RunResult(settings, found.metrics, found.arrays, outcome["round"], outcome["seconds"], left_out)
+
+
+def _with_absolute_path(settings: RunSettings) -> RunSettings:
+    """Return the settings with the place of the problem's files, or of what it fetches, for any working directory."""
+    options = settings.problem_options
+    path = str(options.get("path", ""))
+    if settings.problem in _FILES and not options.get("fetch", False) and options.get("source", "files") == "files":
+        path = str(data_directory(_FILES[settings.problem], path))
+    if not path:
+        return settings
+    return replace(settings, problem_options={**options, "path": str(Path(path).resolve())})
 
 
 server_app = ServerApp()

@@ -50,8 +50,8 @@ DATA_VARIABLE = "FLWR_FCO_DATA"
 #: How to get the files of a data set that the package does not bring along.
 _SOURCES = MappingProxyType(
     {
-        "mnist": "Or fetch it: --set source=openml (MNIST), --set source=femnist (by flwr-datasets[vision])",
-        "haxby-slice": "flwr_fco.datasets.load_haxby(DIRECTORY, fetch=True) downloads the data (needs nilearn)",
+        "mnist": "Or fetch it: --set source=openml",
+        "haxby-slice": "Or fetch all six subjects, 300 MB each: --set fetch=true (needs nilearn)",
     }
 )
 
@@ -60,6 +60,11 @@ REGULARIZERS: Mapping[str, type[Regularizer]] = MappingProxyType(
     {name: getattr(regularizers, name) for name in ("L1", "L2Squared", "Nuclear", "Zero")}
 )
 
+
+#: The balls of the problems with images, and the order of their norm.
+_BALLS: Mapping[str, tuple[Callable[[float], Regularizer], int]] = MappingProxyType(
+    {"l1": (L1Ball, 1), "l2": (L2Ball, 2)}
+)
 
 #: One method under three names.
 _DUAL_AVERAGING = ("FedDualAvg", "FedDualAvgOSP", "FedDA")
@@ -205,14 +210,18 @@ def _small_lasso(
     return SparseRecovery(data, L1(strength))
 
 
-def _haxby(seed: int, *, path: str = "", strength: float = 1e-3, num_held_out: int = 2, split: int = -1) -> Task:
-    scans = datasets.load_haxby(data_directory("haxby-slice", path))
-    splits = list(scans.splits(num_held_out))
+def _haxby(
+    seed: int, *, path: str = "", fetch: bool = False, strength: float = 1e-3, num_held_out: int = 2, split: int = -1
+) -> Task:
+    # Nilearn has a place of its own for what it fetches, unless one is given.
+    place = (path or None) if fetch else data_directory("haxby-slice", path)
+    scans = datasets.load_haxby(place, fetch=fetch)
+    folds = scans.folds(num_held_out)
     # A seed of its own split: bands over seeds are bands over held-out sessions too.
-    chosen = seed % len(splits) if split < 0 else split
-    if chosen >= len(splits):
-        raise ConfigurationError(f"split={split}; expected 0 .. {len(splits) - 1}, or -1: the seed chooses")
-    return Classification(splits[chosen], L1(strength), threshold=1e-4)
+    chosen = seed % len(folds) if split < 0 else split
+    if chosen >= len(folds):
+        raise ConfigurationError(f"split={split}; expected 0 .. {len(folds) - 1}, or -1: the seed chooses")
+    return Classification(scans.split(folds[chosen]), L1(strength), threshold=1e-4)
 
 
 def _synthetic_brain(
@@ -234,12 +243,39 @@ def _mnist(
     by_label: bool = False,
     num_examples: int = 6000,
 ) -> Task:
-    balls: dict[str, tuple[Callable[[float], Regularizer], int]] = {"l1": (L1Ball, 1), "l2": (L2Ball, 2)}
-    if ball not in balls:
-        raise ConfigurationError(f"ball={ball!r}; expected 'l1' or 'l2'")
+    _require_ball(ball)
     data = _mnist_images(seed, source, path, num_clients, alpha, by_label=by_label, num_examples=num_examples)
-    kind, order = balls[ball]
-    return ConstrainedClassification(data, kind(radius), order)
+    return _in_ball(data, ball, radius)
+
+
+def _femnist(
+    seed: int,
+    *,
+    fetch: bool = False,
+    ball: str = "l1",
+    radius: float = 1000.0,
+    num_clients: int = 100,
+    num_classes: int = 10,
+    test_fraction: float = 0.1,
+) -> Task:
+    _require_ball(ball)
+    if not fetch:
+        raise DataNotFoundError(
+            "fetch=False; FEMNIST has no files that could be given: fetch it from the Hugging Face hub by --set "
+            "fetch=true (needs flwr-datasets[vision], which keeps a copy)"
+        )
+    images = datasets.femnist(num_clients, num_classes=num_classes, test_fraction=test_fraction, seed=seed)
+    return _in_ball(images, ball, radius)
+
+
+def _require_ball(ball: str) -> None:
+    if ball not in _BALLS:
+        raise ConfigurationError(f"ball={ball!r}; expected 'l1' or 'l2'")
+
+
+def _in_ball(images: datasets.PartitionedImages, ball: str, radius: float) -> Task:
+    kind, order = _BALLS[ball]
+    return ConstrainedClassification(images, kind(radius), order)
 
 
 def _mnist_images(
@@ -375,25 +411,39 @@ def _adversarial(
     intercept: bool = False,
     num_clients: int = 100,
     num_examples: int = 0,
+    source: str = "files",
     path: str = "",
 ) -> Task:
-    images = _images(variant, seed, path, num_clients, num_examples)
+    images = _images(variant, seed, source, path, num_clients, num_examples)
     regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
     return AdversarialTraining(datasets.AdversarialImages(images, intercept), regularizer, bound, seed)
 
 
 def _images(
-    variant: Literal["digits", "mnist", "cifar10"], seed: int, path: str, num_clients: int, num_examples: int
+    variant: Literal["digits", "mnist", "cifar10"],
+    seed: int,
+    source: str,
+    path: str,
+    num_clients: int,
+    num_examples: int,
 ) -> datasets.PartitionedClassification:
     """Return images, evenly and at random on the clients."""
+    _require_source(variant, source)
     if variant == "digits":
         return datasets.digits(num_clients, None, seed=seed)
-    place = data_directory(variant, path)
     if variant == "mnist":
-        return datasets.mnist(place, num_clients, None, num_examples=num_examples or None, seed=seed)
+        directory = data_directory("mnist", path) if source == "files" else None
+        return datasets.mnist(directory, num_clients, None, num_examples=num_examples or None, seed=seed)
+    place = data_directory(variant, path)
     # One .npz file with part of the images, or the directory of the binary batches.
     packed = sorted(place.glob("*.npz"))
     return datasets.cifar10(packed[0] if packed else place, num_clients, num_examples=num_examples or None, seed=seed)
+
+
+def _require_source(variant: str, source: str) -> None:
+    known = ("files", "openml") if variant == "mnist" else ("files",)
+    if source not in known:
+        raise ConfigurationError(f"source={source!r}; expected {' or '.join(map(repr, known))} for {variant}")
 
 
 def _two_layers(
@@ -427,11 +477,12 @@ def _adversarial_network(
     bound: float = 0.05,
     num_clients: int = 100,
     num_examples: int = 0,
+    source: str = "files",
     path: str = "",
 ) -> Task:
     from flwr_fco.experiments import networks
 
-    images = _images(variant, seed, path, num_clients, num_examples)
+    images = _images(variant, seed, source, path, num_clients, num_examples)
     shape = (1, 8, 8) if variant == "digits" else (3, 32, 32)
     network = networks.AttackedNetwork(shape, images.num_classes)
     regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
@@ -442,6 +493,7 @@ def _pooled_logistic(
     seed: int,
     *,
     variant: Literal["digits", "mnist", "cifar10"],
+    source: str = "files",
     path: str = "",
     num_clients: int = 8,
     num_examples: int = 0,
@@ -449,10 +501,11 @@ def _pooled_logistic(
 ) -> Task:
     data: datasets.FederatedDataset
     if variant == "digits":
+        _require_source(variant, source)
         # The others are split evenly.
         data = datasets.digits(num_clients, 0.3, 0.75, seed)
     else:
-        data = _images(variant, seed, path, num_clients, num_examples)
+        data = _images(variant, seed, source, path, num_clients, num_examples)
     return PooledMinimum(data, l2)
 
 
@@ -529,7 +582,7 @@ def _registry() -> dict[str, Problem]:
         ),
         Problem(
             "haxby",
-            "fMRI, face against house (needs nibabel and the files): a session a client, l1 norm",
+            "fMRI, face against house (needs nibabel, and the files or fetch=true): a session a client, l1 norm",
             _haxby,
             _defaults(1e-2, 1.0, 300, 10, 1, objective_every=1),
         ),
@@ -549,6 +602,13 @@ def _registry() -> dict[str, Problem]:
             "mnist-l2-ball",
             "MNIST (IDX files, or source=openml, femnist): 100 clients, Dirichlet labels, ||w||_2 <= 10",
             partial(_mnist, ball="l2", radius=10.0),
+            _defaults(1e-2, 1.0, 100, 10, 10, 10, 5),
+        ),
+        Problem(
+            "femnist",
+            "FEMNIST (with fetch=true, needs flwr-datasets[vision]): a writer a client, 10 or 62 classes, "
+            "||w||_1 <= 1000; ball=l2 with a radius",
+            _femnist,
             _defaults(1e-2, 1.0, 100, 10, 10, 10, 5),
         ),
         Problem(
@@ -587,7 +647,7 @@ def _registry() -> dict[str, Problem]:
     exact = _defaults(0.1, 1.0, 50, 0, 0, objective_every=1)
     images: tuple[tuple[Literal["digits", "mnist", "cifar10"], str], ...] = (
         ("digits", "scikit-learn's digits, Dirichlet labels"),
-        ("mnist", "MNIST (IDX files), an even split"),
+        ("mnist", "MNIST (IDX files, or source=openml), an even split"),
         ("cifar10", "CIFAR-10 (binary files or an .npz), an even split"),
     )
     for image, about in images:
@@ -631,7 +691,7 @@ def _saddle_points() -> list[Problem]:
     adversarial = "universal adversarial training of logistic regression, attack with l1 norm in a box;"
     kinds: dict[Literal["digits", "mnist", "cifar10"], tuple[str, int, int]] = {
         "digits": ("scikit-learn's digits, 10 clients", 10, 20),
-        "mnist": ("MNIST (IDX files), 100 clients", 100, 20),
+        "mnist": ("MNIST (IDX files, or source=openml), 100 clients", 100, 20),
         "cifar10": ("CIFAR-10 (binary batches or .npz), 100 clients", 100, 40),
     }
     networks: tuple[Literal["digits", "cifar10"], ...] = ("digits", "cifar10")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Collection, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -286,7 +287,7 @@ def _figure_of_curves(
             _label_ends(place, ends, looks)
             labelled.update(ends)
     if title:
-        figure.suptitle(title, fontsize=11)
+        _set_title(figure, title)
     if grey_handle is not None:
         handles[f"grey: {'; '.join(label for label in shown if label in grey)}"] = grey_handle
     missing = {label: handle for label, handle in handles.items() if label not in labelled}
@@ -416,7 +417,7 @@ def draw_scatter(
     axes[0, 0].set_ylim(shown)
     figure.supxlabel(x, fontsize=9)
     figure.supylabel(y, fontsize=9)
-    figure.suptitle(title, fontsize=11)
+    _set_title(figure, title)
     _save(figure, path)
 
 
@@ -493,7 +494,7 @@ def draw_tuned(
             if level == 0 and not numbers:
                 place.set_title(part, fontsize=10)
         row[0].set_ylabel(metric)
-    figure.suptitle(title, fontsize=11)
+    _set_title(figure, title)
     figure.legend(
         handles.values(),
         handles.keys(),
@@ -542,7 +543,7 @@ def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> N
             place.imshow(shown.reshape(side, side), cmap="bwr", vmin=-1.0, vmax=1.0, interpolation="nearest")
         share = float((np.abs(vector) > 1e-5).mean())
         place.set_title(f"{caption}\nlargest {largest:.2g}, {100 * share:.0f} % non-zero", fontsize=8)
-    figure.suptitle(title, fontsize=11)
+    _set_title(figure, title)
     _save(figure, path)
 
 
@@ -630,6 +631,12 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
         cells = [f"{v:.4g}" if isinstance(v := row.get(key, ""), float) else str(v) for key in columns]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines)
+
+
+def _set_title(figure: Any, title: str) -> None:
+    """Set a figure's title, in as many lines as it needs: it may say what was set."""
+    # Inches that a letter takes at this size.
+    figure.suptitle(textwrap.fill(title, int(figure.get_figwidth() / 0.085), break_on_hyphens=False), fontsize=11)
 
 
 def _save(figure: Any, path: Path) -> None:

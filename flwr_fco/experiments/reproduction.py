@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.densities import measure_densities
@@ -23,7 +24,7 @@ from flwr_fco.experiments.report import draw_curves, draw_images, draw_scatter, 
 from flwr_fco.experiments.rules import RULES, Outcome, Outcomes
 from flwr_fco.experiments.run_folder import json_object
 from flwr_fco.experiments.runs import run
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.settings import RunSettings, format_assignments
 from flwr_fco.experiments.tuning import best_of_each_seed
 
 __all__ = ["Report", "Verdict", "judge", "reproduce", "tuned_table", "value_table", "verdict_table"]
@@ -163,7 +164,7 @@ def reproduce(
     definition : Definition
     folder : Path
         Gets ``runs/*.json`` (settings and metrics of each round), ``figure.png`` and ``.svg``,
-        ``verdicts.json`` and ``verdicts.md``.
+        ``verdicts.json`` and ``verdicts.md``, and ``experiment.json``, which says what it holds.
     workers : int, default 1
         Processes.
     on_run : callable, optional
@@ -180,7 +181,8 @@ def reproduce(
     NotInstalledError
         If the problem needs a package that is not installed.
     ConfigurationError
-        If matplotlib is not installed: before the runs.
+        If matplotlib is not installed, or the folder holds another experiment, its quick version, or the same one with
+        other settings: before the runs.
 
     Examples
     --------
@@ -193,7 +195,8 @@ def reproduce(
     """
     require_matplotlib("the figure of an experiment needs matplotlib")
     began = time.perf_counter()
-    (folder / "runs").mkdir(parents=True, exist_ok=True)
+    _claim_folder(definition, folder)
+    (folder / "runs").mkdir(exist_ok=True)
     jobs = [
         _Job(
             line,
@@ -214,7 +217,9 @@ def reproduce(
     done = 0
     with _executor(workers) as mapped:
         for group, outcome in zip(alike.values(), mapped(_do, [group[0] for group in alike.values()]), strict=True):
-            by_job.update((job.file, outcome) for job in group)
+            for job in group:
+                _require_metrics(definition, job.line, outcome)
+                by_job[job.file] = outcome
             done += len(group)
             if on_run is not None:
                 on_run(done, len(jobs))
@@ -227,6 +232,9 @@ def reproduce(
         json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8"
     )
     text = verdict_table(definition, verdicts)
+    if definition.overrides:
+        heading, _, rest = text.partition("\n\n")
+        text = f"{heading}\n\n{_overridden(definition)}\n\n{rest}"
     if definition.tune is not None:
         text += "\n" + tuned_table(definition, outcomes)
     if definition.table:
@@ -240,6 +248,54 @@ def reproduce(
     else:
         _draw(definition, outcomes, folder / "figure.png")
     return Report(definition, verdicts, outcomes, folder, seconds)
+
+
+def _claim_folder(definition: Definition, folder: Path) -> None:
+    """Write what the folder holds; runs of two experiments have the same names, and one page is all there is."""
+    wanted = {"experiment": definition.name, "quick": definition.shortened, "set": dict(definition.overrides)}
+    file = folder / "experiment.json"
+    # A folder in which nothing was run, for want of data say, is anybody's.
+    if file.is_file() and any((folder / "runs").glob("*.json")):
+        try:
+            held = json_object(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{file} cannot be read: {error}. It says which experiment the folder holds: remove the folder, or "
+                "give another by --out"
+            ) from error
+        if held != wanted:
+            raise ConfigurationError(
+                f"{folder} holds {_described(held)}; expected a folder that is empty or holds {_described(wanted)}. "
+                "Give another by --out"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+    partial.replace(file)
+
+
+def _described(held: Mapping[str, Any]) -> str:
+    given = "".join(f" --set {text}" for text in format_assignments(held.get("set") or {}))
+    return f"{held.get('experiment')}{' --quick' if held.get('quick') else ''}{given}"
+
+
+def _overridden(definition: Definition) -> str:
+    """Return what the page says of settings that are not the definition's."""
+    text = (
+        f"The settings are not those of the definition: {', '.join(format_assignments(definition.overrides))} in every "
+        "run (of baselines: the options of the problem). The labels and notes are the definition's, and the claims are "
+        "judged as they are there."
+    )
+    if "problem" in definition.overrides:
+        text += f" Options of the definition that {definition.problem} does not have are left out."
+    return text
+
+
+def _require_metrics(definition: Definition, line: RunLine, outcome: Outcome) -> None:
+    """Raise what judging would raise, before the other runs: another problem may not report what the claims are on."""
+    for claim in definition.claims if definition.overrides else ():
+        if "metric" in claim.arguments and {line.label, line.group} & set(claim.labels()):
+            outcome.series(claim.arguments["metric"])
 
 
 def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:

@@ -20,12 +20,12 @@ from flwr_fco.experiments.tasks import Task
 from flwr_fco.strategies.options import AUTO
 from flwr_fco.validation import checked
 
-__all__ = ["RunSettings", "parse_assignments", "parse_value"]
+__all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "short_name"]
 
 #: Settings that a configuration names only where they are not the default: older run folders do not have them.
 _OCCASIONAL = ("mirror_map", "stretch", "plateau", "plateau_every", "plateau_patience", "stage_rounds")
 
-#: Of the name of a run's folder, in characters: file systems have 255.
+#: Of the name of a folder, in characters: file systems have 255.
 _LONGEST_NAME = 120
 
 
@@ -236,12 +236,7 @@ class RunSettings:
             f"{key}={int(value) if isinstance(value, float) and value.is_integer() else value}"
             for key, value in self.changes().items()
         ]
-        name = "_".join([f"{self.problem}-{self.strategy}-{self.seed}", *parts])
-        name = re.sub(r"[^A-Za-z0-9.,=+_()-]+", "-", name)
-        if len(name) <= _LONGEST_NAME:
-            return name
-        digest = hashlib.sha256(json.dumps(self.to_config(), sort_keys=True).encode()).hexdigest()[:8]
-        return f"{name[: _LONGEST_NAME - 9]}-{digest}"
+        return short_name([f"{self.problem}-{self.strategy}-{self.seed}", *parts], self.to_config())
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> RunSettings:
@@ -265,6 +260,31 @@ class RunSettings:
                 raise ConfigurationError(f"{key}={config.get(key)!r}; expected the config of a run, with a name")
         rest = {key: value for key, value in config.items() if key not in ("problem", "strategy")}
         return cls.of(str(config["problem"]), str(config["strategy"]), rest)
+
+
+def short_name(parts: Sequence[str], content: Mapping[str, Any]) -> str:
+    """Return a name of a folder: the parts, cut and made one of its kind by the content where they are long.
+
+    Parameters
+    ----------
+    parts : sequence of str
+    content : mapping
+        All that makes the difference between two folders.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> short_name(["lasso-I", "path=/data"], {})
+    'lasso-I_path=-data'
+    """
+    name = re.sub(r"[^A-Za-z0-9.,=+_()-]+", "-", "_".join(parts))
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - 9]}-{digest}"
 
 
 def parse_value(text: str) -> Any:
@@ -321,6 +341,25 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
             raise ConfigurationError(f"--set gives {key} twice: {found[key]} and {value.strip()}")
         found[key] = value.strip()
     return found
+
+
+def format_assignments(values: Mapping[str, Any]) -> list[str]:
+    """Return ``key=value`` texts, as they are given on the command line.
+
+    Parameters
+    ----------
+    values : mapping of str to bool, int, float or str
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> format_assignments({"problem": "femnist", "fetch": True, "client-lr": 0.1})
+    ['problem=femnist', 'fetch=true', 'client-lr=0.1']
+    """
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
 
 
 @cache

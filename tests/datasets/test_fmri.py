@@ -4,9 +4,10 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import stand_ins
 
-from flwr_fco.datasets import SyntheticBrain, load_haxby, normalize_sessions
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.datasets import BrainScans, SyntheticBrain, load_haxby, normalize_sessions
+from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
 
@@ -39,20 +40,9 @@ def test_a_voxel_without_variation_becomes_zero():
 @pytest.fixture
 def volumes(tmp_path):
     """Return a directory of two subjects on a 4 x 3 x 2 grid, and the arrays that were written."""
-    nibabel = pytest.importorskip("nibabel")
-    rng = np.random.default_rng(0)
-    mask = rng.random((4, 3, 2)) < 0.6
-    nibabel.save(nibabel.Nifti1Image(mask.astype(np.int16), np.eye(4)), tmp_path / "mask.nii.gz")
-    arrays = {}
+    pytest.importorskip("nibabel")
     names = ["rest", "face", "house", "cat", "face", "house", "rest"]
-    for subject in (1, 2):
-        folder = tmp_path / f"subj{subject}"
-        folder.mkdir()
-        bold = rng.integers(0, 1000, (4, 3, 2, 14)).astype(np.int16)
-        nibabel.save(nibabel.Nifti1Image(bold, np.eye(4)), folder / "bold.nii.gz")
-        lines = [f"{name} {session}" for session in (0, 1) for name in names]
-        (folder / "labels.txt").write_text("labels chunks\n" + "\n".join(lines) + "\n")
-        arrays[subject] = bold
+    mask, arrays = stand_ins.write_haxby(tmp_path, {subject: [names, names] for subject in (1, 2)})
     return tmp_path, mask, arrays, names * 2
 
 
@@ -73,20 +63,32 @@ def test_scans_are_the_named_volumes_inside_the_mask(volumes):
 
 def test_fetching_reads_what_nilearn_downloaded(volumes, monkeypatch):
     directory, *_ = volumes
-
-    def fetch_haxby(data_dir, subjects, fetch_stimuli):
-        assert not fetch_stimuli
-        folders = [directory / f"subj{number}" for number in subjects]
-        return SimpleNamespace(
-            func=[str(folder / "bold.nii.gz") for folder in folders],
-            session_target=[str(folder / "labels.txt") for folder in folders],
-            mask=str(directory / "mask.nii.gz"),
-        )
-
-    monkeypatch.setitem(sys.modules, "nilearn", SimpleNamespace())
-    monkeypatch.setitem(sys.modules, "nilearn.datasets", SimpleNamespace(fetch_haxby=fetch_haxby))
+    asked = stand_ins.install_nilearn(monkeypatch, directory)
     fetched = load_haxby(fetch=True, subjects=(1, 2))
     assert np.array_equal(fetched.features, load_haxby(directory, subjects=(1, 2)).features)
+    load_haxby("elsewhere", fetch=True, subjects=(2,))
+    assert asked == [
+        {"data_dir": None, "subjects": [1, 2], "fetch_stimuli": False},
+        {"data_dir": "elsewhere", "subjects": [2], "fetch_stimuli": False},
+    ]
+
+
+def test_what_cannot_be_fetched_is_named(monkeypatch):
+    def unreachable(**options):
+        raise ConnectionError("no route to host")
+
+    monkeypatch.setitem(sys.modules, "nilearn", SimpleNamespace())
+    monkeypatch.setitem(sys.modules, "nilearn.datasets", SimpleNamespace(fetch_haxby=unreachable))
+    with pytest.raises(DataNotFoundError, match="no route to host"):
+        load_haxby(fetch=True)
+    monkeypatch.setitem(sys.modules, "nilearn.datasets", None)
+    with pytest.raises(NotInstalledError, match="pip install nilearn"):
+        load_haxby(fetch=True)
+
+
+def test_the_stand_in_is_called_as_nilearn():
+    real = pytest.importorskip("nilearn.datasets").fetch_haxby
+    assert stand_ins.parameters(stand_ins.fetch_haxby) == stand_ins.parameters(real)
 
 
 def test_nilearns_own_fetcher_is_called_as_it_wants(volumes, tmp_path_factory):
@@ -132,6 +134,41 @@ def test_splits_hold_out_each_session_once(volumes):
     for held_out in ([], [9], [0, 1, 2, 3]):
         with pytest.raises(ConfigurationError, match="sessions 0"):
             scans.split(held_out)
+
+
+def scans_of(*counts):
+    """Return scans of subjects with so many sessions, two scans a session, whose only voxel is the session."""
+    sessions = np.repeat(np.arange(sum(counts)), 2)
+    subjects = np.repeat(np.arange(len(counts)) + 1, counts)
+    return BrainScans(sessions[:, None].astype(np.float32), np.tile([0, 1], sum(counts)), sessions, subjects)
+
+
+@pytest.mark.parametrize("num_held_out", [1, 2, 5, 11, 12])
+def test_every_session_of_every_subject_is_held_out_once(num_held_out):
+    """Six subjects with 12 sessions, of which the eighth of the fifth has no stimuli: 71."""
+    scans = scans_of(12, 12, 12, 12, 11, 12)
+    folds = scans.folds(num_held_out)
+    assert np.concatenate(folds).tolist() == list(range(71))
+    for fold in folds:
+        assert len(set(scans.subjects[fold].tolist())) == 1
+        assert len(fold) <= num_held_out
+    tests = [np.unique(split.test.features).tolist() for split in scans.splits(num_held_out)]
+    assert tests == [list(fold) for fold in folds]
+
+
+def test_the_papers_split_is_the_last_of_six():
+    """B.4: "the first 5 subjects as training set and the last subject as validation set": 59 clients, 12 sessions."""
+    scans = scans_of(12, 12, 12, 12, 11, 12)
+    splits = list(scans.splits(12))
+    assert len(splits) == 6
+    assert splits[5].num_clients == 59
+    assert np.unique(splits[5].test.features).tolist() == list(range(59, 71))
+    assert set(scans.subjects[scans.folds(12)[5]].tolist()) == {6}
+    with pytest.raises(ConfigurationError, match=r"num_held_out=13; expected 1 \.\. 12.*12, 12, 12, 12, 11, 12"):
+        scans.folds(13)
+    # One subject alone: somebody must be left to train on.
+    with pytest.raises(ConfigurationError, match=r"num_held_out=12; expected 1 \.\. 11"):
+        scans_of(12).folds(12)
 
 
 def test_the_real_slice(real_data):

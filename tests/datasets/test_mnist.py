@@ -1,16 +1,15 @@
 import gzip
-import inspect
 import struct
 import sys
-from types import SimpleNamespace
 from urllib.error import URLError
 
 import numpy as np
 import pytest
 import sklearn.datasets
+import stand_ins
 
 from flwr_fco.datasets import femnist, label_partition, mnist, read_idx
-from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 
 
 def write_idx(file, array):
@@ -92,15 +91,9 @@ def test_openml_has_the_test_images_last(tiny, monkeypatch):
     size = files.train.targets.size // 6
     images = np.concatenate([files.train.features[: 6 * size], files.test.features[:1].repeat(size, axis=0)])
     labels = np.concatenate([files.train.targets[: 6 * size], files.test.targets[:1].repeat(size)])
-    asked, real = {}, inspect.signature(sklearn.datasets.fetch_openml)
-
-    def fetch(name, **options):
-        asked.update(real.bind(name, **options).arguments)
-        return images.astype(np.float64), labels.astype(str).astype(object)
-
-    monkeypatch.setattr(sklearn.datasets, "fetch_openml", fetch)
+    asked = stand_ins.install_openml(monkeypatch, images, labels)
     data = mnist(None, 5, None)
-    assert (asked["name"], asked["version"], asked["as_frame"]) == ("mnist_784", 1, False)
+    assert [(own["name"], own["version"], own["as_frame"]) for own in asked] == [("mnist_784", 1, False)]
     assert np.array_equal(data.train.features, images[: 6 * size])
     assert np.array_equal(data.test.targets, labels[6 * size :])
 
@@ -112,43 +105,19 @@ def test_openml_has_the_test_images_last(tiny, monkeypatch):
         mnist(None)
 
 
-class Part:
-    """A Hugging Face data set of one writer, as far as it is used."""
-
-    def __init__(self, labels):
-        self.labels = labels
-
-    def with_format(self, kind):
-        return self
-
-    def __getitem__(self, key):
-        if key == "character":
-            return self.labels
-        return {"image": np.full((28, 28), 255 - self.labels[key], dtype=np.uint8)}
-
-
 def test_femnist_keeps_the_digits_of_each_writer(monkeypatch):
     writers = [[0, 1, 2, 40], [50, 51], [3, 4, 5, 6], [7, 8, 9]]
-
-    class Hub:
-        def __init__(self, dataset, partitioners, seed):
-            assert dataset == "flwrlabs/femnist"
-
-        def load_partition(self, index):
-            return Part(np.array(writers[index]))
-
-    partitioner = SimpleNamespace(NaturalIdPartitioner=lambda partition_by: SimpleNamespace(num_partitions=4))
-    monkeypatch.setitem(sys.modules, "flwr_datasets", SimpleNamespace(FederatedDataset=Hub))
-    monkeypatch.setitem(sys.modules, "flwr_datasets.partitioner", partitioner)
+    stand_ins.install_flwr_datasets(monkeypatch, writers)
     data = femnist(num_clients=3)
+    assert data.train.features.shape[1] == 784
     everything = np.concatenate([data.train.targets, data.test.targets])
     assert np.sort(everything).tolist() == list(range(10))
     for index in range(3):
         client = data.client(index)
         owners = [writer for writer in writers if set(client.targets.tolist()) <= set(writer)]
         assert len(owners) == 1
-        # Turned to white on black: the stand-in's pixels are 255 - label, so ours are label / 255.
-        assert np.allclose(client.features * 255, client.targets[:, None])
+        # Turned to white on black: the stand-in's paper is 255, and its ink 255 - label.
+        assert np.allclose(client.features.max(axis=1) * 255, client.targets)
     with pytest.raises(ConfigurationError, match="num_clients=4"):
         femnist(num_clients=4)
     # With letters everybody has written something.
@@ -158,6 +127,31 @@ def test_femnist_keeps_the_digits_of_each_writer(monkeypatch):
     assert np.sort(everything).tolist() == sorted(np.concatenate(writers).tolist())
     with pytest.raises(ConfigurationError, match="num_classes=26; expected 10"):
         femnist(num_classes=26)
+
+
+def test_what_cannot_be_had_of_femnist_is_named(monkeypatch):
+    stand_ins.install_flwr_datasets(monkeypatch, [[0, 1, 2], [3, 4, 5]], shape=(28, 28, 3))
+    with pytest.raises(ConfigurationError, match="images of 2352 numbers; expected 784"):
+        femnist(num_clients=2)
+    hub = stand_ins.install_flwr_datasets(monkeypatch, [[0, 1, 2], [3, 4, 5]])
+    hub.unreachable = True
+    with pytest.raises(DataNotFoundError, match="Couldn't reach 'flwrlabs/femnist'"):
+        femnist(num_clients=2)
     monkeypatch.setitem(sys.modules, "flwr_datasets", None)
-    with pytest.raises(ConfigurationError, match="pip install"):
+    with pytest.raises(NotInstalledError, match="pip install"):
         femnist()
+
+
+def test_the_stand_ins_are_called_as_flower_datasets():
+    real = pytest.importorskip("flwr_datasets")
+    assert stand_ins.parameters(stand_ins.FederatedDataset) == stand_ins.parameters(real.FederatedDataset)
+    assert stand_ins.parameters(stand_ins.FederatedDataset.load_partition) == stand_ins.parameters(
+        real.FederatedDataset.load_partition
+    )
+    partitioner = real.partitioner.NaturalIdPartitioner
+    assert stand_ins.parameters(stand_ins.NaturalIdPartitioner) == stand_ins.parameters(partitioner)
+    assert isinstance(partitioner.num_partitions, property)
+
+
+def test_the_stand_in_is_called_as_openml():
+    assert stand_ins.parameters(stand_ins.fetch_openml) == stand_ins.parameters(sklearn.datasets.fetch_openml)

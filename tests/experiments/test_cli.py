@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import stand_ins
 from typer.testing import CliRunner
 
 from flwr_fco.experiments.cli import app
@@ -324,7 +326,7 @@ def test_missing_matplotlib_is_said_before_the_runs(tmp_path, monkeypatch):
 def test_data_that_are_not_there_say_how_to_get_them(tmp_path, monkeypatch):
     monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
     monkeypatch.chdir(tmp_path)
-    for problem, hint in (("mnist-l1-ball", "--set source=openml"), ("haxby", "load_haxby(DIRECTORY, fetch=True)")):
+    for problem, hint in (("mnist-l1-ball", "--set source=openml"), ("haxby", "--set fetch=true")):
         result = call("run", problem)
         assert result.exit_code == 2
         for text in ("--set path=DIRECTORY", "FLWR_FCO_DATA", hint):
@@ -401,6 +403,152 @@ def test_reproduce_all_skips_what_needs_pytorch_where_it_is_missing(tmp_path, mo
     for name in ("fco-fig15", "spp-fig8"):
         assert f"{name} skipped: flwr_fco.torch needs PyTorch: pip install torch" in result.output
     assert call("reproduce", "spp-fig8", "--quick", "--out", tmp_path / "one").exit_code == 2
+
+
+@pytest.fixture
+def fresh_tasks():
+    """Forget the tasks of stand-ins, before and after."""
+    from flwr_fco.experiments import problems
+
+    problems._load.cache_clear()
+    yield
+    problems._load.cache_clear()
+
+
+def test_femnist_drives_a_figure(tmp_path, monkeypatch, fresh_tasks):
+    hub = stand_ins.install_flwr_datasets(monkeypatch, [[number % 10 for number in range(12)]] * 6)
+    monkeypatch.chdir(tmp_path)
+    command = ("reproduce", "fco-fig13", "--quick", "--set", "problem=femnist", "--set", "num-clients=5")
+    command = (*command, "--set", "clients-per-round=3")
+    hub.unreachable = True
+    refused = call(*command)
+    assert refused.exit_code == 2
+    assert "--set fetch=true" in refused.stderr
+    hub.unreachable = False
+    result = call(*command, "--set", "fetch=true")
+    assert result.exit_code == 0, result.output + result.stderr
+    folder = tmp_path / "results" / "fco-fig13-quick_problem=femnist_num-clients=5_clients-per-round=3_fetch=true"
+    page = (folder / "verdicts.md").read_text()
+    given = "problem=femnist, num-clients=5, clients-per-round=3, fetch=true"
+    assert f"(quick) (set: {given})" in page.splitlines()[0]
+    assert f"not those of the definition: {given} in every run" in page
+    assert "Problem femnist, seeds 0, 1" in page
+    assert (folder / "figure.png").stat().st_size > 10_000
+    runs = [json.loads(file.read_text()) for file in sorted((folder / "runs").iterdir())]
+    assert len(runs) == 8
+    for kept in runs:
+        settings = kept["settings"]
+        assert (settings["problem"], settings["fetch"], settings["num-clients"]) == ("femnist", True, 5)
+        assert (settings["num-rounds"], settings["local-epochs"]) == (3, 10)
+        assert "num-examples" not in settings
+        assert kept["history"][-1]["norm"] <= 1000.001
+
+
+def test_fetched_haxby_drives_a_figure(tmp_path, monkeypatch, fresh_tasks):
+    """The paper's split and its 20 of 59 sessions a round."""
+    pytest.importorskip("nibabel")
+    stand_ins.write_all_of_haxby(tmp_path)
+    asked = stand_ins.install_nilearn(monkeypatch, tmp_path)
+    given = ("fetch=true", "num-held-out=12", "split=5", "clients-per-round=20", "num-rounds=5", "objective-every=5")
+    assignments = [part for text in given for part in ("--set", text)]
+    result = call("reproduce", "fco-fig5", "--quick", "--out", tmp_path / "out", *assignments)
+    assert result.exit_code == 0, result.output + result.stderr
+    assert all(own["subjects"] == [1, 2, 3, 4, 5, 6] for own in asked)
+    assert asked
+    page = (tmp_path / "out" / "verdicts.md").read_text()
+    assert "(set: " + ", ".join(given) + ")" in page.splitlines()[0]
+    # The baseline saw the same data.
+    for label in ("centralized", "feddualavg-0.1-10"):
+        kept = json.loads((tmp_path / "out" / "runs" / f"{label}-seed-1.json").read_text())
+        assert {key: kept["settings"][key] for key in ("fetch", "num-held-out", "split")} == {
+            "fetch": True,
+            "num-held-out": 12,
+            "split": 5,
+        }
+        assert kept["history"][-1]["accuracy"] > 0.9
+
+
+def test_fetching_can_be_asked_for_in_a_run_and_a_sweep(tmp_path, monkeypatch, fresh_tasks):
+    pytest.importorskip("nibabel")
+    monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
+    stand_ins.write_all_of_haxby(tmp_path)
+    asked = stand_ins.install_nilearn(monkeypatch, tmp_path)
+    for command in (
+        ("run", "haxby", "--strategy", "FedMid"),
+        ("sweep", "haxby", "--strategy", "FedMid", "--engine", "in-process", "--rule", "validation-objective"),
+        ("reproduce", "fco-fig5", "--quick"),
+    ):
+        one = (*command, "--set", "num-rounds=2", "--out", tmp_path / command[0])
+        before = len(asked)
+        refused = call(*one)
+        assert refused.exit_code == 2
+        assert "--set fetch=true" in refused.stderr
+        assert len(asked) == before
+        result = call(*one, "--set", "fetch=true", "--set", "num-held-out=12")
+        # A quick claim may fail after two rounds.
+        assert result.exit_code == 0 or command[0] == "reproduce", result.output + result.stderr
+        assert len(asked) > before or command[0] == "sweep"
+
+
+def test_listing_what_there_is_downloads_nothing(monkeypatch, fresh_tasks):
+    from flwr_fco.experiments import problems
+
+    def refuse(*given, **options):
+        raise AssertionError(given)
+
+    for name in ("nilearn.datasets", "flwr_datasets"):
+        fetcher = {"nilearn.datasets": "fetch_haxby", "flwr_datasets": "FederatedDataset"}[name]
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(**{fetcher: refuse}))
+    monkeypatch.setattr("sklearn.datasets.fetch_openml", refuse)
+    monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
+    wanted = {name: problems.PROBLEMS[name] for name in ("haxby", "femnist", "mnist-l1-ball", "logistic-mnist")}
+    monkeypatch.setattr(problems, "PROBLEMS", wanted)
+    result = call("list", "--seed", 0)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("its files are not here") == 4
+
+
+def test_reproduce_refuses_what_a_run_would_and_a_folder_of_another(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given, message in (
+        ("alpha=1", "unknown key 'alpha'; lasso-small with FedDualAvg has"),
+        ("num-rounds", "expected key=value"),
+        ("problem=lasso-V", "problem='lasso-V'; expected one of"),
+    ):
+        result = call("reproduce", "fco-theorems", "--quick", "--set", given)
+        assert result.exit_code == 2
+        assert message in result.stderr
+    # Of a pattern all are looked at before the first is run.
+    monkeypatch.setattr("flwr_fco.experiments.definition.EXPERIMENTS", ("fco-theorems", "spp-fig4"))
+    result = call("reproduce", "all", "--quick", "--set", "num-features=20")
+    assert result.exit_code == 2
+    assert "unknown key 'num-features'; bilinear-l1 with" in result.stderr
+    assert not (tmp_path / "results").exists()
+    assert call("reproduce", "fco-theorems", "--quick", "--out", "mine").exit_code == 0
+    result = call("reproduce", "fco-theorems", "--quick", "--out", "mine", "--set", "num-rounds=90")
+    assert result.exit_code == 2
+    assert "mine holds fco-theorems --quick; expected" in result.stderr
+    assert "fco-theorems --quick --set num-rounds=90. Give another by --out" in result.stderr
+
+
+def test_every_choice_of_an_experiment_has_a_folder_of_its_own(tmp_path, monkeypatch):
+    from flwr_fco.experiments import cli
+
+    folders = []
+    monkeypatch.setattr(cli, "_reproduce", lambda definition, folder, *rest: folders.append(str(folder)) or True)
+    given = ("--set", "num-rounds=9")
+    for extra in ((), ("--quick",), given, ("--quick", *given), ("--out", "x"), ("--out", "x", "--quick", *given)):
+        call("reproduce", "fco-fig3", *extra)
+        call("reproduce", "fco-fig[3]", *extra)
+    assert folders[::2] == [
+        "results/fco-fig3",
+        "results/fco-fig3-quick",
+        "results/fco-fig3_num-rounds=9",
+        "results/fco-fig3-quick_num-rounds=9",
+        "x",
+        "x",
+    ]
+    assert folders[1::2] == [*folders[:8:2], "x/fco-fig3", "x/fco-fig3_num-rounds=9"]
 
 
 @pytest.mark.slow

@@ -194,6 +194,118 @@ def test_finished_runs_are_not_repeated_and_changed_ones_are(tmp_path, monkeypat
     assert first.outcomes["good"][0].history[:19] == again.outcomes["good"][0].history[:19]
 
 
+def test_settings_are_replaced_in_every_run():
+    definition = small().with_settings({"num-rounds": 3, "num-clients": 7, "client-lr": "auto"})
+    assert definition.title == "Small (set: num-rounds=3, num-clients=7, client-lr=auto)"
+    assert definition.folder_name() == "small_num-rounds=3_num-clients=7_client-lr=auto"
+    for line in definition.runs:
+        own = definition.run_settings(line, 1)
+        assert own.problem_options == {"num-clients": 7}
+        assert own.num_rounds == 3
+        if line.strategy != "centralized":
+            assert own.client_lr == "auto"
+            assert line.rates.startswith("(auto, ")
+    assert small().with_settings({}) == small()
+    quick = small().quick_version().with_settings({"num-rounds": 2})
+    assert quick.run_settings(quick.runs[0], 7).num_rounds == 2
+    assert quick.folder_name() == "small-quick_num-rounds=2"
+    assert quick.seeds == (7, 8)
+
+
+def test_baselines_take_the_problems_options_of_a_definition():
+    data = tomllib.loads(SMALL)
+    data["settings"] |= {"problem": "lasso-III", "strength": 0.7, "clients-per-round": 3}
+    definition = _parse("small", data)
+    own = definition.run_settings(definition.runs[2], 0)
+    assert (own.problem, own.strategy, own.problem_options) == ("lasso-III", "centralized", {"strength": 0.7})
+
+
+def test_another_problem_keeps_the_settings_that_it_has():
+    definition = load_definition("fco-fig13").quick_version()
+    assert definition.runs[0].settings["num-examples"] == 3000
+    changed = definition.with_settings({"problem": "digits", "train-fraction": 0.5})
+    assert changed.problem == "digits"
+    own = changed.run_settings(changed.runs[0], 0)
+    assert own.problem_options == {"num-clients": 30, "train-fraction": 0.5}
+    assert (own.problem, own.client_lr, own.num_rounds, own.local_epochs) == ("digits", 0.1, 3, 10)
+    # A run with a problem of its own too.
+    mixed = load_definition("spp-fig6").with_settings({"problem": "adversarial-digits", "num-clients": 5})
+    assert {mixed.run_settings(line, 0).problem for line in mixed.runs} == {"adversarial-digits"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alpha": 1.0}, r"unknown key 'alpha'; lasso-small with FedDualAvg has .*num-rounds, .*num-clients"),
+        ({"problem": "lasso-V"}, r"problem='lasso-V'; expected one of lasso-I, "),
+        ({"problem": "haxby", "num-clients": 3}, r"unknown key 'num-clients'; haxby with FedDualAvg has .*fetch"),
+        ({"num-clients": 2.5}, r"num-clients=2.5 is a float; expected a whole number"),
+        ({"num-rounds": 0}, r"num-rounds=0; expected a whole number >= 1"),
+        ({"seed": 3}, r"seed=3 among the settings.*--seed"),
+        ({"strategy": "FedMid"}, r"unknown key 'strategy'"),
+    ],
+)
+def test_settings_are_checked_as_those_of_a_run(settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        small().with_settings(settings)
+
+
+def test_the_page_and_the_figure_say_what_was_set(tmp_path, monkeypatch):
+    drawn = []
+    monkeypatch.setattr(
+        "flwr_fco.experiments.reproduction.draw_curves",
+        lambda curves, panels, title, path, **options: drawn.append((title, options["limits"])),
+    )
+    definition = replace(small(), limits={"f1": (0.9, 1.0)})
+    reproduce(definition, tmp_path / "one")
+    assert "not those of the definition" not in (tmp_path / "one" / "verdicts.md").read_text()
+    changed = definition.with_settings({"num-clients": 9, "num-rounds": 3})
+    reproduce(changed, tmp_path / "two")
+    heading, _, sentence, *_ = (tmp_path / "two" / "verdicts.md").read_text().splitlines()
+    assert heading == "# small: Small (set: num-clients=9, num-rounds=3)"
+    assert "The settings are not those of the definition: num-clients=9, num-rounds=3 in every run" in sentence
+    # The definition's limits are where its own curves lie.
+    assert drawn == [("Small", definition.limits), ("Small (set: num-clients=9, num-rounds=3)", {})]
+    kept = json.loads((tmp_path / "two" / "runs" / "centralized-seed-0.json").read_text())
+    assert kept["settings"]["num-clients"] == 9
+
+
+def test_a_folder_holds_one_experiment(tmp_path):
+    definition = replace(small(), runs=small().runs[:1], claims=small().claims[:1])
+    reproduce(definition, tmp_path)
+    before = (tmp_path / "verdicts.md").read_text()
+    for other, message in (
+        (replace(definition, name="other"), "holds small; expected a folder that is empty or holds other"),
+        (definition.with_settings({"num-rounds": 3}), "holds small; .* or holds small --set num-rounds=3"),
+        (definition.quick_version(), "holds small; .* or holds small --quick"),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{message}. Give another by --out"):
+            reproduce(other, tmp_path)
+    assert (tmp_path / "verdicts.md").read_text() == before
+    # Other seeds, and a definition that was edited, go on in it.
+    reproduce(replace(definition, seeds=(5,), title="Smaller"), tmp_path)
+    (tmp_path / "experiment.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=r"experiment.json cannot be read"):
+        reproduce(definition, tmp_path)
+
+
+def test_a_folder_in_which_nothing_was_run_is_free(tmp_path, monkeypatch):
+    monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
+    with pytest.raises(DataNotFoundError):
+        reproduce(load_definition("fco-fig13"), tmp_path)
+    reproduce(replace(small(), runs=small().runs[:1], claims=small().claims[:1]), tmp_path)
+    assert json.loads((tmp_path / "experiment.json").read_text())["experiment"] == "small"
+
+
+def test_a_problem_without_the_metric_of_a_claim_is_named_after_one_run(tmp_path):
+    claim = Claim("c", "s", "n", "final-within", {"run": "good", "metric": "f1", "at_least": 0.4})
+    definition = replace(small(), runs=small().runs[:1], claims=(claim,)).with_settings({"problem": "digits"})
+    seen = []
+    with pytest.raises(ConfigurationError, match="do not report 'f1', but accuracy"):
+        reproduce(definition, tmp_path, on_run=lambda done, total: seen.append(done))
+    assert seen == []
+
+
 def test_the_gap_is_above_the_centralized_optimum(tmp_path):
     definition = replace(small(), runs=small().runs[:1], claims=(), gap=True)
     history = reproduce(definition, tmp_path).outcomes["good"][0].history

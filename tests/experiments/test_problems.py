@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+import stand_ins
 
 from flwr_fco import datasets
 from flwr_fco.datasets import PartitionedImages, Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.experiments import problems
 from flwr_fco.experiments.baselines import solve_baseline
 from flwr_fco.experiments.problems import PROBLEMS, data_directory, find_problem, load_task
 from flwr_fco.experiments.runs import run
@@ -144,6 +146,74 @@ def test_mnist_has_other_sources(monkeypatch):
     assert asked == [((2,), {"num_classes": 10, "seed": 8}), None]
     with pytest.raises(ConfigurationError, match="source='web'"):
         load_task("mnist-l2-ball", 8, options={"source": "web"})
+
+
+@pytest.fixture
+def fresh_tasks():
+    """Forget the tasks of stand-ins, before and after."""
+    problems._load.cache_clear()
+    yield
+    problems._load.cache_clear()
+
+
+def test_mnist_comes_from_openml_for_every_problem_that_reads_it(monkeypatch, fresh_tasks):
+    rng = np.random.default_rng(0)
+    asked = stand_ins.install_openml(monkeypatch, rng.integers(0, 256, (280, 784)), np.arange(280) % 10)
+    monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
+    sizes = {"num-clients": 2, "num-examples": 200}
+    for number, name in enumerate(("mnist-l1-ball", "logistic-mnist", "adversarial-mnist"), start=1):
+        task = load_task(name, options={"source": "openml", **sizes})
+        assert sum(client.num_examples for client in task.clients) == 200
+        assert len(asked) == number
+        # Nothing is fetched that was not asked for, and what is said to do can be done.
+        with pytest.raises(DataNotFoundError, match="--set source=openml"):
+            load_task(name, options=sizes)
+    assert len(asked) == 3
+    for name, about in (("logistic-digits", "digits"), ("adversarial-digits", "digits"), ("logistic-cifar10", "cifar")):
+        with pytest.raises(ConfigurationError, match=f"source='openml'; expected 'files' for {about}"):
+            load_task(name, options={"source": "openml"})
+
+
+def test_femnist_is_fetched_where_that_is_asked_for(monkeypatch, fresh_tasks):
+    hub = stand_ins.install_flwr_datasets(monkeypatch, [[number % 10 for number in range(12)]] * 5)
+    hub.unreachable = True
+    with pytest.raises(DataNotFoundError, match="--set fetch=true"):
+        load_task("femnist", options={"num-clients": 3})
+    hub.unreachable = False
+    task = load_task("femnist", options={"fetch": True, "num-clients": 3})
+    assert [client.num_examples for client in task.clients] == [11] * 3
+    assert task.layout.size == 10 * 784 + 10
+    assert task.regularizer == L1Ball(1000.0)
+    task = load_task("femnist", options={"fetch": True, "num-clients": 3, "ball": "l2", "radius": 10.0})
+    assert task.regularizer == L2Ball(10.0)
+    assert load_task("femnist", options={"fetch": True, "num-clients": 2, "num-classes": 62}).layout.size == 62 * 785
+    with pytest.raises(ConfigurationError, match="ball='l3'"):
+        load_task("femnist", options={"ball": "l3"})
+
+
+def test_the_papers_split_of_what_nilearn_fetches(tmp_path, monkeypatch, fresh_tasks):
+    """B.4: 59 training clients of 18 scans (here 4), 12 held out, the sessions of the sixth subject."""
+    pytest.importorskip("nibabel")
+    stand_ins.write_all_of_haxby(tmp_path)
+    monkeypatch.delenv("FLWR_FCO_DATA", raising=False)
+    asked = stand_ins.install_nilearn(monkeypatch, tmp_path)
+    with pytest.raises(DataNotFoundError, match="--set fetch=true"):
+        load_task("haxby")
+    assert asked == []
+    options = {"fetch": True, "num-held-out": 12}
+    paper = load_task("haxby", 3, options={**options, "split": 5})
+    assert asked == [{"data_dir": None, "subjects": [1, 2, 3, 4, 5, 6], "fetch_stimuli": False}]
+    assert [client.num_examples for client in paper.clients] == [4] * 59
+    sixth = datasets.load_haxby(tmp_path, subjects=(6,))
+    np.testing.assert_array_equal(paper.dataset.test.features, sixth.features)
+    # Without a split the seed chooses: six seeds, six subjects.
+    chosen = [load_task("haxby", seed, options=options).dataset for seed in range(6)]
+    assert [data.num_clients for data in chosen] == [59, 59, 59, 59, 60, 59]
+    np.testing.assert_array_equal(chosen[5].test.features, sixth.features)
+    with pytest.raises(ConfigurationError, match=r"split=6; expected 0 \.\. 5"):
+        load_task("haxby", options={**options, "split": 6})
+    load_task("haxby", options={**options, "path": "kept/here"})
+    assert asked[-1]["data_dir"] == "kept/here"
 
 
 def test_centralized_is_certified_and_what_scikit_learn_finds():

@@ -84,3 +84,19 @@ def test_missing_matplotlib_is_said_with_a_command_that_works(monkeypatch):
     monkeypatch.setattr(report, "find_spec", lambda name: None)
     with pytest.raises(ConfigurationError, match="pip install matplotlib"):
         require_matplotlib("a picture needs matplotlib")
+
+
+@pytest.mark.parametrize("panels", [1, 3])
+def test_a_long_title_is_broken_and_not_cut_off(panels):
+    title = "fMRI: four algorithms (set: " + ", ".join(f"clients-per-round-{i}=20" for i in range(9)) + ")"
+    names = [f"f{number}" for number in range(panels)]
+    sinking = {name: [(ROUNDS, 1.0 / (1 + ROUNDS))] for name in names}
+    figure = report._figure_of_curves({"FedDualAvg": sinking}, names, title)
+    figure.draw_without_rendering()
+    drawn = figure._suptitle
+    assert drawn.get_text().replace("\n", " ") == title
+    reach, place = drawn.get_window_extent(), figure.bbox
+    assert place.x0 <= reach.x0 < reach.x1 <= place.x1
+    assert reach.y1 <= place.y1
+    # The panels make room for it.
+    assert all(axes.get_position().y1 * place.height <= reach.y0 for axes in figure.axes)
