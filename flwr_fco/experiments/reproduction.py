@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import multiprocessing
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from flwr_fco import _flower
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.definition import Claim, Definition, RunLine
@@ -515,7 +517,9 @@ def _do(job: _Job) -> Outcome:
         if known.get("settings") == config:
             return Outcome(known["history"], known["diverged"])
     measure = measure_densities if job.kind == "densities" and job.line.strategy not in BASELINES else run
-    result = measure(job.settings)
+    # Some pairs of a grid are there to diverge.
+    with _flower.quiet(logging.ERROR) if job.kind == "tuned" else nullcontext():
+        result = measure(job.settings)
     history = result.history
     if job.gap and "objective" in history[-1]:
         best = _optimum(job.settings)

@@ -90,13 +90,15 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
     assert len(quick.seeds) >= 2
     assert len(quick.claims) == 1
     labels = {line.label for line in quick.runs} | {line.group for line in quick.runs}
+    labels |= {point.label for point in quick.tuned}
+    assert {label for point in quick.tuned for label, _ in point.runs} <= {line.label for line in quick.runs}
     assert set(quick.claims[0].labels()) <= labels
     for line in quick.runs:
         quick.run_settings(line, 0)
 
 
 def test_the_papers_figures_are_there():
-    first = {f"fco-fig{number}" for number in range(1, 16)} | {"fco-theorems"}
+    first = {f"fco-fig{number}" for number in range(1, 16)} | {"fco-theorems", "fco-when", "fco-grid"}
     third = {f"spp-fig{number}" for number in range(4, 9)} | {"spp-theory"}
     fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {
         f"dualfl-{name}" for name in ("nonsmooth", "alpha", "table2", "theory", "mnist60000")
