@@ -97,7 +97,7 @@ def main() -> None:
     HERE.mkdir(exist_ok=True)
     for page in PAGES:
         names = [name for name in EXPERIMENTS if page_of(name) is page]
-        done = [name for name in names if (options.results / name / "verdicts.json").is_file()]
+        done = [name for name in names if _is_full_run(options.results / name)]
         if done:
             lines = [
                 *_summary(page, done, options.results),
@@ -107,6 +107,13 @@ def main() -> None:
             if missing:
                 lines += ["", f"Not in this run: {', '.join(missing)}."]
             (HERE / page.file).write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _is_full_run(folder: Path) -> bool:
+    """Whether a folder holds an experiment as it is defined: a quick one, or other settings, are no page's business."""
+    file = folder / "experiment.json"
+    held = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
+    return (folder / "verdicts.json").is_file() and not held.get("quick") and not held.get("set")
 
 
 def page_of(name: str) -> Page | None:
