@@ -366,6 +366,35 @@ def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():
     assert [metrics["local-steps"] for metrics in periodic.train_metrics_clientapp.values()] == [5, 5, 5]
 
 
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
+    """Algorithm 1 with C of M clients: x <- x_hat - gamma M/C (v+ - v), and tau = 1/(2 gamma M) as in its theory."""
+    objectives, count, mu = quadratics(count=4), 4, 0.1
+    cohorts = [[0, 1], [1, 3], [2, 0], [3, 2], [0, 3]]
+    strategy = FiveGCS(
+        step=gamma,
+        convexity=mu,
+        weighting="uniform",
+        tolerance=1e-13,
+        choose_nodes=lambda number, nodes: [nodes[m] for m in cohorts[number - 1]],
+    )
+    strategy.fraction_evaluate = 0.0
+    start = {"x": np.ones(6)}
+    simulate(strategy, app_of(objectives), num_nodes=count, num_rounds=5, initial_arrays=start, progress=False)
+    hat, u, tau = np.ones(6), np.zeros((count, 6)), 1 / (2 * gamma * count)
+    for cohort in cohorts:
+        change = np.zeros(6)
+        for m in cohort:
+            f = objectives[m]
+            matrix = (f.matrix - mu * np.eye(6)) / count + tau * np.eye(6)
+            y = np.linalg.solve(matrix, f.vector / count + tau * hat + u[m])
+            u[m] += tau * (hat - y)
+            change += tau * (hat - y)
+        x = hat - gamma * (count / len(cohort)) * change
+        hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * mu)
+    np.testing.assert_allclose(strategy.state.primal, hat, atol=1e-10)
+
+
 def test_the_shifts_of_scaffnew_follow_a_rate_that_changes():
     """h <- h + p / gamma (mean - x) with the gamma of the steps that led to x, not of those that follow."""
     objectives, probability = quadratics(count=3), 0.5
