@@ -37,7 +37,7 @@ test-all: $(INSTALLED) ## Run all tests
 # `make fuzz FUZZ_CASES=100000` tries more.
 FUZZ_CASES ?= 10000
 
-fuzz: $(INSTALLED) ## Try 10,000 odd plans, replies, messages, settings, files and command lines: errors in words only
+fuzz: $(INSTALLED) ## Try 10,000 odd plans, replies, questions, answers, messages, settings, files and command lines: errors in words only
 	FUZZ_CASES=$(FUZZ_CASES) $(BIN)/python -m pytest -q tests/fuzz
 
 # Which PyTorch, and for pip where it is: on Linux the package index has it with CUDA, several GB; a build for CPUs

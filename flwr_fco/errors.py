@@ -17,6 +17,7 @@ __all__ = [
     "NotInstalledError",
     "ProtocolError",
     "SpecError",
+    "UnknownOptionError",
     "UnsupportedPairError",
 ]
 
@@ -27,6 +28,10 @@ class CompositeError(Exception):
 
 class ConfigurationError(CompositeError, ValueError):
     """An argument, or a combination of arguments, that cannot work."""
+
+
+class UnknownOptionError(ConfigurationError, TypeError):
+    """An option that a strategy does not have: a :class:`TypeError` too, as Python's own is."""
 
 
 class DataNotFoundError(CompositeError, FileNotFoundError):

@@ -374,6 +374,13 @@ def test_flat_losses_have_no_rate():
     with pytest.raises(ConfigurationError, match="no rate follows"):
         run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), [Flat(np.eye(3), np.ones(3)) for _ in range(3)])
 
+    class Impossible(Flat):
+        def strong_convexity(self):
+            return 0.1
+
+    with pytest.raises(ConfigurationError, match="no rate follows"):
+        run(DualFL(nu="auto", rho="auto"), [Impossible(np.eye(3), np.ones(3)) for _ in range(3)])
+
 
 def test_the_summary_says_what_was_chosen_and_why(caplog):
     strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)

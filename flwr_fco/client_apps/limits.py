@@ -44,8 +44,9 @@ class Limits:
     max_iterations : int, default 1000000
         Iterations of a minimisation.
     max_seconds : float, default 3600
-        For the local solver in a round; looked at between two minibatches (compiled loops: between two epochs), so a
-        solver may exceed it by what one of these takes.
+        For the local solver in a round; looked at between two minibatches (compiled loops: between two epochs;
+        minimisations: between two gradients or products with the Hessian), so a solver may exceed it by what one of
+        these takes.
     max_parameters : int, default 100000000
         Numbers in the model, and in a reply with the points of all local steps; each takes eight bytes.
     max_plan : int, default 1000000

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Certifier", "certify"]
 
+_ABSURD = "the numbers that the clients have answered come to none that is finite"
+
 
 def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
     """Return how far a point is from the optimum of the clients' pooled problem, by asking all clients.
@@ -38,7 +40,8 @@ def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
     Raises
     ------
     NoAnswerError
-        If nobody answers, or one who has answered the first question does not answer another.
+        If nobody answers, or one who has answered the first question does not answer another, or their answers are
+        absurd: so large that the certificate is not finite.
     """
     first: set[int | None] = set()
 
@@ -59,7 +62,13 @@ def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
         total = math.fsum(answer.weight for answer in same)
         return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
 
-    return settle(certificate(strategy.psi, w), ask)
+    try:
+        found = settle(certificate(strategy.psi, w), ask)
+    except OverflowError as error:
+        raise NoAnswerError(f"{_ABSURD}: {error}") from error
+    if not (math.isfinite(found.objective) and math.isfinite(found.value)):
+        raise NoAnswerError(f"{_ABSURD}: objective={found.objective:g}, {found.kind}={found.value:g}")
+    return found
 
 
 class Certifier:
@@ -85,7 +94,7 @@ class Certifier:
     def metrics(self, w: Vector) -> dict[str, float]:
         """Return ``objective``, ``certificate``, under its own name too, and how stable the structure is.
 
-        Nothing, with a warning, where the clients do not answer: the run goes on.
+        Nothing, with a warning, where the clients do not answer or what they answer is absurd: the run goes on.
 
         Parameters
         ----------

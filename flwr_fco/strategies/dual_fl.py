@@ -262,7 +262,8 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
             )
         gap = self.rule == "gap" or self.schedule != "fixed"
         nu = (0.9 * whole if gap else whole) if self.nu == AUTO else self.number("nu")
-        rho = 0.0 if facts.probed else min(nu / (facts.smoothness + self.alpha), 0.999)
+        # Where all say 0, which strong convexity contradicts, `curvature` refuses in words.
+        rho = 0.0 if facts.probed else min(nu / (facts.smoothness + self.alpha or facts.curvature), 0.999)
         return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
 
     def work(self) -> Work:

@@ -11,12 +11,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
 from functools import cache
-from typing import Any, ClassVar, Literal, get_type_hints
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
 from flwr.app import MetricRecord, RecordDict
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.parameters import PASS_THROUGH
 from flwr_fco.protocol import Node
@@ -183,6 +185,16 @@ class CommonOptions:
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         _document_inherited_options(cls)
+
+    if not TYPE_CHECKING:  # the generated `__init__` is the signature, for type checkers too
+
+        def __new__(cls, *values: Any, **options: Any) -> Self:
+            """Refuse an option that does not exist with the name of one that does."""
+            for name in options:
+                known = cls.__dataclass_fields__.get(name)
+                if known is None or not known.init:
+                    _refuse_unless_taken(cls, name, options[name])
+            return super().__new__(cls)
 
     def check_options(self) -> None:
         """Check types and ranges of all options.
@@ -359,6 +371,16 @@ def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
             entries[names] = ""
         entries[names] += line.rstrip() + "\n"
     return entries
+
+
+def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> None:
+    """Raise for an option that a strategy does not have; an `__init__` of a user's own may have others."""
+    taken = signature(cls).parameters
+    if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+        return
+    near = get_close_matches(name, taken, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"
+    raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
 
 
 def _document_inherited_options(cls: type[CommonOptions]) -> None:

@@ -578,6 +578,44 @@ def test_fed_cm_and_fed_sam_take_the_steps_of_their_boxes():
     )
 
 
+class Counted(Quadratic):
+    """Counts its gradients."""
+
+    calls = 0
+
+    def gradient(self, w, batch=None, out=None):
+        self.calls += 1
+        return super().gradient(w, batch, out)
+
+
+@pytest.mark.parametrize(("radius", "a_step"), [(0.1, 2), (0.0, 1)])
+def test_fed_sam_says_how_many_gradients_its_steps_cost(radius, a_step):
+    objective = Counted(np.diag(np.arange(1.0, D + 1)), np.ones(D))
+    clients = Clients(sharpness_aware, [objective])
+    clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=FirstOrder(steps=7, batch_size=None), radius=radius)
+    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 7 * a_step
+
+
+def test_fed_sam_stays_where_there_is_no_uphill():
+    objective = Counted(np.eye(D), np.zeros(D))
+    clients = Clients(sharpness_aware, [objective])
+    work = FirstOrder(steps=3, batch_size=None)
+    np.testing.assert_array_equal(clients.ask({"primal": np.zeros(D)}, client_lr=0.02, work=work, radius=0.1), 0.0)
+    assert clients.uplinks[0].metrics["gradient-evaluations"] == objective.calls == 3
+
+
+@pytest.mark.parametrize("solver", [scaffnew, local_minimization])
+def test_where_a_client_has_ended_is_what_it_has_sent(solver):
+    """The server's ledger knows the rounded increment alone."""
+    clients = Clients(solver, quadratics(count=1), work=Minimise("aogm", tolerance=1e-3))
+    clients.plan = replace(clients.plan, wire_dtype="float32")
+    primal = np.linspace(-1, 1, D)
+    work = FirstOrder(steps=3, batch_size=None) if solver is scaffnew else None
+    increment = clients.ask({"primal": primal}, client_lr=0.03, work=work, probability=0.3, last_rate=0.03, penalty=0.5)
+    assert (increment == increment.astype(np.float32)).all()
+    np.testing.assert_array_equal(clients.memories[0]["local"], primal + increment)
+
+
 @pytest.mark.parametrize("solver", [dual_fl, fed_pd, fed_dr, fed_dyn, five_gcs, apda_inexact])
 def test_a_minimisation_begins_where_the_last_one_ended(solver, monkeypatch):
     starts = []

@@ -10,16 +10,20 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import FEATURES, app_of, clients, start_arrays
+from quadratics import quadratics
 
 from flwr_fco import _flower
-from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps import client_app, local
+from flwr_fco.client_apps import limits as limits_module
+from flwr_fco.client_apps.engines import ENGINES
 from flwr_fco.client_apps.limits import Limits
 from flwr_fco.errors import ClientError, CompositeError, ConfigurationError
-from flwr_fco.objectives import LeastSquares
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, QuadraticSaddle
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.spec import Spec
-from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid
+from flwr_fco.strategies import STRATEGIES as ALL_STRATEGIES
+from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid, FedProx
 from flwr_fco.work import FirstOrder
 
 D = FEATURES + 1
@@ -453,3 +457,208 @@ def test_the_time_is_looked_at_between_two_compiled_epochs():
     with pytest.raises(ConfigurationError, match=r"stopped after 0\.05 seconds"):
         hostile.send(client_app(lambda context: clients()[0], limits=Limits(max_seconds=0.05)))
     assert time.process_time() - began < 1.0
+
+
+# --- the time of every solver and every engine ---------------------------------------------------------------------
+
+#: The tests' own solvers are registered in the same table.
+SOLVERS = sorted(name for name, solver in local._SOLVERS.items() if solver.__module__.startswith("flwr_fco."))
+#: Constants without a default, or whose default is for other problems.
+NEEDED = {
+    "DualFL": {"nu": 0.5, "smoothness": 1.0},
+    "Scaffnew": {"probability": 0.001, "client_lr": 0.01},
+    "APDAInexact": {"primal_step": 0.5, "damping": 0.5, "convexity": 0.5},
+    "FedDyn": {"penalty": 1.0},
+    "FiveGCS": {"step": 0.5, "convexity": 0.5},
+}
+SADDLE = ("FeDualEx", "FedMiP", "ExtraStepLocalSGD", "FedAvgS", "DistributedPGDA", "ScaffoldS")
+#: In the clock of the tests: not a whole number, so that nothing hangs on a rounding.
+SECONDS = 3.5
+STOPPED = (
+    r"the local solver was stopped after 3\.5 seconds, in which it took [0-9]+ (minibatches or epochs|steps|gradients "
+    r"of a minimisation|products with the Hessian of a minimisation): this client's limit is max_seconds\. Ask for "
+    r"less work, or let the client's owner raise the limit"
+)
+
+
+class Clock:
+    """Time that passes only where the test says so."""
+
+    def __init__(self, per_look=0.0):
+        self.now, self.per_look, self.looks = 0.0, per_look, 0
+
+    def monotonic(self):
+        self.now += self.per_look
+        self.looks += 1
+        return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    stands = Clock()
+    monkeypatch.setattr(limits_module, "time", stands)
+    return stands
+
+
+def second_each(objective, clock):
+    """Return an objective that takes a second for each gradient and each product with its Hessian."""
+    kind = type(objective)
+
+    class Slowly(kind):
+        def gradient(self, w, batch=None, out=None):
+            clock.now += 1.0
+            return kind.gradient(objective, w, batch, out)
+
+        def hessian_product(self, w, v):
+            clock.now += 1.0
+            return kind.hessian_product(objective, w, v)
+
+    slow = copy.copy(objective)
+    slow.__class__ = Slowly
+    return slow
+
+
+def least_squares(seed=3):
+    """A problem on which no method gets to a gradient of 1e-14 at once."""
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((40, FEATURES)) * np.geomspace(1.0, 10.0, FEATURES)
+    return LeastSquares(features, rng.standard_normal(40), l2=1e-2)
+
+
+def logistic(seed=3):
+    rng = np.random.default_rng(seed)
+    features = rng.standard_normal((40, FEATURES)) * np.geomspace(0.1, 10.0, FEATURES)
+    return Logistic(features, rng.integers(0, 2, 40), l2=1e-3)
+
+
+def hinge(seed=3):
+    rng = np.random.default_rng(seed)
+    return Hinge(rng.standard_normal((40, FEATURES)), rng.integers(0, 2, 40), l2=1e-3)
+
+
+def saddle(seed=3):
+    coupling = 0.5 * np.random.default_rng(seed).standard_normal((3, 3))
+    return QuadraticSaddle(np.eye(3), coupling, np.eye(3), linear=np.ones(3), offset=np.ones(3), num_examples=30)
+
+
+def quadratic(seed=3):
+    return quadratics(count=1, d=7, seed=seed)[0]
+
+
+class Client:
+    """One client of a strategy after a round that counted, and the message of the next one."""
+
+    def __init__(self, strategy, make_objective):
+        strategy.fraction_evaluate = 0.0
+        # Of different data: where all are the same, the second round has nothing to do.
+        objectives = [make_objective(seed) for seed in range(4)]
+        self.objective, layout = objectives[0], objectives[0].layout
+        self.grid = InProcessGrid(app_of(objectives), 4)
+        start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(0.1 * np.ones(layout.size)).items()})
+        with _flower.identity(self.grid.run_id), _flower.quiet(50):
+            strategy.prepare(start)
+            messages = strategy.configure_train(1, start, ConfigRecord(), self.grid)
+            strategy.aggregate_train(1, self.grid.send_and_receive(messages))
+            self.message = strategy.configure_train(2, start, ConfigRecord(), self.grid)[0]
+        self.context = self.grid.contexts[self.message.metadata.dst_node_id]
+
+    def ask(self, clock=None, limits=None, **work):
+        """Return the answer, with other work than the strategy asks for; a second passes for each gradient."""
+        objective = self.objective if clock is None else second_each(self.objective, clock)
+        app = client_app(lambda context: objective, limits=limits)
+        content = self.message.content.copy()
+        if work:
+            content["fco"] = ConfigRecord({**content["fco"], "work": json.dumps(FirstOrder(**work).to_header())})
+        message = _flower.with_content(self.message, content)
+        _flower.set_message_id(message, "1")
+        with _flower.identity(self.grid.run_id):
+            return app(message, self.context)
+
+
+def words_and_bytes(records):
+    """Return what records hold, for a comparison to the bit."""
+    return {
+        name: {key: value.data if isinstance(value, Array) else value for key, value in record.items()}
+        for name, record in records.items()
+    }
+
+
+def held_to_the_limit(strategy, make_objective, clock, **work):
+    """A client that is stopped says so, remembers nothing of it, and answers the next message as if it had not been."""
+    client, twin = Client(strategy(), make_objective), Client(strategy(), make_objective)
+    before = words_and_bytes(client.context.state)
+    with pytest.raises(ConfigurationError, match=STOPPED):
+        client.ask(clock, Limits(max_seconds=SECONDS), **work)
+    assert words_and_bytes(client.context.state) == before
+    answer, expected = client.ask(), twin.ask()
+    assert words_and_bytes(answer.content) == words_and_bytes(expected.content)
+    assert words_and_bytes(client.context.state) == words_and_bytes(twin.context.state)
+
+
+def made(name):
+    kind = ALL_STRATEGIES[name]
+    # The engines have tests of their own; this one takes more than a step for any problem.
+    options = {"client_lr": 0.01, "batch_size": 5, "local_steps": 4, "engine": "newton-cg", "tolerance": 1e-12}
+    options |= NEEDED.get(name, {})
+    return kind(**{key: value for key, value in options.items() if key in kind.__dataclass_fields__})
+
+
+def works_in_steps(name):
+    return "batch_size" in ALL_STRATEGIES[name].__dataclass_fields__
+
+
+def test_every_local_solver_belongs_to_a_strategy_that_the_time_is_tested_with():
+    assert sorted({kind.local_solver for kind in ALL_STRATEGIES.values()}) == SOLVERS
+
+
+@pytest.mark.parametrize("name", ALL_STRATEGIES)
+def test_every_local_solver_looks_at_the_time(name, clock):
+    work = {"steps": 1_000, "batch_size": 5} if works_in_steps(name) else {}
+    held_to_the_limit(lambda: made(name), saddle if name in SADDLE else least_squares, clock, **work)
+    # What was begun within the time is finished: a step, which takes two gradients at most.
+    assert SECONDS < clock.now < SECONDS + 3.0
+
+
+@pytest.mark.parametrize("name", [name for name in ALL_STRATEGIES if name not in SADDLE])
+def test_every_local_solver_looks_at_the_time_where_the_loss_has_a_compiled_loop(name, clock):
+    work = {"epochs": 1_000, "batch_size": 5} if works_in_steps(name) else {}
+    client = Client(made(name), least_squares)
+    clock.per_look = 1.0
+    with pytest.raises(ConfigurationError, match=STOPPED):
+        client.ask(limits=Limits(max_seconds=SECONDS), **work)
+    assert clock.now < SECONDS + 2.0
+
+
+PROBLEMS = {"quadratic": quadratic, "least squares": least_squares, "logistic": logistic, "hinge": hinge}
+#: What an engine cannot minimise; and least squares by the inverse of their own Hessian, which takes no time.
+WITHOUT = {("exact", "logistic"), ("preconditioned-lbfgs", "least squares")}
+RUNS = [
+    (engine, problem)
+    for engine in ENGINES
+    for problem in PROBLEMS
+    if (engine == "dual-ascent") == (problem == "hinge") and (engine, problem) not in WITHOUT
+]
+
+
+def minimising(engine):
+    return FedProx(engine=engine, tolerance=1e-15, penalty=1e-3, max_iterations=50)
+
+
+def test_every_engine_is_stopped_on_some_problem():
+    assert {engine for engine, _ in RUNS} == set(ENGINES)
+
+
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "dual-ascent"])
+def test_every_engine_looks_at_the_time_between_gradients(engine, clock):
+    held_to_the_limit(lambda: minimising(engine), quadratic, clock)
+    assert SECONDS < clock.now < SECONDS + 2.0
+
+
+@pytest.mark.parametrize(("engine", "problem"), RUNS)
+def test_every_engine_looks_at_the_time_between_products_with_the_features(engine, problem, clock):
+    client = Client(minimising(engine), PROBLEMS[problem])
+    client.objective = PROBLEMS[problem]()  # of which nothing is known yet, such as a factorisation
+    clock.per_look = 1.0
+    with pytest.raises(ConfigurationError, match=STOPPED):
+        client.ask(limits=Limits(max_seconds=SECONDS))
+    assert clock.now < SECONDS + 2.0

@@ -126,6 +126,20 @@ def test_a_label_ends_in_its_part():
     assert (line.curve, line.part, line.group) == ("FedMid", "K = 10", "FedMid, K = 10")
 
 
+@pytest.mark.parametrize(
+    ("strategy", "rates", "text"),
+    [
+        ("FedDualAvg", {"client-lr": 0.01, "server-lr": 1.0}, "(0.01, 1)"),
+        ("Scaffnew", {"client-lr": 0.25}, "0.25"),
+        ("FedDualAvg", {"server-lr": 1.0}, "none"),
+        ("DualFL", {"nu": 0.01}, "none"),
+        ("centralized", {"client-lr": 0.01, "server-lr": 1.0}, "none"),
+    ],
+)
+def test_a_run_says_the_rates_that_it_has(strategy, rates, text):
+    assert RunLine("some run", strategy, {"num-rounds": 3, **rates}, "some run").rates == text
+
+
 def test_patterns_select_experiments():
     assert select_experiments("all") == EXPERIMENTS
     assert select_experiments("fco-fig3") == ("fco-fig3",)

@@ -163,6 +163,42 @@ def test_without_the_clients_answers_there_is_no_certificate_and_the_run_goes_on
     assert reason in text
 
 
+class Absurd(InProcessGrid):
+    """All partitions say the same numbers and vectors of zeros."""
+
+    def __init__(self, objectives, numbers):
+        super().__init__(client_app(lambda context: objectives[context.node_config["partition-id"]]), len(objectives))
+        self.numbers = numbers
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = super().send_and_receive(messages, timeout=timeout)
+        for reply in replies:
+            if reply.metadata.message_type == "query.question":
+                known = {name: value for name, value in self.numbers.items() if name in reply.content["metrics"]}
+                reply.content["metrics"].update(known)
+                vectors = {name: Array(np.zeros(array.shape)) for name, array in reply.content["arrays"].items()}
+                reply.content["arrays"] = ArrayRecord(vectors)
+        return replies
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        {"loss": -1.7e308, "linear": -1.7e308, "quadratic": 1.0},
+        {"linear": -4e200, "quadratic": 1.0},  # a scaling of 2e200, whose square Python does not have
+    ],
+)
+def test_absurd_answers_make_no_certificate_and_the_run_goes_on(numbers, caplog):
+    strategy = FedDualAvg(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0, certificate_every=1)
+    objectives = objectives_of(LeastSquares)
+    start = {name: Array(array) for name, array in objectives[0].layout.unflatten(np.zeros(5)).items()}
+    result = strategy.start(Absurd(objectives, numbers), ArrayRecord(start), num_rounds=2)
+    metrics = result.train_metrics_clientapp[2]
+    assert metrics["num-replies"] == 3
+    assert not {"objective", "certificate", "duality-gap"} & set(metrics)
+    assert "the numbers that the clients have answered come to none that is finite" in caplog.text
+
+
 def test_clients_that_answer_nothing_have_no_certificate():
     with pytest.raises(ConfigurationError, match="certificate_every=5"):
         FedDualAvg(client="unmodified", threshold_per_round=0.1, certificate_every=5)

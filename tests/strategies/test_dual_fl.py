@@ -5,15 +5,17 @@ import pytest
 from fault_bars import imbalance
 from flwr.app import ConfigRecord, MetricRecord
 from problems import FEATURES, app_of, clients, flat, optimum, problem, run, start_arrays
+from quadratics import Quadratic, quadratics
 from strategies.test_client_memory import FAULTS, SIZES, VICTIM, corrupt, faulty_run, leave, weights_of
 
 from flwr_fco import _flower, records
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
+from flwr_fco.pooled import centralized_solution
 from flwr_fco.protocol import ClientStamp
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
+from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     APDAInexact,
     DualFL,
@@ -333,6 +335,27 @@ def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkey
         assert {work.tolerance for work in seen[5 * n : 5 * n + 5]} == {max(expected, 1e-5)}
 
 
+@pytest.mark.parametrize("schedule", ["sublinear", "linear"])
+def test_the_tolerances_begin_anew_where_the_controls_do(schedule):
+    """After a client was given up: the theorems count from zeta = a = 0, and the momentum does too."""
+    strategy = DualFL(
+        nu=NU, rho=0.01, schedule=schedule, tolerance=1e-300, gamma=0.5, on_missing="reset", evict_after=2
+    )
+    following = {}
+
+    def check(strategy, grid, number, metrics):
+        following[number] = strategy.job(strategy.state).tolerance, len(strategy.current.nodes)
+
+    faulty_run(strategy, FAULTS["NaN"], rounds=range(5, 10**6), num_rounds=8, check=check)
+    # Four rounds have counted, two were skipped, and at the end of the second one all began anew.
+    for number, n in {3: 3, 4: 4, 5: 4, 6: 0, 7: 1, 8: 2}.items():
+        tolerance, clients = following[number]
+        if schedule == "linear":
+            assert tolerance == linear_tolerance(n, rho=0.01, clients=clients, gamma=0.5)
+        else:
+            assert tolerance == sublinear_tolerance(n, duality=NU, clients=clients, gamma=0.5)
+
+
 def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():
     result = run(Scaffnew(client_lr=0.1, probability=0.2, seed=3), clients(), 400)
     steps = np.array([metrics["local-steps"] for metrics in result.train_metrics_clientapp.values()])
@@ -341,6 +364,53 @@ def test_the_coin_of_scaffnew_is_the_same_for_all_and_another_in_every_round():
     assert (steps == 1).mean() == pytest.approx(0.2, abs=0.08)
     periodic = run(Scaffnew(client_lr=0.1, probability=0.2, coin="periodic"), clients(), 3)
     assert [metrics["local-steps"] for metrics in periodic.train_metrics_clientapp.values()] == [5, 5, 5]
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
+    """Algorithm 1 with C of M clients: x <- x_hat - gamma M/C (v+ - v), and tau = 1/(2 gamma M) as in its theory."""
+    objectives, count, mu = quadratics(count=4), 4, 0.1
+    cohorts = [[0, 1], [1, 3], [2, 0], [3, 2], [0, 3]]
+    strategy = FiveGCS(
+        step=gamma,
+        convexity=mu,
+        weighting="uniform",
+        tolerance=1e-13,
+        choose_nodes=lambda number, nodes: [nodes[m] for m in cohorts[number - 1]],
+    )
+    strategy.fraction_evaluate = 0.0
+    start = {"x": np.ones(6)}
+    simulate(strategy, app_of(objectives), num_nodes=count, num_rounds=5, initial_arrays=start, progress=False)
+    hat, u, tau = np.ones(6), np.zeros((count, 6)), 1 / (2 * gamma * count)
+    for cohort in cohorts:
+        change = np.zeros(6)
+        for m in cohort:
+            f = objectives[m]
+            matrix = (f.matrix - mu * np.eye(6)) / count + tau * np.eye(6)
+            y = np.linalg.solve(matrix, f.vector / count + tau * hat + u[m])
+            u[m] += tau * (hat - y)
+            change += tau * (hat - y)
+        x = hat - gamma * (count / len(cohort)) * change
+        hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * mu)
+    np.testing.assert_allclose(strategy.state.primal, hat, atol=1e-10)
+
+
+def test_the_shifts_of_scaffnew_follow_a_rate_that_changes():
+    """h <- h + p / gamma (mean - x) with the gamma of the steps that led to x, not of those that follow."""
+    objectives, probability = quadratics(count=3), 0.5
+    strategy = Scaffnew(client_lr=lambda number: 0.1 / number, probability=probability, coin="periodic")
+    strategy.fraction_evaluate = 0.0
+    start = {"x": np.ones(6)}
+    simulate(strategy, app_of(objectives), num_nodes=3, num_rounds=5, initial_arrays=start, progress=False)
+    mean, shifts = np.ones(6), np.zeros((3, 6))
+    for number in range(1, 6):
+        gamma, ends = 0.1 / number, np.array([mean] * 3)
+        for m, f in enumerate(objectives):
+            for _ in range(2):
+                ends[m] -= gamma * (f.matrix @ ends[m] - f.vector - shifts[m])
+        mean = ends.mean(axis=0)
+        shifts += probability / gamma * (mean - ends)
+    np.testing.assert_allclose(strategy.state.primal, mean, atol=1e-12)
 
 
 def test_a_warm_start_that_is_good_enough_is_an_answer():
@@ -373,6 +443,38 @@ def test_fed_prox_is_told_its_penalty_in_every_round():
     np.testing.assert_allclose(flat(result.arrays), w, atol=1e-11)
 
 
+class Sized(Quadratic):
+    """A quadratic that stands for any number of examples: minibatches of them, all with the same gradient."""
+
+    def __init__(self, matrix, vector, num_examples):
+        super().__init__(matrix, vector)
+        self.num_examples = num_examples
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("cls", [FedCM, FedSAM])
+def test_who_takes_more_steps_counts_no_more_than_its_weight(cls, normalize):
+    sizes, rate = np.array([5, 15, 40]), 0.05
+    objectives = [Sized(f.matrix, f.vector, int(n)) for f, n in zip(quadratics(count=3), sizes, strict=True)]
+    plain = {"mix": 1.0} if cls is FedCM else {"radius": 0.0}
+    strategy = cls(client_lr=rate, local_epochs=1, batch_size=5, normalize_local_work=normalize, **plain)
+    strategy.fraction_evaluate = 0.0
+    start = {"x": np.ones(6)}
+    simulate(strategy, app_of(objectives), num_nodes=3, num_rounds=1, initial_arrays=start, progress=False)
+    steps, weights, increments = sizes // 5, sizes / sizes.sum(), []
+    for f, k in zip(objectives, steps, strict=True):
+        x = np.ones(6)
+        for _ in range(k):
+            x = x - rate * (f.matrix @ x - f.vector)
+        increments.append(x - 1.0)
+    mean_steps = weights @ steps
+    factors = mean_steps / steps if normalize else np.ones(3)
+    mean = (weights * factors) @ np.array(increments)
+    np.testing.assert_allclose(strategy.state.primal, 1.0 + mean, atol=1e-12)
+    if cls is FedCM:
+        np.testing.assert_allclose(strategy.state.direction, -mean / (rate * mean_steps), atol=1e-11)
+
+
 def test_local_sgd_is_fed_avg():
     objectives = clients()
     result = run(LocalSGD(client_lr=0.05, local_steps=3, batch_size=None), objectives, 2)
@@ -403,6 +505,22 @@ def test_fed_dual_avg_without_psi_is_fed_avg_and_both_miss_what_scaffold_reaches
 def test_fed_dr_takes_psi_and_its_zeros_are_exact():
     result = run(FedDR(regularizer=L1(0.5), apply_to="coefficients", step=1.0), clients(), 60)
     assert np.count_nonzero(result.arrays["coefficients"].numpy() == 0.0) >= 2
+
+
+@pytest.mark.parametrize("step", [0.5, 3.0])
+def test_the_limit_of_fed_dr_with_psi_does_not_depend_on_its_step(step):
+    expected = centralized_solution(problem(), L1(0.5), tol=1e-12)
+    assert (expected == 0.0).any()
+    found = flat(run(FedDR(regularizer=L1(0.5), step=step), problem(), 200).arrays)
+    np.testing.assert_allclose(found, expected, atol=1e-8)
+
+
+def test_fed_pd_that_goes_on_by_itself_has_no_ledger():
+    """What a client remembers after two minimisations is no function of what it has sent."""
+    strategy = FedPD(step=2.0, repeats=2)
+    faulty_run(strategy, None, rounds=(), num_rounds=3)
+    assert not strategy.memories.ledger
+    assert all(member.memory is None for member in strategy.memories.members.values())
 
 
 def _go(strategy, grid, numbers):

@@ -1,5 +1,9 @@
 """One reply is worth one reply: what a client says of itself, altered replies, weights, robust centres, saved files."""
 
+import os
+import stat
+from pathlib import Path
+
 import numpy as np
 import pytest
 from faulty import Faulty, start_on, strategy, with_increment, with_metrics
@@ -444,6 +448,63 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
     assert fresh.memories.members[(1, 2**64 - 1)].examples == 3.0
     assert fresh.memories.members[(0, 1)].digest == chosen.memories.members[(0, 1)].digest != ""
     assert fresh.bounds.largest == chosen.bounds.largest
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """What is asked of the disk, in order: each fsync with what had been written by then, each renaming."""
+    calls, fsync, replace = [], os.fsync, os.replace
+
+    def recorded_fsync(handle):
+        about = os.fstat(handle)
+        if stat.S_ISDIR(about.st_mode):
+            calls.append(("fsync", "folder", about.st_ino))
+        else:
+            calls.append(("fsync", "file", about.st_ino, about.st_size))
+        fsync(handle)
+
+    def recorded_replace(source, target):
+        calls.append(("replace", Path(source).name, Path(target).name))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(os, "replace", recorded_replace)
+    return calls
+
+
+def saved_to(path, rounds=1):
+    chosen = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0)
+    start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen, rounds=rounds)
+    chosen.save_state(path)
+    return chosen
+
+
+def test_a_save_survives_a_power_cut_at_any_moment(tmp_path, disk):
+    path = tmp_path / "state.npz"
+    saved_to(path)
+    # All bytes before the file has its name, or the name might be that of an empty file; then the name itself.
+    assert disk == [
+        ("fsync", "file", path.stat().st_ino, path.stat().st_size),
+        ("replace", ".state.npz.partial", "state.npz"),
+        ("fsync", "folder", tmp_path.stat().st_ino),
+    ]
+
+
+def test_where_the_disk_refuses_the_last_save_stays(tmp_path, monkeypatch):
+    path = tmp_path / "state.npz"
+    chosen = saved_to(path)
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        saved_to(path, rounds=3)
+    fresh = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0)
+    fresh.prepare(start_arrays())
+    fresh.load_state(path)
+    np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
+    assert fresh.state.round == chosen.state.round == 1
 
 
 # --- robust centres -----------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """Options: visible, documented, typed, positional as in Flower's FedAvg, and only those that mean something."""
 
+import copy
 import inspect
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -48,6 +50,40 @@ def test_a_strategy_takes_no_argument_that_means_nothing_to_it():
     assert "client_prox" not in inspect.signature(FedDualAvgOSP).parameters
     with pytest.raises(TypeError, match="client_lr"):
         FastFedDA(client_lr=0.1)
+
+
+@pytest.mark.parametrize(
+    ("cls", "option", "text"),
+    [
+        (FedDualAvg, {"clientlr": 1}, "clientlr=1: FedDualAvg has no such option; did you mean client_lr?"),
+        (FedDualAvg, {"regularisation": L1(1.0)}, "did you mean regularizer?"),
+        (FastFedDA, {"client_lr": 0.1}, "client_lr=0.1: FastFedDA has no such option"),
+        (FedMid, {"xyz": None}, "xyz=None: FedMid has no such option; help(FedMid) lists those it has"),
+    ],
+)
+def test_an_option_that_does_not_exist_is_refused_with_the_nearest_one(cls, option, text):
+    with pytest.raises(TypeError, match=re.escape(text)) as caught:
+        cls(**option)
+    assert isinstance(caught.value, ConfigurationError)
+
+
+def test_a_strategy_of_ones_own_has_its_own_arguments():
+    class Mine(FedDualAvg):
+        def __init__(self, speed, **options):
+            super().__init__(client_lr=speed, **options)
+
+    class Strict(FedDualAvg):
+        def __init__(self, speed=0.5):
+            super().__init__(client_lr=speed)
+
+    assert Mine(speed=0.25, seed=3).client_lr == 0.25
+    assert Strict(speed=0.25).client_lr == 0.25
+    assert copy.copy(Mine(0.25)).client_lr == 0.25
+    with pytest.raises(TypeError, match="Strict has no such option; did you mean speed"):
+        Strict(sped=3)
+    # Who takes anything answers for it: Python says what the strategy says that is given it.
+    with pytest.raises(TypeError, match="seeds"):
+        Mine(speed=1.0, seeds=3)
 
 
 @pytest.mark.parametrize(

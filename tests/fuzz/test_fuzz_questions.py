@@ -1,0 +1,305 @@
+"""What is asked besides training, and what is answered: by clients that lie, and by servers that do."""
+
+import json
+import math
+import warnings
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from fuzz.budget import NUMBERS, VALUES, damaged, fuzzed, mutated
+from fuzz.test_fuzz_wire import config_of, readable
+from hypothesis import given, note
+from hypothesis import strategies as st
+from problems import FEATURES, app_of
+
+from flwr_fco import _flower, records
+from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
+from flwr_fco.questions import BALANCE, ENTROPY, FACTS, SLOPES, Question
+from flwr_fco.regularizers import L1, ElasticNet, L2Ball
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg
+from flwr_fco.strategies.certifying import Certifier
+from flwr_fco.strategies.path import held_out_loss, strength_max
+
+CLIENTS = 6
+KINDS = (LeastSquares, Logistic, MultinomialLogistic, Hinge)
+
+
+class Own(LeastSquares):
+    """A user's loss, of which the package knows its gradients alone."""
+
+    def gradient(self, w, batch=None, out=None):
+        return super().gradient(w, batch, out)
+
+    def lipschitz(self, norm="l2"):
+        raise ConfigurationError("unknown")
+
+
+def objectives_of(kind, count=CLIENTS):
+    found = []
+    for m in range(count):
+        rng = np.random.default_rng((4, m))
+        features = rng.standard_normal((8 + m, FEATURES))
+        labels = (features @ np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + rng.standard_normal(8 + m) > 0.0).astype(int)
+        targets = features[:, 0] - features[:, 1] if issubclass(kind, LeastSquares) else labels
+        more = {"num_classes": 3} if kind is MultinomialLogistic else {}
+        found.append(kind(features, targets, l2=0.1 if m < 0 or kind is Hinge else 0.0, **more))
+    return found
+
+
+def start_of(layout):
+    return ArrayRecord({name: Array(array) for name, array in layout.unflatten(np.zeros(layout.size)).items()})
+
+
+def in_words(function):
+    """Return what a function returns, or None where it says in words why it does not."""
+    try:
+        return function()
+    except CompositeError as error:
+        text = str(error)
+    assert len(text) < 2_000
+    return None
+
+
+# --- questions to a client ------------------------------------------------------------------------------------------
+
+
+def message_of(grid, content, kind=records.QUESTION):
+    with grid.identity():
+        return records.messages(grid, [(2, content)], kind, "1")[0]
+
+
+class Asked:
+    """A client, and what it is asked: every kind of question and each of its stages, and an evaluation."""
+
+    def __init__(self, kind):
+        self.objective = objectives_of(kind, 1)[0]
+        self.grid = InProcessGrid(app_of([self.objective]), 1)
+        layout = self.objective.layout
+        common = {f"common-{i}": 1 / 3 for i in range(3)}
+        numbers = {
+            "gradient": [{}],
+            "validation": [{}],
+            "smoothness": [{"batch-size": 4.0}],
+            "duality": [
+                {"stage": float(FACTS)},
+                {"stage": float(BALANCE), "mix": 0.5, **common},
+                {"stage": float(SLOPES), "mix": 0.5, "centre": 0.1, **common},
+                {"stage": float(ENTROPY), "mix": 0.5, "scaling": 0.5, **common},
+            ],
+        }
+        vectors = {"primal": np.linspace(-1.0, 1.0, layout.size)}
+        self.questions = [
+            records.question_records(Question(name, layout, vectors, given))
+            for name, several in numbers.items()
+            for given in several
+        ]
+        self.evaluation = RecordDict({"arrays": start_of(layout), "config": ConfigRecord()})
+        self.good = self.answer(self.questions[0]).content["arrays"]["gradient"].numpy()
+
+    def answer(self, content, kind=records.QUESTION):
+        message = message_of(self.grid, content, kind)
+        with self.grid.identity(), warnings.catch_warnings(), np.errstate(all="ignore"):
+            return self.grid.client_app(message, self.grid.contexts[2])
+
+
+ASKED = [Asked(kind) for kind in (*KINDS, Own)]
+
+
+@st.composite
+def absurd_arrays(draw, good):
+    """Draw a record of arrays with one of them altered, added or taken away."""
+    found = dict(good)
+    name = draw(st.sampled_from([*found, "primal", "x", "pass:x"]))
+    data = found[name].data if name in found else Array(np.zeros(3)).data
+    kind = draw(st.sampled_from(["damaged", "value", "shape", "none", "named"]))
+    if kind == "none":
+        found.pop(name, None)
+    elif kind == "value":
+        shape = found[name].shape if name in found else (3,)
+        found[name] = Array(np.full(shape, float(draw(NUMBERS))))
+    elif kind == "shape":
+        found[name] = Array(np.zeros(draw(st.lists(st.integers(0, 9), max_size=3))))
+    elif kind == "named":
+        dtype, form = draw(st.sampled_from(["float32", "object", ""])), draw(st.sampled_from(["pickle", ""]))
+        found[name] = Array(dtype, (3,), form, data)
+    else:
+        before = found.get(name, Array(np.zeros(3)))
+        found[name] = Array(before.dtype, before.shape, before.stype, draw(damaged(data)))
+    return ArrayRecord(found)
+
+
+@fuzzed(0.06)
+@given(st.data())
+def test_questions_to_a_client(data):
+    asked = data.draw(st.sampled_from(ASKED))
+    content = data.draw(st.sampled_from(asked.questions)).copy()
+    fco = dict(content["fco-question"])
+    if data.draw(st.booleans()):
+        layout = data.draw(mutated(json.loads(fco["layout"])))
+        try:
+            fco["layout"] = json.dumps(layout)
+        except (TypeError, ValueError):
+            return
+    if data.draw(st.booleans()):
+        names = [name for name in fco if name.startswith("number:")] + ["number:stage", "number:common-1", "number:x"]
+        fco[data.draw(st.sampled_from(names))] = data.draw(st.one_of(NUMBERS, VALUES))
+    if not data.draw(st.integers(0, 3)):
+        fco = data.draw(mutated(fco))
+    note(str(fco))
+    content["fco-question"] = config_of(fco)
+    if not data.draw(st.integers(0, 2)):
+        content["arrays"] = data.draw(absurd_arrays(content["arrays"]))
+    if not data.draw(st.integers(0, 9)):
+        del content[data.draw(st.sampled_from(["arrays", "fco-question"]))]
+    answer = in_words(lambda: asked.answer(content))
+    assert answer is None or "metrics" in answer.content
+    # The node lives, and nothing has changed in it.
+    np.testing.assert_array_equal(asked.answer(asked.questions[0]).content["arrays"]["gradient"].numpy(), asked.good)
+
+
+@fuzzed(0.02)
+@given(st.data())
+def test_models_to_be_evaluated_by_a_client(data):
+    asked = data.draw(st.sampled_from(ASKED))
+    content = asked.evaluation.copy()
+    content["arrays"] = data.draw(absurd_arrays(content["arrays"]))
+    if not data.draw(st.integers(0, 5)):
+        content["more"] = data.draw(st.sampled_from([ArrayRecord(), ConfigRecord({"x": 1}), content["arrays"]]))
+    answer = in_words(lambda: asked.answer(content, "evaluate"))
+    assert answer is None or answer.content["metrics"]["num-examples"] == asked.objective.num_examples
+
+
+# --- answers to a server --------------------------------------------------------------------------------------------
+
+
+class Lying(InProcessGrid):
+    """Alters what some nodes answer, and says nothing where `alter` says None."""
+
+    def __init__(self, objectives, alter, liars):
+        super().__init__(app_of(objectives), len(objectives), raise_errors=False)
+        self.alter, self.liars = alter, liars
+
+    def send_and_receive(self, messages, *, timeout=None):
+        replies = []
+        for reply in super().send_and_receive(messages, timeout=timeout):
+            honest = self.partition_ids[reply.metadata.src_node_id] not in self.liars
+            if honest or reply.has_error() or "partition" in reply.metadata.message_type:
+                replies.append(reply)
+                continue
+            content = self.alter(reply.content.copy())
+            if content is not None:
+                replies.append(_flower.with_content(reply, content))
+        return replies
+
+
+@st.composite
+def lies(draw):
+    """Draw an alteration of an answer: it says another number, other arrays, or something else altogether."""
+    kind = draw(st.sampled_from(["number", "number", "number", "scaled", "arrays", "more", "less", "silent"]))
+    which, value = draw(st.integers(0, 30)), draw(NUMBERS)
+    factor = draw(st.sampled_from([-1.0, 0.0, 1e-300, 1e-12, 900.0, -1e3, 1e12, 1e150, 1e300]))
+    bytes_of = draw(st.binary(max_size=40))
+    metric = draw(st.one_of(st.just(value), st.lists(NUMBERS, max_size=3)))
+
+    def alter(content):
+        numbers, vectors = dict(content["metrics"]), dict(content.get("arrays", {}))
+        if kind == "silent":
+            return None
+        if kind == "number" and numbers:
+            name = sorted(numbers)[which % len(numbers)]
+            numbers[name] = value
+        if kind == "scaled":
+            with np.errstate(all="ignore"):
+                vectors = {name: Array(np.asarray(array.numpy() * factor)) for name, array in vectors.items()}
+            numbers = {name: number * factor for name, number in numbers.items() if name != "num-examples"}
+            numbers["num-examples"] = content["metrics"]["num-examples"]
+        if kind == "arrays":
+            vectors = {name: Array(a.dtype, a.shape, a.stype, bytes_of) for name, a in vectors.items()}
+        if kind == "more":
+            numbers["x"] = metric
+        if kind == "less" and numbers:
+            del numbers[sorted(numbers)[which % len(numbers)]]
+        content["metrics"] = readable(numbers)
+        if "arrays" in content:
+            content["arrays"] = ArrayRecord(vectors)
+        return content
+
+    note(f"{kind} {which} {value} {factor} {bytes_of} {metric}")
+    return alter
+
+
+LIARS = st.sampled_from([{1}, {0, 3}, {0, 1, 2}, set(range(CLIENTS))])
+DATA = {kind: objectives_of(kind) for kind in (*KINDS, Own)}
+PSIS = (L1(0.1), ElasticNet(0.1, 0.5), L2Ball(1.0))
+
+
+def prepared(strategy, layout):
+    strategy.fraction_evaluate = 0.0
+    with _flower.quiet(50):
+        strategy.prepare(start_of(layout))
+    return strategy
+
+
+@fuzzed(0.06)
+@given(st.data())
+def test_answers_that_certificates_are_made_of(data):
+    objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
+    psi = data.draw(st.sampled_from(PSIS))
+    strategy = prepared(FedDualAvg(regularizer=psi, client_lr=0.01, certificate_every=1), objectives[0].layout)
+    grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
+    w = np.linspace(-0.3, 0.3, objectives[0].layout.size)
+    with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"):
+        metrics = Certifier(strategy, grid).metrics(w)
+    # There is one, or there is none, and a warning said so; what is none is not written down as one.
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert not metrics or metrics["certificate"] >= 0.0
+
+
+@fuzzed(0.03)
+@given(st.data())
+def test_answers_that_rates_are_made_of(data):
+    objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
+    smooth = objectives[0].smooth
+    kinds = [
+        lambda: FedDualAvg(client_lr="auto", local_steps=3, batch_size=4),
+        lambda: FedDAGT(client_lr="auto", local_steps=3),
+        lambda: DualFL(nu="auto", rho="auto") if smooth else FedDualAvg(client_lr="auto"),
+    ]
+    strategy = prepared(data.draw(st.sampled_from(kinds))(), objectives[0].layout)
+    grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
+    with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"):
+        in_words(lambda: strategy.choose_rates(grid))
+    assert all(math.isfinite(value) and value >= 0.0 for value in strategy.chosen.values())
+
+
+@fuzzed(0.02)
+@given(st.data())
+def test_answers_that_strengths_are_made_of(data):
+    objectives = DATA[data.draw(st.sampled_from([*KINDS, Own]))]
+    psi = data.draw(st.sampled_from(PSIS[:2]))
+    strategy = prepared(FedDualAvg(regularizer=psi, client_lr=0.01), objectives[0].layout)
+    grid = Lying(objectives, data.draw(lies()), data.draw(LIARS))
+    w = np.zeros(objectives[0].layout.size)
+    for question in (lambda: strength_max(strategy, grid), lambda: held_out_loss(strategy, grid, w)):
+        with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"), warnings.catch_warnings():
+            found = in_words(question)
+        assert found is None or math.isfinite(found[0])
+
+
+@fuzzed(0.03)
+@given(st.data())
+def test_a_run_goes_on_whatever_is_answered(data):
+    objectives = DATA[data.draw(st.sampled_from(KINDS))]
+    strategy = FedDualAvg(
+        regularizer=L1(0.1), client_lr=0.01, local_steps=2, batch_size=None, certificate_every=1, min_evaluate_nodes=1
+    )
+    alter = data.draw(lies())
+    grid = Lying(objectives, None, data.draw(LIARS))
+    grid.alter = lambda content: content if "increment" in content.get("arrays", {}) else alter(content)
+    with _flower.identity(grid.run_id), _flower.quiet(50), np.errstate(all="ignore"):
+        result = strategy.start(grid, start_of(objectives[0].layout), 2)
+    # The training is not theirs to end, nor to change.
+    assert strategy.state.round == 2
+    assert all(metrics["num-replies"] == CLIENTS for metrics in result.train_metrics_clientapp.values())
