@@ -111,20 +111,26 @@ def test_extra_step_is_extragradient_with_subgradients_and_projection():
     np.testing.assert_allclose(uplink.vectors["increment"], z - start, atol=1e-14)
 
 
-@pytest.mark.parametrize("sign", [False, True])
-def test_descent_ascent_alternating(sign):
-    """Universal adversarial training: descent of the classifier, then ascent of the attack on the same images."""
+@pytest.mark.parametrize(("sign", "bound"), [(False, None), (True, None), (False, 0.05)])
+def test_descent_ascent_alternating(sign, bound):
+    """Universal adversarial training: descent of the classifier, then ascent of the attack on the same images.
+
+    A classifier with bounds is within them before the attack sees it.
+    """
     objective, split = ADVERSARIAL, ADVERSARIAL.split
     start = np.clip(0.1 * RNG.normal(size=objective.layout.size), -0.1, 0.1)
+    psi = PerParameter({"coefficients": L1(0.01, bound=bound), "perturbation": L1(0.02, bound=0.1)})
     vectors = {"primal": start.copy(), "options": {"alternating": True, "sign-ascent": sign}}
     _, uplink = answer(
-        "descent_ascent", objective, ATTACK, Euclidean(), vectors, numbers={"ascent-lr": 0.02}, client_lr=0.3
+        "descent_ascent", objective, psi, Euclidean(), vectors, numbers={"ascent-lr": 0.02}, client_lr=0.3
     )
     strength = np.r_[np.full(12, 0.01), np.zeros(3), np.full(4, 0.02)]
     w = start.copy()
     for batch in objective.batches(np.random.default_rng(0), FirstOrder(steps=4, batch_size=3)):
         descent = objective.gradient(w, batch) + strength * np.sign(w)
         w[:split] -= 0.3 * descent[:split]
+        if bound is not None:
+            w[:12] = np.clip(w[:12], -bound, bound)
         ascent = -(objective.gradient(w, batch) + strength * np.sign(w))[split:]
         w[split:] = np.clip(w[split:] + 0.02 * (np.sign(ascent) if sign else ascent), -0.1, 0.1)
     np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)

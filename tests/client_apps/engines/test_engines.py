@@ -127,9 +127,13 @@ def test_a_cap_is_never_silent(engine):
     assert minimise(objective, Minimise(engine, tolerance=1e-3)).metrics["capped"] == 0.0
 
 
-def test_an_aogm_iteration_is_the_formula_of_the_paper():
-    """The docstring's three lines, with the safeguard of its note 3, on a quadratic."""
-    f = Quadratic(np.diag([2.0, 0.5, 0.1]), np.array([1.0, 1.0, 1.0]))
+@pytest.mark.parametrize("spectrum", [[2.0, 0.5, 0.1], [3.0, 0.7, 0.05]])
+def test_an_aogm_iteration_is_the_formula_of_the_paper(spectrum):
+    """The docstring's three lines, with the safeguard of its note 3, on a quadratic.
+
+    With the second spectrum it matters that the step after a safeguard tries no larger step size.
+    """
+    f = Quadratic(np.diag(spectrum), np.array([1.0, 1.0, 1.0]))
     iterates, x, y, t = [], np.zeros(3), np.zeros(3), 1.0
     tau, held, restarts = 0.5, False, 0
     for k in range(40):
@@ -154,6 +158,89 @@ def test_an_aogm_iteration_is_the_formula_of_the_paper():
     for k, expected in enumerate(iterates, start=1):
         found = minimise(f, Minimise("aogm", tolerance=1e-15, max_iterations=k))
         np.testing.assert_allclose(found.point, expected, atol=1e-9)
+
+
+def test_the_certificate_of_aogm_does_not_drift_in_thousands_of_iterations():
+    """Margins are sums of differences, which rounding moves away from those of the point."""
+    rng = np.random.default_rng(0)
+    features = rng.standard_normal((60, 7)) * np.geomspace(0.01, 30, 7)
+    objective = Logistic(features, rng.integers(0, 2, 60), l2=1e-4)
+    found = minimise(objective, Minimise("aogm", tolerance=1e-11, max_iterations=20_000))
+    assert found.reached
+    assert found.iterations > 10_000
+    assert np.linalg.norm(objective.gradient(found.point)) == pytest.approx(found.gradient_norm, rel=1e-2, abs=0.0)
+
+
+def test_newton_steps_become_as_good_as_exact_ones():
+    """Their equations are solved better and better, so that few more are needed than with a factorised Hessian."""
+    objective = objective_of("logistic")
+    problem = local_problem(objective)
+    w, exact = np.zeros(problem.size), 0
+    while np.linalg.norm(gradient := objective.gradient(w)) > 1e-12:
+        multiply = problem.hessian(w, problem.image(w))
+        w = w - np.linalg.solve(np.stack([multiply(unit) for unit in np.eye(w.size)]), gradient)
+        exact += 1
+    found = minimise(objective, Minimise("newton-cg", tolerance=1e-12))
+    assert found.reached
+    assert found.iterations <= exact + 3
+
+
+class Huber(Quadratic):
+    """A quadratic around its minimiser that goes on as a cone: without curvature where a step begins far away."""
+
+    def __init__(self, minimiser):
+        super().__init__(np.eye(minimiser.size), minimiser)
+        self.quadratic = False
+
+    def value(self, w):
+        distance = np.linalg.norm(w - self.vector)
+        return float(0.5 * distance**2 if distance < 1.0 else distance - 0.5)
+
+    def gradient(self, w, batch=None, out=None):
+        apart = w - self.vector
+        return np.divide(apart, max(1.0, np.linalg.norm(apart)), out=out)
+
+    def hessian_product(self, w, v):
+        apart = w - self.vector
+        distance = np.linalg.norm(apart)
+        if distance < 1.0:
+            return v.copy()
+        unit = apart / distance
+        return (v - (unit @ v) * unit) / distance
+
+
+def test_newton_goes_on_along_a_direction_without_curvature():
+    """Seen from far away the gradient is such a direction, to the last bit where it is an axis."""
+    found = minimise(Huber(np.array([9.0, 0.0, 0.0])), Minimise("newton-cg", tolerance=1e-12), start=np.zeros(3))
+    assert found.reached
+    np.testing.assert_allclose(found.point, [9.0, 0.0, 0.0], atol=1e-11)
+
+
+def test_where_scipy_stops_the_best_point_it_saw_is_the_answer():
+    seen = []
+
+    class Watched(Logistic):
+        def gradient(self, w, batch=None, out=None):
+            result = super().gradient(w, batch, out)
+            seen.append(float(np.linalg.norm(result)))
+            return result
+
+    plain, worse_at_last = objective_of("logistic"), 0
+    for cap in range(1, 8):
+        seen.clear()
+        found = minimise(Watched(plain.features, plain.labels, l2=1e-2), Minimise("lbfgs", max_iterations=cap))
+        assert not found.reached
+        assert found.gradient_norm == min(seen)
+        worse_at_last += seen[-1] > min(seen)
+    assert worse_at_last > 0
+
+
+def test_an_exact_solution_with_another_penalty_has_another_factorisation():
+    objective = objective_of("least squares")
+    for penalty in (0.5, 50.0, 0.0, 0.5):
+        found = minimise(objective, Minimise("exact", tolerance=1e-10), penalty=penalty)
+        assert found.reached
+        assert found.iterations <= 2
 
 
 def test_aogm_needs_about_the_root_of_the_condition_number():
@@ -238,6 +325,9 @@ def test_fewer_examples_than_features_are_minimised_among_the_examples(engine, k
     assert found.reached
     assert np.linalg.norm(gradient) <= 1.1e-11
     assert found.gradient_norm == pytest.approx(np.linalg.norm(gradient), rel=0.1, abs=1e-14)
+    # What it has cost there is part of the cost.
+    assert found.gradient_evaluations > found.iterations
+    assert (found.hessian_products > 0) == (engine == "newton-cg")
     whole = minimise(objective, Minimise("aogm", tolerance=1e-10), **extra)
     np.testing.assert_allclose(found.point, whole.point, atol=1e-9)
     # Without strong convexity nothing says where the rest of the features is: no short cut then.
@@ -325,6 +415,15 @@ def test_the_gap_of_dual_ascent_bounds_the_suboptimality(tolerance):
     # DualFL's gap (3.6) with nu = mu: g is the mean hinge loss alone, whose conjugate at -sum alpha_i s_i x_i / n is
     # at most -mean(alpha), for any alpha in [0, 1]; the bound of the engine is that one.
     assert found.gap < np.inf
+
+
+def test_the_gradient_rule_of_dual_ascent_is_about_its_optimality_conditions():
+    objective = hinge()
+    found = minimise(objective, Minimise(tolerance=1e-11, rule="gradient"))
+    assert found.reached
+    assert found.gradient_norm <= 1e-11
+    best = minimise(objective, Minimise(tolerance=1e-14, rule="gap"))
+    np.testing.assert_allclose(found.point, best.point, atol=1e-6)
 
 
 def test_dual_ascent_reports_its_cap_and_other_engines_refuse_the_hinge_loss():
