@@ -140,7 +140,7 @@ def draw(axes: Axes, graph: networkx.DiGraph) -> None:
             part,
             ha="center",
             va="center",
-            fontsize=9.5 if len(part) < 13 else 7,
+            fontsize=9.5 if len(part) < 11 else 8 if len(part) < 13 else 6.3,
             family="monospace",
             zorder=3,
         )
@@ -148,7 +148,7 @@ def draw(axes: Axes, graph: networkx.DiGraph) -> None:
     axes.set_xlim(min(columns) - WIDTH, max(columns) + WIDTH)
     axes.set_ylim(min(rows) - 0.9, max(rows) + 0.4)
     for i, (colour, text) in enumerate([*dict.fromkeys(SIDES.values()), (PLAIN, "on any side")]):
-        x = min(columns) - WIDTH / 2 + i * 2.9
+        x = min(columns) - WIDTH / 2 + i * 3.5
         axes.add_patch(Rectangle((x, min(rows) - 0.8), 0.26, 0.18, facecolor=colour, edgecolor="0.35", linewidth=0.8))
         axes.text(x + 0.36, min(rows) - 0.715, text, va="center", fontsize=8.5, color="0.2")
     axes.set_aspect("equal")
@@ -163,7 +163,7 @@ def main() -> None:
     figure = Figure(figsize=(9.4, 7.2), layout="constrained")
     draw(figure.subplots(), graph)
     path = ROOT / "docs" / "images" / "architecture.png"
-    figure.savefig(path, dpi=95)
+    figure.savefig(path, dpi=190)
     print(path)
 
 
