@@ -23,7 +23,7 @@ __all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "
 
 #: Arguments of rules that are limits.
 _LIMITS = frozenset(
-    {"within", "at_least", "at_most", "bound", "bounds", "below", "exponent", "factor", "margin", "tolerance"}
+    {"within", "at_least", "at_most", "bound", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}
 )
 
 
@@ -110,7 +110,7 @@ class Claim:
         """Whether the rule asks for a number that the paper does not print."""
         # A factor of 1 and a margin of 0 say no more than "better".
         asked = {key: value for key, value in self.arguments.items() if key in _LIMITS}
-        idle = {"factor": 1.0, "margin": 0.0}
+        idle = {"factor": 1.0, "margin": 0.0, "noise": 0.0}
         return self.limit != "printed" and any(value != idle.get(key) for key, value in asked.items())
 
     def labels(self) -> list[str]:

@@ -63,12 +63,15 @@ class Measurement(NamedTuple):
         What the values are.
     even : float, optional
         Of a comparison: the value at which both sides are equal.
+    noise : float, default 0.0
+        Values that are nearer to `even` than that are equal too.
     """
 
     values: list[float]
     holds: bool
     meaning: str
     even: float = math.nan
+    noise: float = 0.0
 
     @property
     def tie(self) -> bool:
@@ -80,8 +83,11 @@ class Measurement(NamedTuple):
         True
         >>> Measurement([-0.1, -0.2], False, "advantage", even=0.0).tie
         False
+        >>> Measurement([-0.1, -0.2], False, "advantage", even=0.0, noise=0.1).tie
+        True
         """
-        return bool(self.values) and min(self.values) <= self.even <= max(self.values) and not self._lost
+        low, high = self.even - self.noise, self.even + self.noise
+        return bool(self.values) and min(self.values) <= high and max(self.values) >= low and not self._lost
 
     @property
     def _lost(self) -> bool:
@@ -229,6 +235,7 @@ def final_better(
     metric: str,
     largest: bool = False,
     margin: float = 0.0,
+    noise: float = 0.0,
     window: int = 1,
 ) -> Measurement:
     """Ask that a run ends better than each of the others by more than a margin, for every seed.
@@ -244,6 +251,8 @@ def final_better(
     largest : bool, default False
         Whether larger is better.
     margin : float, default 0.0
+    noise : float, default 0.0
+        Smaller differences are none, such as a few of the images that a test set happens to have: a tie.
     window : int, default 1
 
     Returns
@@ -258,7 +267,8 @@ def final_better(
     [0.0]
     """
     values = _advantages(outcomes, run, than, metric, largest, window)
-    return Measurement(values, all(value > margin for value in values), f"advantage in final {metric}", 0.0)
+    least = max(margin, noise)
+    return Measurement(values, all(value > least for value in values), f"advantage in final {metric}", 0.0, noise)
 
 
 def final_not_worse(
@@ -738,11 +748,14 @@ def share(
     *,
     group: str,
     bounds: Mapping[str, Sequence[float]],
+    than: Sequence[str] = (),
     at_least: float = 0.0,
     at_most: float = 1.0,
     groups: Mapping[str, Sequence[str]],
 ) -> Measurement:
     """Ask that the share of a group's settings whose final metrics are in a box is in a range, for every seed.
+
+    With `than` the share must be larger than that of each of these groups as well.
 
     Parameters
     ----------
@@ -751,6 +764,8 @@ def share(
         All rates of one strategy.
     bounds : mapping of str to pair of float
         By metric.
+    than : sequence of str, default ()
+        Other groups.
     at_least, at_most : float
         Of the share.
     groups : mapping of str to sequence of str
@@ -759,6 +774,7 @@ def share(
     Returns
     -------
     Measurement
+        The share; with `than` what it is above the largest of the other groups'.
 
     Examples
     --------
@@ -766,16 +782,23 @@ def share(
     >>> share({"a": [own]}, group="g", groups={"g": ["a"]}, bounds={"f1": [0.9, 1.0]}).values
     [1.0]
     """
-    labels = groups[group]
-    values = []
-    for seed in range(len(outcomes[labels[0]])):
-        inside = [
+
+    def inside(labels: Sequence[str], seed: int) -> float:
+        finals = [
             all(low <= outcomes[label][seed].final(metric) <= high for metric, (low, high) in bounds.items())
             for label in labels
         ]
-        values.append(float(np.mean(inside)))
+        return float(np.mean(finals))
+
+    seeds = range(len(outcomes[groups[group][0]]))
+    shares = [inside(groups[group], seed) for seed in seeds]
     box = ", ".join(f"{metric} in [{low:g}, {high:g}]" for metric, (low, high) in bounds.items())
-    return Measurement(values, _between(values, at_least, at_most), f"share of {len(labels)} settings with {box}")
+    meaning = f"share of {len(groups[group])} settings with {box}"
+    holds = _between(shares, at_least, at_most)
+    if not than:
+        return Measurement(shares, holds, meaning)
+    leads = [own - max(inside(groups[other], seed) for other in than) for seed, own in enumerate(shares)]
+    return Measurement(leads, holds and all(lead > 0.0 for lead in leads), f"{meaning}, above the others'", 0.0)
 
 
 def linear_rate(

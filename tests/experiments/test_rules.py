@@ -201,6 +201,12 @@ BLOWN = run(0.0, 9.0, diverged=1)
             {"a": run(0.2), "b": BLOWN},
         ),
         (
+            "share",
+            {"group": "g", "than": ["h"], "groups": {"g": ["a", "b"], "h": ["c"]}, "bounds": {"f1": [0.5, 1.0]}},
+            {"a": GOOD, "b": run(0.1), "c": run(0.4)},
+            {"a": GOOD, "b": GOOD, "c": GOOD},
+        ),
+        (
             "within-bound",
             {"run": "a", "metric": "gap", "of": "diameter", "factor": 1.0},
             {"a": Outcome([{"round": 2.0, "gap": 0.4, "diameter": 1.0}])},
@@ -273,6 +279,27 @@ def test_a_comparison_that_neither_side_wins_with_every_seed_is_a_tie(rule, argu
         assert not RULES[rule]({"a": [a, a], "b": [b, b]}, **common, **arguments).tie
     # Without a value there is no comparison.
     assert not RULES[rule]({"a": [first, second], "b": [second, BLOWN]}, **common, **arguments).tie
+
+
+def test_differences_within_the_noise_are_none():
+    def found(noise):
+        return RULES["final-better"](
+            {"a": [run(1.0), run(1.0)], "b": [run(1.1), run(1.2)]}, run="a", than=["b"], metric="f1", noise=noise
+        )
+
+    assert found(0.0).holds
+    assert found(0.05).holds
+    assert not found(0.15).holds
+    assert found(0.15).tie
+
+
+def test_a_share_that_is_not_larger_than_another_ones_is_a_tie():
+    outcomes = {"a": [GOOD, BAD], "b": [BAD, GOOD]}
+    groups = {"g": ["a"], "h": ["b"]}
+    found = RULES["share"](outcomes, group="g", than=["h"], groups=groups, bounds={"f1": [0.9, 1.0]})
+    assert found.values == [1.0, -1.0]
+    assert found.tie
+    assert not found.holds
 
 
 def test_the_measured_values():
