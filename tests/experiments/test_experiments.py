@@ -98,7 +98,9 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 
 
 def test_the_papers_figures_are_there():
-    first = {f"fco-fig{number}" for number in range(1, 16)} | {"fco-theorems", "fco-when", "fco-grid"}
+    first = {f"fco-fig{number}" for number in range(1, 16)} | {
+        f"fco-{name}" for name in ("theorems", "when", "grid", "brain")
+    }
     third = {f"spp-fig{number}" for number in range(4, 9)} | {"spp-theory"}
     fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {
         f"dualfl-{name}" for name in ("nonsmooth", "alpha", "table2", "theory", "mnist60000")
