@@ -344,10 +344,11 @@ def tracking_grids(kind: str) -> Iterator[Constants]:
     fast: Sequence[Point]
     if linear:
         fast = ((8.0, 0.3), (4.0, 0.1), (4.0, 0.05), (8.0, 0.1), (4.0, 0.15))
-        c, mid = ((1.0, 10.0, 0.03), (1.0, 10.0, 0.01), (2.0, 10.0, 0.03)), ((0.001, 0.1), (0.001, 0.03))
+        c = ((1.0, 10.0, 0.03), (1.0, 10.0, 0.01), (2.0, 10.0, 0.03), (4.0, 10.0, 0.03))
+        mid = ((0.001, 0.1), (0.001, 0.03), (0.001, 0.01))
         once, steps = ((0.1,), (0.2,)), ((0.1,), (0.2,))
     else:
-        fast = ((1.0, 0.0005), (0.5, 0.0005), (2.0, 0.0005))
+        fast = ((1.0, 0.0005), (0.5, 0.0005), (2.0, 0.0005), (1.0, 0.0003))
         c, mid = ((1.0, 3.0, 0.0005), (0.5, 3.0, 0.0005)), ((0.003, 0.002), (0.003, 0.001))
         once, steps = ((0.5,), (1.0,)), ((0.2,), (0.5,))
     yield Constants("Fast-FedDA", "FastFedDA", LIANG, fast_axes, fast, more=2 if linear else 1)
@@ -360,15 +361,15 @@ def tracking_grids(kind: str) -> Iterator[Constants]:
     yield Constants("MReFedDA-GT", "MultistepReFedDAGT", stages, ("client-lr",), steps, more=1)
     # A sixteenth of the exchanges: cheap enough for whole grids.
     wide = {"stretch": 16}
-    weights, smooth = ((1.0, 2.0), (3.0, 10.0)) if linear else ((0.5, 1.0), (1.0, 3.0))
-    strengths = (0.01, 0.03, 0.1) if linear else (0.0002, 0.0005, 0.001)
-    largest = (0.4, 0.7, 1.0) if linear else (1.0, 2.0, 4.0)
+    weights, smooth = ((1.0, 2.0, 4.0), (1.0, 3.0, 10.0)) if linear else ((0.5, 1.0, 2.0), (1.0, 3.0))
+    strengths = (0.01, 0.03, 0.1) if linear else (0.0005, 0.001, 0.002)
+    largest = (0.2, 0.4, 0.7) if linear else (1.0, 2.0, 4.0)
     yield Constants(
         "Fast-FedDA, M x batch and rounds",
         "FastFedDA",
         {**LIANG, **wide},
         fast_axes,
-        tuple(itertools.product((1.0, 2.0, 4.0) if linear else (0.25, 0.5, 1.0), strengths)),
+        tuple(itertools.product((1.0, 2.0, 4.0) if linear else (0.5, 1.0, 2.0), strengths)),
         more=3,
     )
     yield Constants(
@@ -384,12 +385,12 @@ def tracking_grids(kind: str) -> Iterator[Constants]:
         "MultistepReFedDAGT",
         {**stages, **wide, "restart-window": 10},
         ("client-lr", "stage-rounds"),
-        tuple(itertools.product(largest, (300, 480, 750))),
+        tuple(itertools.product(largest, (480, 750, 1500))),
         more=3,
     )
     # The other reading: as many exchanges, with 160 examples a step.
     batch = {"batch-size": 160}
-    fast = ((4.0, 0.03), (4.0, 0.05)) if linear else ((0.5, 0.0002), (1.0, 0.0005))
+    fast = ((4.0, 0.03), (4.0, 0.05), (4.0, 0.015)) if linear else ((0.5, 0.0002), (1.0, 0.0005))
     c = ((1.0, 10.0, 0.01), (1.0, 10.0, 0.03)) if linear else ((0.5, 3.0, 0.0002), (1.0, 3.0, 0.0005))
     yield Constants("Fast-FedDA, M x batch", "FastFedDA", {**LIANG, **batch}, fast_axes, fast, more=1)
     yield Constants("C-FedDA, M x batch", "CFedDA", {**LIANG, **batch}, c_axes, c, more=1)
