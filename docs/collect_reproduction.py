@@ -53,7 +53,8 @@ PAGES = (
         "gradient-tracking.md",
         "'Gradient Tracking for High Dimensional Federated Optimization', reproduced",
         "gt-",
-        "on synthetic data that are drawn as the runs go",
+        "on synthetic data that are drawn as the runs go. [tracking-rates.md](tracking-rates.md) has the sweeps that "
+        "the constants of both figures come from",
     ),
     Page(
         "saddle.md",

@@ -14,10 +14,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import expit
+from scipy.special import expit, ndtr, ndtri
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.draws import add_drawn_linear_gradient, add_drawn_logistic_gradient
 from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
 from flwr_fco.objectives import Batch, LeastSquares, Logistic, Objective
 from flwr_fco.objectives.base import batch_sizes
@@ -82,6 +83,9 @@ class SparseGraphProblem(FederatedDataset):
     sampling : {"examples", "gradients"}, default "examples"
         How a minibatch's gradient is drawn. ``"gradients"``: from its exact distribution, by d normal numbers
         instead of one for each number of each example; a run is several times as fast. See :class:`StreamingObjective`.
+    truncation : float, default 0.0
+        Linear with examples only: the covariates are normal numbers truncated at this many standard deviations, then
+        scaled to variance 1, so that optimum and gap stay what they are; 0: not truncated, as in the experiments.
     examples_per_client : int, default 100
         The number of examples in an epoch, and of rows in :meth:`client`.
     seed : int, default 0
@@ -109,6 +113,7 @@ class SparseGraphProblem(FederatedDataset):
     spread: float = 5.0
     noise: float = 1.0
     sampling: Literal["examples", "gradients"] = "examples"
+    truncation: float = 0.0
     examples_per_client: int = 100
     seed: int = 0
 
@@ -125,7 +130,12 @@ class SparseGraphProblem(FederatedDataset):
             raise ConfigurationError(f"sparsity={self.sparsity} is above dimension={self.dimension}")
         if self.kind == "logistic" and self.num_clients % 2:
             raise ConfigurationError(f"num_clients={self.num_clients}; the logistic problem has clients in pairs: even")
-        for name in ("scale", "spread", "noise"):
+        if self.truncation and (self.kind != "linear" or self.sampling != "examples"):
+            raise ConfigurationError(
+                f"truncation={self.truncation!r} with kind={self.kind!r} and sampling={self.sampling!r}; expected 0, "
+                "or linear and examples: gradients are drawn for normal covariates"
+            )
+        for name in ("scale", "spread", "noise", "truncation"):
             if not 0.0 <= getattr(self, name) < np.inf or (name == "scale" and self.scale == 0.0):
                 raise ConfigurationError(f"{name}={getattr(self, name)!r}; expected a finite number >= 0 (scale > 0)")
 
@@ -215,12 +225,42 @@ class SparseGraphProblem(FederatedDataset):
         Samples
             Targets are real (linear), or -1 and +1 (logistic).
         """
-        features = rng.standard_normal((count, self.dimension))
+        features = self._covariates(rng, count)
         if self.kind == "linear":
             features[:, 0] = 1.0
             return Samples(features, features @ self._own[index] + self.noise * rng.standard_normal(count))
         hit = rng.random(count) < expit(features @ self._own[index])
         return Samples(features, np.where(hit, 1.0, -1.0))
+
+    def _covariates(self, rng: np.random.Generator, count: int) -> NDArray[np.float64]:
+        if not self.truncation:
+            return rng.standard_normal((count, self.dimension))
+        inside = 2.0 * float(ndtr(self.truncation)) - 1.0
+        density = float(np.exp(-0.5 * self.truncation**2) / np.sqrt(2.0 * np.pi))
+        deviation = np.sqrt(1.0 - 2.0 * self.truncation * density / inside)
+        return np.asarray(ndtri(0.5 + inside * (rng.random((count, self.dimension)) - 0.5)) / deviation)
+
+    def gradient_deviation(self, batch_size: int | None) -> float:
+        """Return the largest standard deviation of an entry of a minibatch's gradient at 0; linear only.
+
+        Parameters
+        ----------
+        batch_size : int or None
+            None: the exact gradient, without noise.
+
+        Examples
+        --------
+        >>> sparse_linear_graph(num_clients=4, dimension=20, sparsity=3).gradient_deviation(None)
+        0.0
+        """
+        if self.kind != "linear":
+            raise ConfigurationError(f"kind={self.kind!r}; expected 'linear'")
+        if batch_size is None:
+            return 0.0
+        # Of <x, v> x_j with x = (1, normal), v = -own: ||v||^2 + v_j^2.
+        squares = self._own**2
+        largest = squares.sum(axis=1) + squares[:, 1:].max(axis=1, initial=0.0)
+        return float(np.sqrt((largest + self.noise**2).max() / batch_size))
 
     def client(self, index: int) -> Samples:
         """Return `examples_per_client` examples of a client, always the same."""
@@ -253,7 +293,7 @@ class _Draw(NamedTuple):
 
     inside: NDArray[np.float64]
     extra: Vector
-    outside: Vector
+    outside: NDArray[np.float32]
 
 
 class StreamingObjective(Objective):
@@ -292,6 +332,11 @@ class StreamingObjective(Objective):
     def _pull(self) -> Vector:
         return self._model * _mean_slope(float(np.linalg.norm(self._model)))
 
+    @cached_property
+    def _direction(self) -> tuple[Vector, float]:
+        size = float(np.linalg.norm(self._model))
+        return self._model / size, size
+
     def value(self, w: Vector) -> float:
         """Return the expected loss."""
         if self.problem.kind == "linear":
@@ -321,41 +366,17 @@ class StreamingObjective(Objective):
             else:
                 out += scale * (w * _mean_slope(float(np.linalg.norm(w))) - self._pull)
         elif self.problem.sampling == "gradients":
-            (self._add_linear if self.problem.kind == "linear" else self._add_logistic)(batch, w, scale, out)
+            if self.problem.kind == "linear":
+                along = batch.inside[:, 0]
+                noise = self.problem.noise
+                add_drawn_linear_gradient(along, batch.extra, batch.outside, w, self._model, noise, scale, out)
+            else:
+                first, size = self._direction
+                add_drawn_logistic_gradient(batch.inside, batch.extra, batch.outside, w, first, size, scale, out)
         else:
             features, targets = batch
             kernel = add_least_squares_gradient if self.problem.kind == "linear" else add_logistic_gradient
             kernel(features, targets, np.arange(targets.size), w, scale, 0.0, out)
-
-    def _add_linear(self, draw: _Draw, w: Vector, scale: float, out: Vector) -> None:
-        difference = w - self._model
-        along, size = draw.inside[:, 0], float(np.linalg.norm(difference[1:]))
-        # The first coordinate is always 1, so nothing about it is random.
-        slopes = difference[0] + size * along - self.problem.noise * draw.extra
-        factor = scale / along.size
-        out[0] += factor * float(slopes.sum())
-        spread = float(np.linalg.norm(slopes))
-        out[1:] += (factor * spread) * draw.outside[1:]
-        if size > 0.0:
-            inside = float(slopes @ along) - spread * float(draw.outside[1:] @ difference[1:]) / size
-            out[1:] += (factor * inside / size) * difference[1:]
-
-    def _add_logistic(self, draw: _Draw, w: Vector, scale: float, out: Vector) -> None:
-        own_size = float(np.linalg.norm(self._model))
-        first = self._model / own_size
-        shared = float(first @ w)
-        second = w - shared * first
-        size = float(np.linalg.norm(second))
-        # If w is a multiple of the client's model, what rounding leaves of the difference has no direction.
-        second, size = (second / size, size) if size > 1e-12 * abs(shared) else (np.zeros_like(w), 0.0)
-        signs = np.where(draw.extra < expit(own_size * draw.inside[:, 0]), 1.0, -1.0)
-        margins = signs * (draw.inside @ np.array([shared, size]))
-        slopes = -signs * expit(-margins)
-        spread, inside = float(np.linalg.norm(slopes)), slopes @ draw.inside
-        factor = scale / signs.size
-        out += (factor * spread) * draw.outside
-        for vector, amount in ((first, inside[0]), (second, inside[1])):
-            out += (factor * (float(amount) - spread * float(draw.outside @ vector))) * vector
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
         """Yield fresh examples, or the random numbers of a gradient, for each batch; None for full batches."""
@@ -366,7 +387,9 @@ class StreamingObjective(Objective):
         if self.problem.sampling == "gradients":
             for size in sizes:
                 extra = rng.standard_normal(size) if self.problem.kind == "linear" else rng.random(size)
-                yield _Draw(rng.standard_normal((size, 2)), extra, rng.standard_normal(self.problem.dimension))
+                # Noise in single precision: half the time of a step goes into these numbers.
+                outside = rng.standard_normal(self.problem.dimension, dtype=np.float32)
+                yield _Draw(rng.standard_normal((size, 2)), extra, outside)
             return
         # The examples of the whole round at once: their order in the generator's stream is part of a run's bits.
         features, targets = self.problem.draw(self.index, rng, sum(sizes))

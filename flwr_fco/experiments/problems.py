@@ -349,6 +349,7 @@ def _sparse_graph(
     spread: float = 5.0,
     noise: float = 1.0,
     sampling: str = "examples",
+    truncation: float = 0.0,
 ) -> Task:
     data = SparseGraphProblem(
         variant,
@@ -359,6 +360,7 @@ def _sparse_graph(
         spread=spread,
         noise=noise,
         sampling=sampling,  # type: ignore[arg-type]  # checked there
+        truncation=truncation,
         seed=seed,
     )
     return StreamingRecovery(data, L1(strength) if strength else Zero())

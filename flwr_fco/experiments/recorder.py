@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from flwr_fco.datasets.graph import SparseGraphProblem
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.methods import equal_stages, make_strategy
 from flwr_fco.experiments.settings import RunSettings
@@ -18,7 +19,7 @@ from flwr_fco.experiments.tasks import Task
 from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import CompositeStrategy, Plateau
+from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stages
 from flwr_fco.strategies.replies import LeftOut
 
 __all__ = ["DIVERGED", "Recorder", "build_strategy"]
@@ -89,6 +90,12 @@ class Recorder:
         """Which replies did not count so far, and why."""
         return self.strategy.left_out
 
+    @property
+    def _watched(self) -> str:
+        """What the plateau rule looks at, as a line of the history calls it."""
+        settings = self.settings
+        return settings.plateau if settings.plateau_node < 0 else f"{settings.plateau}-node-{settings.plateau_node}"
+
     def start(self, grid: Grid) -> Result:
         """Run the strategy from the task's start point on a grid of Flower's."""
         self._began = time.monotonic()
@@ -147,16 +154,22 @@ class Recorder:
 
     def _scores(self, w: Vector, server_round: int, full: bool) -> dict[str, float]:
         """Return the task's scores; on a graph, where the task says so, their means over the nodes' points."""
-        if not self.task.over_nodes or server_round == 0:
-            return self.task.scores(w, full=full)
-        points = self.strategy.node_primals()
+        # All nodes begin at one point.
+        points = self.strategy.node_primals() if self.task.over_nodes and server_round > 0 else None
         found = [self.task.scores(point, full=full) for point in ([w] if points is None else points)]
         scores = {name: float(np.mean([own[name] for own in found])) for name in found[0]}
+        metric, node = self.settings.plateau, self.settings.plateau_node
+        if node >= 0 and metric in scores:
+            if node >= len(found) and (points is not None or server_round > 0):
+                raise ConfigurationError(f"plateau-node={node}; expected a node from 0 to {len(found) - 1}")
+            scores[self._watched] = found[min(node, len(found) - 1)][metric]
+        if not self.task.over_nodes or server_round == 0:
+            return scores
         metrics = self.strategy.round_metrics()
         return {**scores, **{name: float(metrics[name]) for name in _GRAPH_METRICS if name in metrics}}
 
     def _plateau_score(self, arrays: ArrayRecord) -> float:
-        line, metric = self.history[-1], self.settings.plateau
+        line, metric = self.history[-1], self._watched
         if metric not in line:
             raise ConfigurationError(
                 f"plateau={metric!r}, but a round of {self.settings.problem} reports {', '.join(line)}"
@@ -257,5 +270,35 @@ def build_strategy(
         decided["local_epochs"] = settings.local_epochs
     if settings.stage_rounds:
         decided["stages"] = equal_stages(max(1, settings.stage_rounds // settings.stretch), settings.exchanges)
+    elif settings.stage_accuracy:
+        decided["stages"] = _stages_of_theory(settings, num_clients)
     options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}
     return make_strategy(settings.strategy, decided, options)
+
+
+def _stages_of_theory(settings: RunSettings, num_clients: int) -> list[Stage]:
+    """Return the schedule of theorem C.2 for the linear problem over a graph, whose constants are known."""
+    data, options = settings.load().dataset, settings.strategy_options
+    if (
+        not isinstance(data, SparseGraphProblem)
+        or data.kind != "linear"
+        or not {"radius-squared", "sparsity"} <= set(options)
+    ):
+        raise ConfigurationError(
+            f"stage-accuracy={settings.stage_accuracy!r}; expected 0, or problem='sparse-linear-graph' with "
+            "radius-squared and sparsity"
+        )
+    stages = theorem_stages(
+        dimension=data.dimension,
+        sparsity=int(options["sparsity"]),
+        # Examples have uncorrelated entries with mean square 1: the Hessian is the identity, and ||v||_2 <= ||v||_1.
+        smoothness=1.0,
+        convexity=1.0,
+        # The theorem divides by sigma.
+        noise=max(data.gradient_deviation(settings.batch_size or None), 1e-9),
+        radius_squared=float(options["radius-squared"]),
+        accuracy=settings.stage_accuracy,
+        num_clients=num_clients,
+    )
+    # One more: what a stage ends in is the beginning of the next one, and the last stage's end is the theorem's output.
+    return [*stages, stages[-1]]

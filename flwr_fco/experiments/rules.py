@@ -198,6 +198,32 @@ def final_within(
     return Measurement(values, _between(values, at_least, at_most), f"final {metric}")
 
 
+def each_at_least(outcomes: Outcomes, *, runs: Sequence[str], metric: str, at_least: float) -> Measurement:
+    """Ask that each of several runs ends with a metric of at least `at_least`, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    runs : sequence of str
+    metric : str
+    at_least : float
+
+    Returns
+    -------
+    Measurement
+        The smallest final value of all runs; NaN where a run diverged.
+
+    Examples
+    --------
+    >>> one, two = Outcome([{"round": 1.0, "f1": 1.0}]), Outcome([{"round": 1.0, "f1": 0.5}])
+    >>> each_at_least({"a": [one], "b": [two]}, runs=["a", "b"], metric="f1", at_least=1.0)
+    Measurement(values=[0.5], holds=False, meaning='smallest final f1', even=nan)
+    """
+    seeds = range(len(outcomes[runs[0]]))
+    values = [float(np.min([outcomes[label][seed].final(metric) for label in runs])) for seed in seeds]
+    return Measurement(values, _between(values, at_least, math.inf), f"smallest final {metric}")
+
+
 def always_at_most(outcomes: Outcomes, *, runs: Sequence[str], metric: str, bound: float) -> Measurement:
     """Ask that the metric of several runs is never above a bound, for every seed; not so if a run diverged.
 
@@ -889,6 +915,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "always-below": always_below,
         "cheaper": cheaper,
         "decays": decays,
+        "each-at-least": each_at_least,
         "faster": faster,
         "final-better": final_better,
         "final-close": final_close,

@@ -23,7 +23,16 @@ from flwr_fco.validation import checked
 __all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "short_name"]
 
 #: Settings that a configuration names only where they are not the default: older run folders do not have them.
-_OCCASIONAL = ("mirror_map", "stretch", "plateau", "plateau_every", "plateau_patience", "stage_rounds")
+_OCCASIONAL = (
+    "mirror_map",
+    "stretch",
+    "plateau",
+    "plateau_node",
+    "plateau_every",
+    "plateau_patience",
+    "stage_rounds",
+    "stage_accuracy",
+)
 
 #: Of the name of a folder, in characters: file systems have 255.
 _LONGEST_NAME = 120
@@ -63,10 +72,16 @@ class RunSettings:
         `stretch` rounds. All numbers of rounds here are on that stretched axis.
     plateau : str, default ""
         A metric that must fall; both rates are halved by :class:`flwr_fco.strategies.Plateau` when it does not.
+    plateau_node : int, default -1
+        On a graph: the node at whose point the metric of `plateau` is taken, from 0. -1: the mean over the nodes.
     plateau_every, plateau_patience : int, default 10 and 30
         Rounds between two looks at it, and looks without a new best after which the rates are halved.
     stage_rounds : int, default 0
         Length of the stages of ``MultistepReFedDAGT``; 0: one stage without an end.
+    stage_accuracy : float, default 0.0
+        In the place of `stage_rounds`, for the problem ``sparse-linear-graph``: the squared L1 error for which
+        :func:`flwr_fco.strategies.theorem_stages` makes the stages, with the strategy's `radius_squared` and
+        `sparsity`. 0: not so.
     problem_options, strategy_options : dict of str to value
         In kebab-case.
 
@@ -96,9 +111,11 @@ class RunSettings:
     mirror_map: str = "euclidean"
     stretch: int = 1
     plateau: str = ""
+    plateau_node: int = -1
     plateau_every: int = 10
     plateau_patience: int = 30
     stage_rounds: int = 0
+    stage_accuracy: float = 0.0
     problem_options: dict[str, Any] = field(default_factory=dict)
     strategy_options: dict[str, Any] = field(default_factory=dict)
 
@@ -172,16 +189,23 @@ class RunSettings:
             ("structure_every", 1),
             ("objective_every", 1),
             ("stretch", 1),
+            ("plateau_node", -1),
             ("plateau_every", 1),
             ("plateau_patience", 1),
             ("stage_rounds", 0),
         ):
             if getattr(self, name) < least:
                 raise self._error(name, f"a whole number >= {least}")
+        if self.plateau_node >= 0 and not self.plateau:
+            raise self._error("plateau_node", "-1, because there is no plateau")
         if self.stretch > self.num_rounds:
             raise self._error("stretch", f"at most num-rounds={self.num_rounds}")
         if self.stage_rounds and self.strategy not in STAGED:
             raise self._error("stage_rounds", f"0, because {self.strategy} has no stages ({', '.join(STAGED)} has)")
+        if not 0.0 <= self.stage_accuracy < math.inf:
+            raise self._error("stage_accuracy", "a finite number >= 0")
+        if self.stage_accuracy and (self.strategy not in STAGED or self.stage_rounds):
+            raise self._error("stage_accuracy", f"0, or {', '.join(STAGED)} without stage-rounds")
         if not 0 <= self.seed < 2**32:
             raise self._error("seed", "a whole number from 0 to 2**32 - 1")
 

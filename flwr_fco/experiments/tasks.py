@@ -544,12 +544,18 @@ class StreamingRecovery(Task):
     dataset: SparseGraphProblem
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return the l1 and the Euclidean distance to the optimum without psi, and the expected loss above it."""
+        """Return the l1 and the Euclidean distance to the optimum without psi, and the expected loss above it.
+
+        ``support-recovery`` is the share of the optimum's support that is among as many largest entries.
+        """
         optimum = self.dataset.optimum
+        support = np.flatnonzero(optimum)
+        largest = np.argpartition(np.abs(coefficients), -support.size)[-support.size :]
         return {
             "l1-error": recovery_error(coefficients, optimum, norm="l1"),
             "recovery-error": recovery_error(coefficients, optimum),
             "gap": self.dataset.gap(coefficients),
+            "support-recovery": float(np.isin(largest, support).mean()),
         }
 
     def objective(self, w: Vector) -> float:

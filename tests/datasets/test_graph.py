@@ -156,3 +156,74 @@ def test_a_batch_is_the_draw_itself(problem, sampling):
     work = FirstOrder(epochs=1, batch_size=50)
     assert len(list(objective.batches(np.random.default_rng(0), work, per_step=2))) == 2
     assert len(list(objective.batches(np.random.default_rng(0), FirstOrder(steps=3), per_step=2))) == 6
+
+
+@pytest.mark.parametrize("place", ["far", "own"])
+@pytest.mark.parametrize("problem", PROBLEMS, ids=lambda p: p.kind)
+def test_a_gradient_drawn_at_once_is_its_formula(problem, place):
+    """The rows' derivatives times their parts in the plane, and one normal vector for what is orthogonal to it."""
+    objective = replace(problem, sampling="gradients").objective(1)
+    own = problem.own_model(1)
+    w = own.copy() if place == "own" else np.random.default_rng(3).standard_normal(12)
+    (draw,) = objective.batches(np.random.default_rng(4), FirstOrder(steps=1, batch_size=5))
+    if problem.kind == "linear":
+        plane = [w - own]
+        plane[0][0] = 0.0
+        size = np.linalg.norm(plane[0])
+        slopes = w[0] - own[0] + size * draw.inside[:, 0] - problem.noise * draw.extra
+        free = np.r_[0.0, draw.outside[1:].astype(float)]
+    else:
+        first = own / np.linalg.norm(own)
+        plane = [first, w - (first @ w) * first]
+        if place == "own":
+            plane = plane[:1]
+        sign = np.where(draw.extra < expit(np.linalg.norm(own) * draw.inside[:, 0]), 1.0, -1.0)
+        rest = np.linalg.norm(plane[1]) if place == "far" else 0.0
+        slopes = -sign * expit(-sign * (draw.inside @ np.array([first @ w, rest])))
+        free = draw.outside.astype(float)
+    expected = np.r_[slopes.sum(), np.zeros(11)] if problem.kind == "linear" else np.zeros(12)
+    for column, vector in enumerate(plane):
+        if np.linalg.norm(vector) > 0:
+            unit = vector / np.linalg.norm(vector)
+            free -= (free @ unit) * unit
+            expected += (slopes @ draw.inside[:, column]) * unit
+    expected += np.linalg.norm(slopes) * free
+    np.testing.assert_allclose(objective.gradient(w, draw), expected / 5, rtol=1e-9, atol=1e-12)
+
+
+def test_a_drawn_gradient_refuses_vectors_of_another_length():
+    for problem in PROBLEMS:
+        objective = replace(problem, sampling="gradients").objective(0)
+        (draw,) = objective.batches(np.random.default_rng(4), FirstOrder(steps=1, batch_size=5))
+        with pytest.raises(ValueError, match="length"):
+            objective.gradient(np.zeros(11), draw)
+
+
+def test_truncated_covariates_are_bounded_and_keep_their_variance():
+    problem = sparse_linear_graph(truncation=1.5, noise=0.0, **SMALL)
+    features, targets = problem.draw(1, np.random.default_rng(0), 20_000)
+    assert np.all(features[:, 0] == 1.0)
+    # Of a normal number within 1.5: standard deviation 0.743.
+    assert np.abs(features[:, 1:]).max() == pytest.approx(1.5 / 0.7426, rel=1e-3)
+    assert np.abs(features[:, 1:].var(axis=0) - 1.0).max() < 0.03
+    np.testing.assert_allclose(targets, features @ problem.own_model(1))
+    wide = sparse_linear_graph(truncation=8.0, **SMALL).draw(1, np.random.default_rng(0), 4000)[0]
+    assert np.abs(wide[:, 1:].std() - 1.0) < 0.02
+    for wrong in ({"truncation": -1.0}, {"truncation": 2.0, "sampling": "gradients"}):
+        with pytest.raises(ConfigurationError, match="truncation="):
+            sparse_linear_graph(**wrong)
+    with pytest.raises(ConfigurationError, match="truncation="):
+        sparse_logistic_graph(truncation=2.0)
+
+
+def test_the_deviation_of_a_gradients_entries_is_that_of_samples():
+    problem = PROBLEMS[0]
+    found = []
+    for m in range(4):
+        objective = problem.objective(m)
+        batches = objective.batches(np.random.default_rng(m), FirstOrder(steps=4000, batch_size=5))
+        found.append(np.std([objective.gradient(np.zeros(12), batch) for batch in batches], axis=0).max())
+    assert problem.gradient_deviation(5) == pytest.approx(max(found), rel=0.05)
+    assert problem.gradient_deviation(None) == 0.0
+    with pytest.raises(ConfigurationError, match="logistic"):
+        PROBLEMS[1].gradient_deviation(5)

@@ -1,6 +1,7 @@
 import json
 import tomllib
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -105,7 +106,7 @@ def test_the_papers_figures_are_there():
     fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {
         f"dualfl-{name}" for name in ("nonsmooth", "alpha", "table2", "theory", "mnist60000")
     }
-    assert first | {"gt-fig1", "gt-fig2", "gt-theory"} | third | fourth == set(EXPERIMENTS)
+    assert first | {"gt-fig1", "gt-fig2", "gt-theory", "gt-spread"} | third | fourth == set(EXPERIMENTS)
 
 
 def test_the_images_of_an_experiment_are_drawn_and_kept(tmp_path):
@@ -392,12 +393,30 @@ def test_the_second_papers_printed_settings():
             own = definition.run_settings(line, 0)
             data = own.load().dataset
             assert (data.num_clients, data.dimension, data.sparsity) == (16, 1024, 16)
-            assert (own.local_steps, own.batch_size, own.clients_per_round, own.num_rounds) == (10, 10, 0, 3000)
-            assert own.stretch == (16 if line.label.endswith("M x batch") else 1)
+            assert (own.local_steps, own.clients_per_round, own.num_rounds) == (10, 0, 3000)
+            # D.1.2 can be read in two ways.
+            assert own.batch_size == (160 if line.label.endswith("M x batch") else 10)
+            assert own.stretch == (16 if line.label.endswith("M x batch and rounds") else 1)
+            assert (own.plateau, own.plateau_node) == (("gap", 0) if line.strategy.startswith("D") else ("", -1))
             graph = line.strategy.startswith("D")
             assert own.strategy_options.get("mixing") == ("chain" if graph else None)
             geometry = "euclidean" if line.strategy in ("DFedMid", "FastFedDA", "CFedDA") else "p-norm(12)"
             assert own.mirror_map == geometry
+
+
+def test_the_second_papers_constants_are_those_that_were_tuned():
+    """Each run's constants are the bold ones of the page that docs/tune_rates.py wrote."""
+    page = Path(__file__).parents[2] / "docs" / "reproduction" / "tracking-rates.md"
+    names = {"linear": "gt-fig1", "logistic": "gt-fig2"}
+    for part in page.read_text(encoding="utf-8").split("## sparse-")[1:]:
+        definition = load_definition(names[part.partition("-")[0]])
+        best = [line.split(" | ")[:2] for line in part.splitlines() if line.endswith("** |")]
+        assert len(best) == 12
+        for label, words in best:
+            (line,) = [line for line in definition.runs if line.label == label.removeprefix("| ")]
+            for pair in words.split(", "):
+                key, value = pair.split(" ")
+                assert line.settings[key] == float(value), (line.label, key)
 
 
 @pytest.mark.parametrize("name", ["fco-fig3", "fco-fig6", "fco-theorems"])

@@ -24,11 +24,15 @@ def after(number):
 
 
 GRAPH = {"mixing": "ring", "dimension": 20, "num_nonzero": 2, "num_clients": 4, "num_rounds": 12}
+PLATEAU = {**GRAPH, "plateau": "gap", "plateau_every": 1, "plateau_patience": 2}
 CASES = [
     settings("FedDualAvg", num_rounds=12),
     settings("FedMid", num_rounds=12, objective_every=5, structure_every=2),
     settings("FastFedDA", num_rounds=12, anchor_weight=600.0),
-    settings("DFedDAGT", "sparse-linear-graph", **GRAPH, plateau="gap", plateau_every=1, plateau_patience=2),
+    settings("DFedDAGT", "sparse-linear-graph", **PLATEAU),
+    settings(
+        "DFedDA", "sparse-linear-graph", **GRAPH, plateau="gap", plateau_node=3, plateau_every=1, plateau_patience=2
+    ),
     settings("FedDualAvg", num_rounds=12, stretch=2),
     settings("MultistepReFedDAGT", num_rounds=12, client_lr=3e-3, stage_rounds=5),
 ]

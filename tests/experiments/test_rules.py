@@ -29,6 +29,19 @@ BLOWN = run(0.0, 9.0, diverged=1)
         ("never-reaches", {"run": "a", "metric": "f1", "at_least": 0.99}, {"a": BAD}, {"a": BLOWN}),
         ("final-within", {"run": "a", "metric": "f1", "at_least": 0.9}, {"a": GOOD}, {"a": BAD}),
         ("final-within", {"run": "a", "metric": "f1", "at_most": 10.0}, {"a": GOOD}, {"a": BLOWN}),
+        # The worst of the runs decides.
+        (
+            "each-at-least",
+            {"runs": ["a", "b"], "metric": "f1", "at_least": 1.0},
+            {"a": GOOD, "b": GOOD},
+            {"a": GOOD, "b": BAD},
+        ),
+        (
+            "each-at-least",
+            {"runs": ["a", "b"], "metric": "f1", "at_least": -1.0},
+            {"a": GOOD, "b": GOOD},
+            {"a": BLOWN, "b": GOOD},
+        ),
         (
             "final-better",
             {"run": "a", "than": ["b"], "metric": "f1", "largest": True},

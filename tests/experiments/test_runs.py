@@ -241,6 +241,86 @@ def test_the_plateau_rule_halves_both_rates():
         run(graph(plateau="loss"))
 
 
+def test_the_plateau_rule_can_watch_one_node():
+    """As in the authors' code, device 0; the mean over the nodes halves the rates at other rounds."""
+    values = {"mixing": "chain", "client_lr": 0.2, "num_rounds": 60, "noise": 30.0, "structure_every": 1}
+    ruled = graph(plateau="gap", plateau_node=0, plateau_every=1, plateau_patience=3, **values)
+    recorder = Recorder(ruled.load(), ruled)
+    gaps = []
+
+    def keep(number, arrays, metrics):
+        points = recorder.strategy.node_primals()
+        assert recorder.history[-1]["gap"] == pytest.approx(np.mean([ruled.load().dataset.gap(w) for w in points]))
+        gaps.append(ruled.load().dataset.gap(points[0]))
+
+    task = ruled.load()
+    objectives = task.clients
+    simulate(
+        recorder.strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=4,
+        num_rounds=60,
+        initial_arrays=task.initial_arrays(),
+        evaluate_fn=recorder.evaluate,
+        callbacks=[keep],
+        progress=False,
+    )
+    watched = [line["gap-node-0"] for line in recorder.history]
+    assert watched[1:] == pytest.approx(gaps, rel=1e-12)
+    best, waited, halved = np.inf, 0, 0
+    for gap in watched:
+        best, waited = (gap, 0) if gap < best else (best, waited + 1)
+        if waited == 3:
+            waited, halved = 0, halved + 1
+    assert halved > 0
+    assert recorder.strategy.rates() == (0.2 * 0.5**halved, 0.5**halved)
+    mean = run(replace(ruled, plateau_node=-1))
+    assert "gap-node-0" not in mean.history[-1]
+    assert mean.history[-1]["gap"] != recorder.history[-1]["gap"]
+
+
+def test_a_node_to_watch_must_be_there():
+    with pytest.raises(ConfigurationError, match=r"plateau-node=4.*0 to 3"):
+        run(graph(mixing="ring", plateau="gap", plateau_node=4))
+    with pytest.raises(ConfigurationError, match=r"plateau-node=1; expected -1"):
+        graph(mixing="ring", plateau_node=1)
+    assert "plateau-node" not in graph(mixing="ring", plateau="gap").to_config()
+    own = graph(mixing="ring", plateau="gap", plateau_node=2)
+    assert RunSettings.from_config(own.to_config()) == own
+
+
+def test_the_theorems_schedule_reaches_its_accuracy():
+    """Theorem C.2 with exact gradients: L = mu = 1, so R_n = 64 s log d and K_n = 1; the output is sparse."""
+    values = {"stage_accuracy": 1.0, "radius_squared": 64.0, "sparsity": 2, "num_nonzero": 2, "scale": 1.0}
+    more = {"spread": 1.0, "batch_size": 0, "structure_every": 473, "mirror_map": "p-norm(2 log d)"}
+    own = graph("MultistepReFedDAGT", num_rounds=6 * 473, **values, **more)
+    recorder = Recorder(own.load(), own)
+    assert [stage.rounds for stage in recorder.strategy.stages] == [473] * 7
+    assert {stage.local_steps for stage in recorder.strategy.stages} == {1}
+    assert np.abs(own.load().dataset.optimum).sum() ** 2 <= 64.0
+    result = run(own)
+    assert result.history[-1]["l1-error"] ** 2 <= 1.0
+    assert np.count_nonzero(result.arrays["coefficients"]) == 2
+    assert result.history[-1]["support-recovery"] == 1.0
+    noisy = Recorder(own.load(), replace(own, batch_size=10)).strategy.stages
+    assert noisy[1].local_steps > 1.9 * noisy[0].local_steps > 10
+    for strategy, wrong in (
+        ("MultistepReFedDAGT", {"sparsity": 2}),
+        ("DFedDA", {}),
+        ("MultistepReFedDAGT", {"sparsity": 2, "radius_squared": 4.0, "stage_rounds": 5}),
+    ):
+        with pytest.raises(ConfigurationError, match="stage-accuracy=1"):
+            run(graph(strategy, stage_accuracy=1.0, **wrong))
+
+
+def test_the_support_counts_among_as_many_largest_entries():
+    task = graph().load()
+    w = task.dataset.optimum.copy()
+    assert task.structure(w)["support-recovery"] == 1.0
+    w[-1] = 2.0 * np.abs(w).max()
+    assert task.structure(w)["support-recovery"] == 0.75
+
+
 def test_a_stretched_run_has_larger_batches_and_fewer_exchanges():
     stretched = run(graph("FedDAGT", stretch=4, batch_size=10))
     plain = run(graph("FedDAGT", num_rounds=5, batch_size=40))
