@@ -209,7 +209,8 @@ def _figure_of_curves(
     cut: Collection[str] = (),
     legend: bool = True,
 ) -> Any:
-    columns = len(panels) if len(panels) <= 3 else -(-len(panels) // 2)
+    # Nine panels are three metrics of three parts.
+    columns = len(panels) if len(panels) <= 3 else 3 if len(panels) == 9 else -(-len(panels) // 2)
     rows = -(-len(panels) // columns)
     shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
     named = [label for label in shown if coloured is None or label in coloured or label in levels]
