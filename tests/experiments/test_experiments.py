@@ -245,7 +245,8 @@ def test_another_problem_keeps_the_settings_that_it_has():
     changed = definition.with_settings({"problem": "digits", "train-fraction": 0.5})
     assert changed.problem == "digits"
     own = changed.run_settings(changed.runs[0], 0)
-    assert own.problem_options == {"num-clients": 30, "train-fraction": 0.5}
+    # The digits have no num-examples; they have an alpha.
+    assert own.problem_options == {"num-clients": 30, "alpha": 1.0, "train-fraction": 0.5}
     assert (own.problem, own.client_lr, own.num_rounds, own.local_epochs) == ("digits", 0.1, 3, 10)
     # A run with a problem of its own too.
     mixed = load_definition("spp-fig6").with_settings({"problem": "adversarial-digits", "num-clients": 5})
