@@ -163,7 +163,7 @@ def main() -> None:
     figure = Figure(figsize=(9.4, 7.2), layout="constrained")
     draw(figure.subplots(), graph)
     path = ROOT / "docs" / "images" / "architecture.png"
-    figure.savefig(path, dpi=190)
+    figure.savefig(path, dpi=140)
     print(path)
 
 
