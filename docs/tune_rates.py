@@ -346,19 +346,19 @@ def tracking_grids(kind: str) -> Iterator[Constants]:
         fast = ((8.0, 0.3), (4.0, 0.1), (4.0, 0.05), (8.0, 0.1), (4.0, 0.15))
         c = ((1.0, 10.0, 0.03), (1.0, 10.0, 0.01), (2.0, 10.0, 0.03), (4.0, 10.0, 0.03))
         mid = ((0.001, 0.1), (0.001, 0.03), (0.001, 0.01), (0.003, 0.03))
-        once, steps = ((0.05,), (0.1,), (0.2,)), ((0.1,), (0.2,))
+        once, steps = ((0.03,), (0.05,), (0.1,), (0.2,)), ((0.05,), (0.1,), (0.2,))
     else:
         fast = ((1.0, 0.0005), (0.5, 0.0005), (2.0, 0.0005), (1.0, 0.0003))
         c, mid = ((1.0, 3.0, 0.0005), (0.5, 3.0, 0.0005)), ((0.003, 0.002), (0.003, 0.001), (0.01, 0.002))
-        once, steps = ((0.2,), (0.5,), (1.0,)), ((0.2,), (0.5,))
-    yield Constants("Fast-FedDA", "FastFedDA", LIANG, fast_axes, fast, more=2 if linear else 1)
-    yield Constants("C-FedDA", "CFedDA", LIANG, c_axes, c, more=1)
+        once, steps = ((0.1,), (0.2,), (0.5,), (1.0,)), ((0.1,), (0.2,), (0.5,))
+    yield Constants("Fast-FedDA", "FastFedDA", LIANG, fast_axes, fast, more=2)
+    yield Constants("C-FedDA", "CFedDA", LIANG, c_axes, c, more=2)
     yield Constants(
-        "DFedMid", "DFedMid", {**ON_CHAIN, "mirror-map": "euclidean"}, ("client-lr", "strength"), mid, more=1
+        "DFedMid", "DFedMid", {**ON_CHAIN, "mirror-map": "euclidean"}, ("client-lr", "strength"), mid, more=2
     )
-    yield Constants("DFedDA", "DFedDA", chain, ("client-lr",), once, more=1)
-    yield Constants("DFedDA-GT", "DFedDAGT", chain, ("client-lr",), once, more=1)
-    yield Constants("MReFedDA-GT", "MultistepReFedDAGT", stages, ("client-lr",), steps, more=1)
+    yield Constants("DFedDA", "DFedDA", chain, ("client-lr",), once, more=2)
+    yield Constants("DFedDA-GT", "DFedDAGT", chain, ("client-lr",), once, more=2)
+    yield Constants("MReFedDA-GT", "MultistepReFedDAGT", stages, ("client-lr",), steps, more=2)
     # A sixteenth of the exchanges: cheap enough for whole grids.
     wide = {"stretch": 16}
     weights, smooth = ((1.0, 2.0, 4.0), (1.0, 3.0, 10.0)) if linear else ((0.5, 1.0, 2.0), (1.0, 3.0))
@@ -392,10 +392,10 @@ def tracking_grids(kind: str) -> Iterator[Constants]:
     batch = {"batch-size": 160}
     fast = ((4.0, 0.03), (4.0, 0.05), (4.0, 0.015)) if linear else ((0.5, 0.0002), (1.0, 0.0005))
     c = ((1.0, 10.0, 0.01), (1.0, 10.0, 0.03)) if linear else ((0.5, 3.0, 0.0002), (1.0, 3.0, 0.0005))
-    yield Constants("Fast-FedDA, M x batch", "FastFedDA", {**LIANG, **batch}, fast_axes, fast, more=1)
-    yield Constants("C-FedDA, M x batch", "CFedDA", {**LIANG, **batch}, c_axes, c, more=1)
+    yield Constants("Fast-FedDA, M x batch", "FastFedDA", {**LIANG, **batch}, fast_axes, fast, more=2)
+    yield Constants("C-FedDA, M x batch", "CFedDA", {**LIANG, **batch}, c_axes, c, more=2)
     steps = ((0.2,), (0.4,)) if linear else ((0.5,), (1.0,))
-    yield Constants("MReFedDA-GT, M x batch", "MultistepReFedDAGT", {**stages, **batch}, ("client-lr",), steps, more=1)
+    yield Constants("MReFedDA-GT, M x batch", "MultistepReFedDAGT", {**stages, **batch}, ("client-lr",), steps, more=2)
 
 
 def tune_constants(own: Constants, problem: str, sweeps: Path) -> tuple[dict[Point, list[float]], list[Trial]]:
@@ -483,6 +483,12 @@ def table(trials: Sequence[Sequence[Trial]], stages: Sequence[Stage]) -> str:
     return "\n".join(lines)
 
 
+def write_page(name: str, title: str, arguments: str, words: str, parts: Iterator[str]) -> None:
+    """Write a page: its heading, the command that wrote it, what the numbers are, and the tables."""
+    written = f"Written by `python docs/tune_rates.py sweeps{arguments}`; nothing here is typed by hand. {words}\n"
+    (HERE / name).write_text("\n".join([f"# {title}\n", written, *parts]), encoding="utf-8")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", type=Path, help="a folder for the trials")
@@ -492,58 +498,55 @@ def main() -> None:
     parser.add_argument("--tracking", action="store_true", help="the second paper's methods")
     options = parser.parse_args()
     if options.tracking:
-        parts = [
-            "# The constants of the gradient-tracking experiments, tuned over grids\n",
-            "Written by `python docs/tune_rates.py sweeps --tracking`; nothing here is typed by hand. Section 7 tunes "
-            "'by selecting the values that yield the minimum L1 error' and prints neither grids nor constants. All "
-            "methods were tuned in the same way: every point with seed 0, the best of them with two more seeds, the "
-            "best median of those (bold) is what the definitions take. Of MReFedDA-GT the radius is stated, not tuned; "
-            "DReFedDA-GT takes the rates of DFedDA-GT. On the chain both rates are halved where the gap of node 0 has "
-            "not reached a new best in 30 looks. D.1.2's 'increase the batch size and communication rounds for "
-            "evaluation by a factor of M' is read in two ways: 'M x batch and rounds' has 160 examples a step and an "
-            "exchange that counts as 16 rounds, 'M x batch' has 160 examples a step and as many exchanges.\n",
-            *tracking_tables(options.sweeps),
-        ]
-        (HERE / "tracking-rates.md").write_text("\n".join(parts), encoding="utf-8")
-        return
-    if options.dualfl:
-        parts = [
-            "# The rates of the DualFL experiments, tuned over grids\n",
-            "Written by `python docs/tune_rates.py sweeps --dualfl`; nothing here is typed by hand. The paper has one "
-            "value a method in its table 2 and says that a grid search found it, not by what. Here the best setting "
-            "of each method is bold: the smallest energy error after 20 rounds, whatever a round costs. FedDualAvg "
-            "without psi is FedAvg. With exact minimisations FedPD(step) is FedDR(step, relaxation 1) and "
-            "FedDyn(1/step), iterate by iterate. DualFL has nu = mu = 0.01. FedCM keeps its momentum of 0.9, FedSAM "
-            "its radius of 0.05. The exact methods minimise to a gradient of norm 1e-8, for DualFL a certified gap of "
-            "5e-15.\n",
-            *dualfl_tables(options.sweeps),
-        ]
-        (HERE / "dualfl-rates.md").write_text("\n".join(parts), encoding="utf-8")
-        return
-    if options.saddle:
-        chosen = [stage for stage in SADDLE_STAGES if stage.problems[0] in options.saddle]
+        write_page(
+            "tracking-rates.md",
+            "The constants of the gradient-tracking experiments, tuned over grids",
+            " --tracking",
+            "Section 7 tunes 'by selecting the values that yield the minimum L1 error' and prints neither grids nor "
+            "constants. All methods were tuned in the same way: every point with seed 0, the best two of them (of "
+            "grids of nine and more points the best three) with two more seeds, and the best median of those (bold) "
+            "is what the definitions take. Of MReFedDA-GT the radius is stated, not tuned; DReFedDA-GT takes the "
+            "rates of DFedDA-GT. On the chain both rates are halved where the gap of node 0 has not reached a new "
+            "best in 30 looks. D.1.2's 'increase the batch size and communication rounds for evaluation by a factor "
+            "of M' is read in two ways: 'M x batch and rounds' has 160 examples a step and an exchange that counts "
+            "as 16 rounds, 'M x batch' has 160 examples a step and as many exchanges.",
+            tracking_tables(options.sweeps),
+        )
+    elif options.dualfl:
+        write_page(
+            "dualfl-rates.md",
+            "The rates of the DualFL experiments, tuned over grids",
+            " --dualfl",
+            "The paper has one value a method in its table 2 and says that a grid search found it, not by what. Here "
+            "the best setting of each method is bold: the smallest energy error after 20 rounds, whatever a round "
+            "costs. FedDualAvg without psi is FedAvg. With exact minimisations FedPD(step) is FedDR(step, relaxation "
+            "1) and FedDyn(1/step), iterate by iterate. DualFL has nu = mu = 0.01. FedCM keeps its momentum of 0.9, "
+            "FedSAM its radius of 0.05. The exact methods minimise to a gradient of norm 1e-8, for DualFL a certified "
+            "gap of 5e-15.",
+            dualfl_tables(options.sweeps),
+        )
+    elif options.saddle:
         left = [name for name in problems if name not in options.saddle]
-        parts = [
-            "# The rates of the saddle-point experiments, tuned over the paper's grids\n",
-            f"Written by `python docs/tune_rates.py sweeps --saddle {' '.join(options.saddle)}`; nothing here is "
-            f"typed by hand. Not swept in this run: {', '.join(left) or 'nothing'}. It is what "
-            "`flwr-fco sweep bilinear-l1 --strategy FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... "
-            "--rule gap` runs. A score is the duality gap of the last round, or the training loss under the attack: "
-            "the paper does not say what its rates are best for. The best pair of each method is bold. The minutes "
-            "are of one core of a machine in use.\n",
-            *tables(options.sweeps, chosen),
-        ]
-        (HERE / "saddle-rates.md").write_text("\n".join(parts), encoding="utf-8")
-        return
-    parts = [
-        "# The rates of the experiments, tuned over the paper's grids\n",
-        "Written by `python docs/tune_rates.py sweeps`; nothing here is typed by hand. A score is the mean recovery "
-        "error over the last 100 rounds (B.2, B.3), the objective on the held-out sessions at the end (B.4), or the "
-        "mean training objective over the last 10 checkpoints (B.5); a mean over the seeds. The best pair of each "
-        "method is bold. The minutes are of one core of a machine in use.\n",
-        *tables(options.sweeps, STAGES),
-    ]
-    (HERE / "rates.md").write_text("\n".join(parts), encoding="utf-8")
+        write_page(
+            "saddle-rates.md",
+            "The rates of the saddle-point experiments, tuned over the paper's grids",
+            f" --saddle {' '.join(options.saddle)}",
+            f"Not swept in this run: {', '.join(left) or 'nothing'}. It is what `flwr-fco sweep bilinear-l1 --strategy "
+            "FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... --rule gap` runs. A score is the duality "
+            "gap of the last round, or the training loss under the attack: the paper does not say what its rates are "
+            "best for. The best pair of each method is bold. The minutes are of one core of a machine in use.",
+            tables(options.sweeps, [stage for stage in SADDLE_STAGES if stage.problems[0] in options.saddle]),
+        )
+    else:
+        write_page(
+            "rates.md",
+            "The rates of the experiments, tuned over the paper's grids",
+            "",
+            "A score is the mean recovery error over the last 100 rounds (B.2, B.3), the objective on the held-out "
+            "sessions at the end (B.4), or the mean training objective over the last 10 checkpoints (B.5); a mean "
+            "over the seeds. The best pair of each method is bold. The minutes are of one core of a machine in use.",
+            tables(options.sweeps, STAGES),
+        )
 
 
 if __name__ == "__main__":

@@ -153,8 +153,6 @@ class Definition:
     table : mapping
         A metric's values at some rounds, beside those that somebody else reached: ``metric``, ``rounds``, ``source``
         and ``known``, a list of numbers for each label that has one. Empty: no such table.
-    tune : Tune, optional
-        Of an experiment of the kind ``"tuned"``.
     tuned : tuple of Tuned
         Its points, whose labels claims may name.
     shortened : bool, default False
@@ -178,7 +176,6 @@ class Definition:
     quick: Mapping[str, Any] = field(default_factory=dict)
     limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     table: Mapping[str, Any] = field(default_factory=dict)
-    tune: Tune | None = None
     tuned: tuple[Tuned, ...] = ()
     shortened: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
@@ -189,17 +186,12 @@ class Definition:
         wanted = [claim for claim in self.claims if claim.name in quick["claims"]]
         claims = tuple(replace(c, arguments={**c.arguments, **quick.get("arguments", {})}) for c in wanted)
         labels = {label for claim in claims for label in claim.labels()}
+        tuned = tuple(point for point in self.tuned if point.label in labels)
+        labels |= {label for point in tuned for label, _ in point.runs}
         runs = tuple(
             line._replace(settings={**line.settings, **quick.get("settings", {})})
             for line in self.runs
             if line.label in labels or line.group in labels
-        )
-        tuned = tuple(point for point in self.tuned if point.label in labels)
-        wanted_runs = {label for point in tuned for label, _ in point.runs}
-        runs += tuple(
-            line._replace(settings={**line.settings, **quick.get("settings", {})})
-            for line in self.runs
-            if line.label in wanted_runs
         )
         if "keep-every" in quick:
             runs = runs[:: quick["keep-every"]]
@@ -423,7 +415,6 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
         data["quick"],
         {metric: (float(low), float(high)) for metric, (low, high) in data.get("limits", {}).items()},
         data.get("table", {}),
-        tune,
         tuple(tuned),
     )
 
@@ -438,6 +429,7 @@ def _vary(
     rates = [(line.label, (line.settings["client-lr"], line.settings["server-lr"])) for line in lines]
     points = [
         Tuned(
+            tune,
             tune.name(group, grid),
             method,
             variation,

@@ -11,7 +11,6 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
-from flwr_fco.datasets.graph import SparseGraphProblem
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.methods import equal_stages, make_strategy
 from flwr_fco.experiments.settings import RunSettings
@@ -19,7 +18,7 @@ from flwr_fco.experiments.tasks import Task
 from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stages
+from flwr_fco.strategies import CompositeStrategy, Plateau
 from flwr_fco.strategies.replies import LeftOut
 
 __all__ = ["DIVERGED", "Recorder", "build_strategy"]
@@ -78,6 +77,7 @@ class Recorder:
             Plateau(self._plateau_score, every=1, patience=settings.plateau_patience) if settings.plateau else None
         )
         self.strategy = build_strategy(settings, task.dataset.num_clients, task.regularizer, self._plateau)
+        self._require_watched_node()
         self._began = time.monotonic()
         self._bytes = {"bytes-down": 0, "bytes-up": 0}
         self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0, "passes": 0.0}
@@ -95,6 +95,17 @@ class Recorder:
         """What the plateau rule looks at, as a line of the history calls it."""
         settings = self.settings
         return settings.plateau if settings.plateau_node < 0 else f"{settings.plateau}-node-{settings.plateau_node}"
+
+    def _require_watched_node(self) -> None:
+        own = self.task.over_nodes and getattr(self.strategy, "graph", None) is not None
+        nodes = self.task.dataset.num_clients if own else 0
+        if self.settings.plateau_node >= nodes > 0:
+            expected = f"a node from 0 to {nodes - 1}"
+        elif self.settings.plateau_node >= 0 == nodes:
+            expected = f"-1, because {self.settings.strategy} has no nodes' models on {self.settings.problem}"
+        else:
+            return
+        raise ConfigurationError(f"plateau-node={self.settings.plateau_node}; expected {expected}")
 
     def start(self, grid: Grid) -> Result:
         """Run the strategy from the task's start point on a grid of Flower's."""
@@ -160,9 +171,7 @@ class Recorder:
         scores = {name: float(np.mean([own[name] for own in found])) for name in found[0]}
         metric, node = self.settings.plateau, self.settings.plateau_node
         if node >= 0 and metric in scores:
-            if node >= len(found) and (points is not None or server_round > 0):
-                raise ConfigurationError(f"plateau-node={node}; expected a node from 0 to {len(found) - 1}")
-            scores[self._watched] = found[min(node, len(found) - 1)][metric]
+            scores[self._watched] = found[node if len(found) > 1 else 0][metric]
         if not self.task.over_nodes or server_round == 0:
             return scores
         metrics = self.strategy.round_metrics()
@@ -271,34 +280,10 @@ def build_strategy(
     if settings.stage_rounds:
         decided["stages"] = equal_stages(max(1, settings.stage_rounds // settings.stretch), settings.exchanges)
     elif settings.stage_accuracy:
-        decided["stages"] = _stages_of_theory(settings, num_clients)
+        # The theorem's own constants, which are the strategy's options too.
+        known = {key.replace("-", "_"): settings.strategy_options.get(key) for key in ("sparsity", "radius-squared")}
+        decided["stages"] = settings.load().theorem_stages(
+            settings.stage_accuracy, batch_size=settings.batch_size or None, num_clients=num_clients, **known
+        )
     options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}
     return make_strategy(settings.strategy, decided, options)
-
-
-def _stages_of_theory(settings: RunSettings, num_clients: int) -> list[Stage]:
-    """Return the schedule of theorem C.2 for the linear problem over a graph, whose constants are known."""
-    data, options = settings.load().dataset, settings.strategy_options
-    if (
-        not isinstance(data, SparseGraphProblem)
-        or data.kind != "linear"
-        or not {"radius-squared", "sparsity"} <= set(options)
-    ):
-        raise ConfigurationError(
-            f"stage-accuracy={settings.stage_accuracy!r}; expected 0, or problem='sparse-linear-graph' with "
-            "radius-squared and sparsity"
-        )
-    stages = theorem_stages(
-        dimension=data.dimension,
-        sparsity=int(options["sparsity"]),
-        # Examples have uncorrelated entries with mean square 1: the Hessian is the identity, and ||v||_2 <= ||v||_1.
-        smoothness=1.0,
-        convexity=1.0,
-        # The theorem divides by sigma.
-        noise=max(data.gradient_deviation(settings.batch_size or None), 1e-9),
-        radius_squared=float(options["radius-squared"]),
-        accuracy=settings.stage_accuracy,
-        num_clients=num_clients,
-    )
-    # One more: what a stage ends in is the beginning of the next one, and the last stage's end is the theorem's output.
-    return [*stages, stages[-1]]

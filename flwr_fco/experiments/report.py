@@ -123,6 +123,7 @@ def draw_curves(
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
     cut: Collection[str] = (),
+    columns: int = 0,
 ) -> None:
     """Draw metrics against rounds: a panel a metric, a line a label.
 
@@ -151,6 +152,8 @@ def draw_curves(
         Of the axes of some metrics, where their first rounds would hide the differences of the last ones.
     cut : collection of str
         Labels of runs that diverged: each is cut where it leaves what the others show, with a cross there.
+    columns : int, default 0
+        Panels in a row; 0: up to three panels in one row, more in two.
 
     Raises
     ------
@@ -167,6 +170,7 @@ def draw_curves(
         logarithmic=logarithmic,
         limits=limits,
         cut=cut,
+        columns=columns,
     )
     _save(figure, path)
 
@@ -209,10 +213,10 @@ def _figure_of_curves(
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
     cut: Collection[str] = (),
+    columns: int = 0,
     legend: bool = True,
 ) -> Any:
-    # Nine panels are three metrics of three parts.
-    columns = len(panels) if len(panels) <= 3 else 3 if len(panels) == 9 else -(-len(panels) // 2)
+    columns = columns or (len(panels) if len(panels) <= 3 else -(-len(panels) // 2))
     rows = -(-len(panels) // columns)
     shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
     named = [label for label in shown if coloured is None or label in coloured or label in levels]

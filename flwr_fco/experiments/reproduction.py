@@ -27,7 +27,6 @@ from flwr_fco.experiments.rules import RULES, Outcome, Outcomes
 from flwr_fco.experiments.run_folder import json_object
 from flwr_fco.experiments.runs import run
 from flwr_fco.experiments.settings import RunSettings, format_assignments
-from flwr_fco.experiments.tuning import best_of_each_seed
 
 __all__ = ["Report", "Verdict", "judge", "reproduce", "tuned_table", "value_table", "verdict_table"]
 
@@ -146,9 +145,7 @@ def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
     >>> [verdict.holds for verdict in judge(definition, {definition.runs[0].label: [Outcome(history)] * 2})]
     [True]
     """
-    if definition.tune is not None:
-        tuned = {point.label: best_of_each_seed(definition.tune, point, outcomes)[0] for point in definition.tuned}
-        outcomes = {**outcomes, **tuned}
+    outcomes = {**outcomes, **{point.label: point.best(outcomes).outcomes for point in definition.tuned}}
     return [_judge(definition, claim, outcomes) for claim in definition.claims]
 
 
@@ -237,7 +234,7 @@ def reproduce(
     if definition.overrides:
         heading, _, rest = text.partition("\n\n")
         text = f"{heading}\n\n{_overridden(definition)}\n\n{rest}"
-    if definition.tune is not None:
+    if definition.tuned:
         text += "\n" + tuned_table(definition, outcomes)
     if definition.table:
         text += "\n" + value_table(definition, outcomes)
@@ -245,7 +242,7 @@ def reproduce(
     if definition.kind == "images":
         first = {job.line.label: np.load(_kept(job)) for job in jobs if job.settings.seed == definition.seeds[0]}
         draw_images(first, definition.title, folder / "figure.png")
-    elif definition.tune is not None:
+    elif definition.tuned:
         _draw_tuned(definition, outcomes, folder / "figure.png")
     else:
         _draw(definition, outcomes, folder / "figure.png")
@@ -398,7 +395,7 @@ def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
     Parameters
     ----------
     definition : Definition
-        One with :attr:`~Definition.tune`.
+        One whose methods are tuned.
     outcomes : mapping of str to sequence of Outcome
         By label, then by seed.
 
@@ -406,8 +403,7 @@ def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
     -------
     str
     """
-    tune = definition.tune
-    assert tune is not None
+    tune = definition.tuned[0].tune
     lines = [
         f"At the best rates of each seed by {'largest' if tune.largest else 'smallest'} {tune.metric}"
         + (f" (mean of the last {tune.window} evaluations)" if tune.window > 1 else "")
@@ -421,9 +417,9 @@ def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
         for method in dict.fromkeys(point.method for point in points):
             cells = []
             for point in (point for point in points if point.method == method):
-                best, rates = best_of_each_seed(tune, point, outcomes)
-                pair = f" ({rates[0][0]:g}, {rates[0][1]:g})" if rates[0] else ""
-                cells.append(_band([own.final(tune.metric, tune.window) for own in best]) + pair)
+                best = point.best(outcomes)
+                first = best.rates[0]
+                cells.append(_band(best.values) + (f" ({first[0]:g}, {first[1]:g})" if first else ""))
             lines.append(f"| {method} | " + " | ".join(cells) + " |")
         lines.append("")
     return "\n".join(lines)
@@ -586,16 +582,14 @@ def _coloured(definition: Definition) -> list[str]:
 
 def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
     """Draw every method at its best rates: a panel for what is varied and for each metric."""
-    tune = definition.tune
-    assert tune is not None
     strategies = {line.label: line.strategy for line in definition.runs}
     methods = {point.method: strategies[point.runs[0][0]] for point in definition.tuned}
     found: dict[tuple[str, str], dict[str, list[tuple[Any, list[float]]]]] = {}
     for point in definition.tuned:
-        best, _ = best_of_each_seed(tune, point, outcomes)
+        best = point.best(outcomes).outcomes
         for metric in definition.panels:
             panel = found.setdefault((point.variation.part, metric), {})
-            values = [own.final(metric, tune.window) for own in best]
+            values = [own.final(metric, point.tune.window) for own in best]
             panel.setdefault(point.method, []).append((point.value, [v for v in values if not math.isnan(v)]))
     draw_tuned(
         found,
@@ -648,6 +642,8 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         list(panels.values()),
         definition.title,
         path,
+        # A row for each part, where there are several and each has several panels.
+        columns=len(definition.panels) if min(len(parts), len(definition.panels)) > 1 else 0,
         methods={line.curve: line.strategy for line in definition.runs},
         coloured=_coloured(definition),
         levels=baselines,

@@ -87,11 +87,7 @@ class Measurement(NamedTuple):
         True
         """
         low, high = self.even - self.noise, self.even + self.noise
-        return bool(self.values) and min(self.values) <= high and max(self.values) >= low and not self._lost
-
-    @property
-    def _lost(self) -> bool:
-        return any(math.isnan(value) for value in self.values)
+        return bool(np.min(self.values) <= high and np.max(self.values) >= low)
 
 
 Rule = Callable[..., Measurement]
@@ -119,7 +115,7 @@ def reaches(
     Returns
     -------
     Measurement
-        Rounds; infinite for a run that never gets there or diverges.
+        Rounds; infinite for a run that never gets there, NaN for one that diverged.
 
     Examples
     --------
@@ -162,8 +158,7 @@ def never_reaches(
     False
     """
     found = reaches(outcomes, run=run, metric=metric, within=math.inf, at_least=at_least, at_most=at_most)
-    values = [math.nan if own.diverged else value for own, value in zip(outcomes[run], found.values, strict=True)]
-    return Measurement(values, all(math.isinf(value) for value in values), found.meaning)
+    return Measurement(found.values, all(math.isinf(value) for value in found.values), found.meaning)
 
 
 def final_within(
@@ -216,8 +211,8 @@ def each_at_least(outcomes: Outcomes, *, runs: Sequence[str], metric: str, at_le
     Examples
     --------
     >>> one, two = Outcome([{"round": 1.0, "f1": 1.0}]), Outcome([{"round": 1.0, "f1": 0.5}])
-    >>> each_at_least({"a": [one], "b": [two]}, runs=["a", "b"], metric="f1", at_least=1.0)
-    Measurement(values=[0.5], holds=False, meaning='smallest final f1', even=nan)
+    >>> each_at_least({"a": [one], "b": [two]}, runs=["a", "b"], metric="f1", at_least=1.0).values
+    [0.5]
     """
     seeds = range(len(outcomes[runs[0]]))
     values = [float(np.min([outcomes[label][seed].final(metric) for label in runs])) for seed in seeds]
@@ -242,8 +237,8 @@ def always_at_most(outcomes: Outcomes, *, runs: Sequence[str], metric: str, boun
     Examples
     --------
     >>> own = Outcome([{"round": 0.0, "norm": 0.5}, {"round": 1.0, "norm": 1.0}])
-    >>> always_at_most({"a": [own]}, runs=["a"], metric="norm", bound=0.9)
-    Measurement(values=[1.0], holds=False, meaning='largest norm')
+    >>> always_at_most({"a": [own]}, runs=["a"], metric="norm", bound=0.9).values
+    [1.0]
     """
     values = []
     for seed in range(len(outcomes[runs[0]])):
@@ -333,11 +328,7 @@ def final_not_worse(
     False
     """
     values = _advantages(outcomes, run, than, metric, largest, window)
-    return Measurement(
-        values,
-        not any(math.isnan(value) for value in values) and max(values) >= 0.0,
-        f"advantage in final {metric}",
-    )
+    return Measurement(values, bool(np.max(values) >= 0.0), f"advantage in final {metric}")
 
 
 def _advantages(
@@ -442,9 +433,8 @@ def faster(
     values = []
     for seed, own in enumerate(outcomes[run]):
         mine = _settled(own, metric, at_least, at_most)
-        others = min(_settled(outcomes[label][seed], metric, at_least, at_most) for label in than)
-        lost = _one_diverged(outcomes, [run, *than], seed)
-        values.append(math.nan if lost or math.isinf(mine) else others / max(mine, 1.0))
+        others = float(np.min([_settled(outcomes[label][seed], metric, at_least, at_most) for label in than]))
+        values.append(math.nan if math.isinf(mine) else others / max(mine, 1.0))
     return Measurement(
         values, all(value >= factor for value in values), f"times fewer rounds to the same {metric}", 1.0
     )
@@ -480,19 +470,18 @@ def cheaper(
     values = []
     for seed, own in enumerate(outcomes[run]):
         mine = _paid(own, metric, at_most, cost)
-        others = min(_paid(outcomes[label][seed], metric, at_most, cost) for label in than)
-        lost = _one_diverged(outcomes, [run, *than], seed)
-        values.append(math.nan if lost or math.isinf(mine) else others / max(mine, 1e-300))
+        others = float(np.min([_paid(outcomes[label][seed], metric, at_most, cost) for label in than]))
+        values.append(math.nan if math.isinf(mine) else others / max(mine, 1e-300))
     return Measurement(
         values, all(value >= factor for value in values), f"times less {cost} to {metric} {at_most:g}", 1.0
     )
 
 
 def _paid(own: Outcome, metric: str, at_most: float, cost: str) -> float:
-    """Return the cost at the round from which the metric is below a bound for good; infinite where it never is."""
+    """Return the cost at the round from which the metric is below a bound for good; as :func:`_settled` without one."""
     settled = _settled(own, metric, -math.inf, at_most)
-    if math.isinf(settled):
-        return math.inf
+    if not math.isfinite(settled):
+        return settled
     rounds, costs = own.series(cost)
     later = costs[rounds >= settled]
     return float(later[0]) if later.size else math.inf
@@ -536,7 +525,8 @@ def always_below(
             lowest = np.minimum(lowest, np.maximum(reached, floor))
         counts = rounds >= first
         share = float(np.mean(np.maximum(mine, floor)[counts] <= lowest[counts]))
-        values.append(math.nan if _one_diverged(outcomes, [run, *than], seed) else share)
+        lost = any(outcomes[label][seed].diverged for label in (run, *than))
+        values.append(math.nan if lost else share)
     return Measurement(values, all(value == 1.0 for value in values), f"share of rounds with the lowest {metric}")
 
 
@@ -653,9 +643,8 @@ def shrinks(
     """
     values = []
     for seed, own in enumerate(outcomes[run]):
-        mine = max(own.final(metric, window), 1e-300)
         nearest = float(np.min([outcomes[label][seed].final(metric, window) for label in than]))
-        values.append(math.nan if own.diverged else nearest / mine)
+        values.append(nearest / float(np.maximum(own.final(metric, window), 1e-300)))
     return Measurement(values, all(value >= factor for value in values), f"times smaller final {metric}", 1.0)
 
 
@@ -750,7 +739,7 @@ def rounds_ratio(
     Returns
     -------
     Measurement
-        Infinite where the run does not get there, NaN where the other one does not.
+        Infinite where the run does not get there, NaN where the other one does not or one of them diverged.
 
     Examples
     --------
@@ -761,7 +750,8 @@ def rounds_ratio(
     values = []
     for own, other in zip(outcomes[run], outcomes[than], strict=True):
         mine, theirs = _first(own, metric, below), _first(other, metric, below)
-        values.append(math.nan if math.isinf(theirs) else mine / theirs)
+        # The start counts as a round: there is a ratio to a run that begins below the bound.
+        values.append(math.nan if math.isinf(theirs) else float(np.maximum(mine, 1.0) / np.maximum(theirs, 1.0)))
     return Measurement(
         values,
         _between(values, at_least, at_most),
@@ -882,26 +872,27 @@ def linear_rate(
     return Measurement(values, _between(values, at_least, at_most), f"times as fast a decay of {metric} as {than}")
 
 
-def _one_diverged(outcomes: Outcomes, labels: Sequence[str], seed: int) -> bool:
-    return any(outcomes[label][seed].diverged for label in labels)
-
-
 def _between(values: Sequence[float], at_least: float, at_most: float) -> bool:
     """Whether all values are in the range; a NaN is not."""
     return all(at_least <= value <= at_most for value in values)
 
 
 def _first(outcome: Outcome, metric: str, below: float) -> float:
-    """Return the first evaluated round with a value of at most `below`; infinite if there is none."""
+    """Return the first evaluated round with a value of at most `below`; infinite if there is none, NaN if diverged."""
+    if outcome.diverged:
+        return math.nan
     rounds, values = outcome.series(metric)
     found = np.flatnonzero(values <= below)
     return float(rounds[found[0]]) if found.size else math.inf
 
 
 def _settled(outcome: Outcome, metric: str, at_least: float, at_most: float) -> float:
-    """Return the first round from which the metric is between the bounds to the end; infinite if there is none."""
+    """Return the first round from which the metric is between the bounds to the end.
+
+    Infinite if there is none; NaN for a run that diverged, so that no comparison with it holds.
+    """
     if outcome.diverged:
-        return math.inf
+        return math.nan
     rounds, values = outcome.series(metric)
     outside = np.flatnonzero(~((values >= at_least) & (values <= at_most)))
     first = 0 if outside.size == 0 else int(outside[-1]) + 1

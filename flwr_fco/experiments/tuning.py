@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from flwr_fco.experiments.rules import Outcome, Outcomes
 
-__all__ = ["Tune", "Tuned", "Variation", "best_of_each_seed"]
+__all__ = ["Best", "Tune", "Tuned", "Variation"]
 
 
 class Variation(NamedTuple):
@@ -83,11 +83,30 @@ class Tune(NamedTuple):
         return f"{group}, {grid}" if grid else group
 
 
+class Best(NamedTuple):
+    """What a method did at its best rates.
+
+    Parameters
+    ----------
+    outcomes : list of Outcome
+        One a seed; one that diverged where all of a seed's did.
+    rates : list of (float, float) or None
+        Of the client and of the server, one pair a seed; None where all runs of the seed diverged.
+    values : list of float
+        What :class:`Tune` looks at, one a seed; NaN where all runs of the seed diverged.
+    """
+
+    outcomes: list[Outcome]
+    rates: list[tuple[float, float] | None]
+    values: list[float]
+
+
 class Tuned(NamedTuple):
     """A method at its best rates: a point of the figure.
 
     Parameters
     ----------
+    tune : Tune
     label, method : str
     variation : Variation
     value : object
@@ -96,47 +115,41 @@ class Tuned(NamedTuple):
         Labels of the runs among which the best is chosen, and their rates.
     """
 
+    tune: Tune
     label: str
     method: str
     variation: Variation
     value: Any
     runs: tuple[tuple[str, tuple[float, float]], ...]
 
+    def best(self, outcomes: Outcomes) -> Best:
+        """Return what the method did at the best rates of each seed.
 
-def best_of_each_seed(
-    tune: Tune, point: Tuned, outcomes: Outcomes
-) -> tuple[list[Outcome], list[tuple[float, float] | None]]:
-    """Return the outcome at the best rates of each seed, and these rates.
+        Every seed has rates of its own, so that one run that nearly diverges does not choose for all of them.
 
-    Every seed has rates of its own, so that one run that nearly diverges does not choose for all of them.
+        Parameters
+        ----------
+        outcomes : mapping of str to sequence of Outcome
+            By label, then by seed.
 
-    Parameters
-    ----------
-    tune : Tune
-    point : Tuned
-    outcomes : mapping of str to sequence of Outcome
-        By label, then by seed.
+        Returns
+        -------
+        Best
 
-    Returns
-    -------
-    outcomes : list of Outcome
-        One that diverged where all of a seed's did.
-    rates : list of (float, float) or None
-        None where all of them diverged.
-
-    Examples
-    --------
-    >>> good, bad = Outcome([{"round": 1.0, "gap": 0.1}]), Outcome([{"round": 1.0, "gap": 0.2}])
-    >>> point = Tuned("a", "a", Variation("x"), "", (("slow", (0.1, 1.0)), ("fast", (0.3, 1.0))))
-    >>> best_of_each_seed(Tune("gap"), point, {"slow": [bad, good], "fast": [good, bad]})[1]
-    [(0.3, 1.0), (0.1, 1.0)]
-    """
-    found, rates = [], []
-    sign = -1.0 if tune.largest else 1.0
-    for seed in range(len(outcomes[point.runs[0][0]])):
-        scores = [sign * outcomes[label][seed].final(tune.metric, tune.window) for label, _ in point.runs]
-        best = min(range(len(scores)), key=lambda i: math.inf if math.isnan(scores[i]) else scores[i])
-        label, pair = point.runs[best]
-        found.append(outcomes[label][seed])
-        rates.append(None if math.isnan(scores[best]) else pair)
-    return found, rates
+        Examples
+        --------
+        >>> good, bad = Outcome([{"round": 1.0, "gap": 0.1}]), Outcome([{"round": 1.0, "gap": 0.2}])
+        >>> point = Tuned(Tune("gap"), "a", "a", Variation("x"), "", (("slow", (0.1, 1.0)), ("fast", (0.3, 1.0))))
+        >>> point.best({"slow": [bad, good], "fast": [good, bad]}).rates
+        [(0.3, 1.0), (0.1, 1.0)]
+        """
+        found = Best([], [], [])
+        sign = -1.0 if self.tune.largest else 1.0
+        for seed in range(len(outcomes[self.runs[0][0]])):
+            values = [outcomes[label][seed].final(self.tune.metric, self.tune.window) for label, _ in self.runs]
+            best = min(range(len(values)), key=lambda i: math.inf if math.isnan(values[i]) else sign * values[i])
+            label, pair = self.runs[best]
+            found.outcomes.append(outcomes[label][seed])
+            found.rates.append(None if math.isnan(values[best]) else pair)
+            found.values.append(values[best])
+        return found

@@ -260,6 +260,19 @@ def test_nobody_is_better_than_a_run_that_diverged(rule, arguments):
     assert not RULES[rule]({"a": [good._replace(diverged=2)], "b": [rival]}, **common, **arguments).holds
 
 
+@pytest.mark.parametrize(
+    ("rule", "arguments"),
+    [
+        ("reaches", {"at_least": 0.0, "within": math.inf}),
+        ("rounds-ratio", {"than": "b", "below": 9.0}),
+    ],
+)
+def test_no_bound_is_so_wide_that_a_run_that_diverged_meets_it(rule, arguments):
+    sound = run(3, 2, 1)
+    for a, b, holds in ((sound, sound, True), (BLOWN, sound, False), (sound, BLOWN, rule == "reaches")):
+        assert RULES[rule]({"a": [a], "b": [b]}, run="a", metric="f1", **arguments).holds == holds
+
+
 def test_not_worse_is_better_or_a_tie():
     arguments = {"run": "a", "than": ["b", "c"], "metric": "f1"}
 
@@ -317,7 +330,8 @@ def test_a_share_that_is_not_larger_than_another_ones_is_a_tie():
 
 def test_the_measured_values():
     outcomes = {"a": [GOOD, BAD, BLOWN], "b": [run(0, 0, 0, 1)] * 3}
-    assert RULES["reaches"](outcomes, run="a", metric="f1", at_least=0.99, within=9).values == [2.0, math.inf, math.inf]
+    found = RULES["reaches"](outcomes, run="a", metric="f1", at_least=0.99, within=9).values
+    assert found == pytest.approx([2.0, math.inf, math.nan], nan_ok=True)
     found = RULES["faster"](outcomes, run="a", than=["b"], metric="f1", at_least=1.0, factor=1.0).values
     assert found[0] == 1.5
     assert math.isnan(found[1])

@@ -284,6 +284,8 @@ def test_a_node_to_watch_must_be_there():
         run(graph(mixing="ring", plateau="gap", plateau_node=4))
     with pytest.raises(ConfigurationError, match=r"plateau-node=1; expected -1"):
         graph(mixing="ring", plateau_node=1)
+    with pytest.raises(ConfigurationError, match=r"plateau-node=0; expected -1, because FedDAGT has no nodes' models"):
+        run(graph("FedDAGT", plateau="gap", plateau_node=0))
     assert "plateau-node" not in graph(mixing="ring", plateau="gap").to_config()
     own = graph(mixing="ring", plateau="gap", plateau_node=2)
     assert RunSettings.from_config(own.to_config()) == own
