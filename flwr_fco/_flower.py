@@ -18,6 +18,7 @@ from inspect import signature
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 
 try:
     from flwr.supercore.task_identity import TaskIdentity
@@ -25,6 +26,7 @@ except ImportError:  # releases before TaskIdentity take the run from the grid
     TaskIdentity = None  # type: ignore[assignment, misc]
 
 __all__ = [
+    "call",
     "content_of",
     "filled",
     "identity",
@@ -117,7 +119,9 @@ def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:
             record[key] = value
         return record
     record = kind.__new__(kind)
-    record.__dict__.update(attributes, _data=items)
+    own = record.__dict__
+    own.update(attributes)
+    own["_data"] = items
     return record
 
 
@@ -129,6 +133,10 @@ def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Ar
     # Into __dict__: setting attributes one by one would clear caches that a new object does not have.
     array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
     return array
+
+
+#: What an array consists of; more has been noted about one that Flower has sent.
+_NUM_FIELDS = 4
 
 
 @cache
@@ -145,6 +153,16 @@ def _arrays_are_known() -> bool:
         return False
 
 
+def _same_array(array: Array) -> Array:
+    """Return an array of its own of the same bytes."""
+    own = array.__dict__
+    if len(own) == _NUM_FIELDS and type(own.get("shape")) is tuple and _arrays_are_known():
+        twin = Array.__new__(Array)
+        twin.__dict__.update(own)
+        return twin
+    return new_array(array.dtype, tuple(array.shape), array.stype, array.data)
+
+
 def isolated(content: RecordDict) -> RecordDict:
     """Return records that share nothing that can change with the given ones; bytes and numbers cannot."""
     copies: dict[str, Any] = {}
@@ -153,15 +171,30 @@ def isolated(content: RecordDict) -> RecordDict:
         items: dict[str, Any] = {**items_of(record)}
         if kind is ArrayRecord:
             for name, array in items.items():
-                shape = array.shape
-                shape = shape if type(shape) is tuple else tuple(shape)
-                items[name] = new_array(array.dtype, shape, array.stype, array.data)
-        else:
-            for name, value in items.items():
-                if type(value) is list:
-                    items[name] = value.copy()
+                items[name] = _same_array(array)
+        elif list in map(type, items.values()):
+            items = {name: value.copy() if type(value) is list else value for name, value in items.items()}
         copies[key] = filled(kind, items)
     return filled(RecordDict, copies)
+
+
+# --- ClientApps ------------------------------------------------------------------------------------------------------
+
+#: What a ClientApp without a lifespan of its own has in its place.
+_NO_LIFESPAN = ClientApp().__dict__.get("_lifespan")
+
+
+def call(app: ClientApp, message: Message, context: Context) -> Message | None:
+    """Return ``app(message, context)``; a handler of a plain type, in an app without a lifespan, is called at once."""
+    own = app.__dict__
+    if type(app) is ClientApp and own.get("_lifespan") is _NO_LIFESPAN and own.get("_call", app) is None:
+        handlers = own.get("_registered_funcs")
+        # Flower looks at a type letter by letter before it adds the name of the default action.
+        handler = None if handlers is None else handlers.get(f"{message.metadata.message_type}.default")
+        if handler is not None:
+            answer: Message | None = handler(message, context)
+            return answer
+    return app(message, context)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

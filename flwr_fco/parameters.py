@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Entry", "Layout", "Vector", "all_finite"]
+__all__ = ["Entry", "Layout", "Vector", "all_finite", "euclidean_norm"]
 
 Vector = NDArray[np.float64]
 
@@ -49,6 +49,23 @@ def all_finite(value: NDArray[Any] | float) -> bool:
     if value.dtype is _FLOAT64 and math.isfinite(np.vdot(value, value)):
         return True
     return bool(np.isfinite(value).all())
+
+
+def euclidean_norm(vector: Vector) -> float:
+    """Return the Euclidean norm, infinite where the sum of squares overflows.
+
+    Parameters
+    ----------
+    vector : ndarray of float64
+        Of any shape.
+
+    Examples
+    --------
+    >>> euclidean_norm(np.array([3.0, 4.0])), euclidean_norm(np.array([1e200]))
+    (5.0, inf)
+    """
+    # vdot does not warn where the sum overflows, as dot does.
+    return math.sqrt(np.vdot(vector, vector))
 
 
 @dataclass(frozen=True)

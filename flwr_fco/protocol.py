@@ -387,6 +387,8 @@ class Uplink(NamedTuple):
         The client's arrays of the model that are not optimised.
     digest : str
         Of the bytes that came, where a memory needs it; set by the server.
+    norms : mapping of str to float
+        Euclidean norms of the vectors as they came, infinite where the sum of squares overflows; set by the server.
     """
 
     vectors: Mapping[str, Vector]
@@ -398,6 +400,7 @@ class Uplink(NamedTuple):
     metrics: Mapping[str, float] = MappingProxyType({})
     pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
     digest: str = ""
+    norms: Mapping[str, float] = MappingProxyType({})
 
     @property
     def step_sizes(self) -> float:

@@ -9,15 +9,19 @@ import numpy as np
 from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.seeding import fill_state
 
 __all__ = ["random_generator"]
+
+#: The number of 32-bit words.
+_WORDS = 2**32
 
 
 class _Words(ISpawnableSeedSequence):
     """``SeedSequence(words)``, quick to answer the one question that a PCG64 asks when it is made."""
 
-    def __init__(self, words: NDArray[np.uint32]) -> None:
+    def __init__(self, words: tuple[int, ...]) -> None:
         self._words = words
 
     @cached_property
@@ -46,12 +50,17 @@ def random_generator(seed: int, server_round: int, partition_id: int, purpose: i
     seed : int
         The run's seed, 0 <= seed < 2**32.
     server_round : int
-        Flower's round, from 1.
+        Flower's round, from 1; 0 <= server_round < 2**32.
     partition_id : int
         The client's partition, 0 <= partition_id < 2**64; 0 for the server.
     purpose : int, default 1
         Keeps streams apart that share the other numbers: 1 local solvers, 2 training sample, 3 evaluation sample.
         Never 0: trailing zeros of a seed sequence do not change it.
+
+    Raises
+    ------
+    ConfigurationError
+        If a seed or a round is no 32-bit word.
 
     Notes
     -----
@@ -63,6 +72,10 @@ def random_generator(seed: int, server_round: int, partition_id: int, purpose: i
     >>> random_generator(seed=5, server_round=3, partition_id=2).integers(100) == theirs.integers(100)
     np.True_
     """
+    if not (0 <= seed < _WORDS and 0 <= server_round < _WORDS):
+        raise ConfigurationError(
+            f"seed={seed}, server_round={server_round}; expected whole numbers from 0 to 2**32 - 1"
+        )
     words = (seed, server_round, partition_id & 0xFFFFFFFF, partition_id >> 32, purpose)
     # NumPy takes any ISeedSequence; its type stubs know only one.
-    return np.random.Generator(np.random.PCG64(_Words(np.array(words, dtype=np.uint32))))  # type: ignore[arg-type]
+    return np.random.Generator(np.random.PCG64(_Words(words)))  # type: ignore[arg-type]

@@ -54,7 +54,7 @@ from numpy.typing import NDArray
 
 from flwr_fco import _flower
 from flwr_fco.errors import ProtocolError
-from flwr_fco.parameters import COUNTERS, Entry, Layout, Vector, all_finite
+from flwr_fco.parameters import COUNTERS, Entry, Layout, Vector, all_finite, euclidean_norm
 from flwr_fco.protocol import ClientStamp, ClientState, Downlink, GivenNumbers, GivenVectors, Plan, Uplink
 from flwr_fco.questions import Answer, Question
 from flwr_fco.spec import Spec
@@ -513,7 +513,7 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
         elif _FCO_PLAN in context.state:
             del context.state[_FCO_PLAN]
     stored = _flower.items_of(context.state).get(_FCO)
-    if not isinstance(stored, ConfigRecord) or stored["plan"] != digest:
+    if not isinstance(stored, ConfigRecord) or _flower.items_of(stored).get("plan") != digest:
         raise PlanMissingError(f"this node does not have the plan {digest}")
     plan = _plans.get(digest)
     if plan is None:
@@ -588,12 +588,15 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     vectors, numbers = GivenVectors(), GivenNumbers()
     for name, array in arrays.items():
         if not name.startswith(_PASS):
-            vector = _finite(name, _from_array(name, array, dtypes, shape), "the server's vector")
-            if vector.dtype != np.float64:
+            vector = _from_array(name, array, dtypes, shape)
+            if array.dtype != "float64":
                 vector = vector.astype(np.float64)
                 # As what is read from bytes is: other clients of this process may be given the same array.
                 vector.flags.writeable = False
-            vectors[name] = vector
+            # As in `read_uplink`: a sum of squares is finite only where each of them is.
+            vectors[name] = (
+                vector if math.isfinite(np.vdot(vector, vector)) else _finite(name, vector, "the server's vector")
+            )
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
         entries = {_PASS + entry.name: entry for entry in plan.layout.passed_through}
@@ -641,7 +644,7 @@ class _Latest(NamedTuple):
 
     def says(self, plan: Plan, fco: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
         """Whether another message, which shares the bytes of its arrays with this one, says the same."""
-        return self.plan is plan and self.fco == fco and _same_bytes(self.arrays, arrays)
+        return self.plan is plan and _same_bytes(self.arrays, arrays) and self.fco == fco
 
     def copy(self) -> Downlink:
         """Return the downlink with mappings of its own: no client can change what another is told."""
@@ -1016,10 +1019,13 @@ def read_uplink(
     through = {_PASS + entry.name: entry for entry in layout.passed_through} if layout.passed_through else {}
     if arrays.keys() - through.keys() != shapes.keys():
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
-    vectors = {}
+    vectors, norms = {}, {}
     for name, shape in shapes.items():
-        value = _finite(name, _from_array(name, arrays[name], (wire_dtype,), shape))
-        vectors[name] = value if value.dtype == np.float64 else value.astype(np.float64)
+        value = _from_array(name, arrays[name], (wire_dtype,), shape)
+        value = value if value.dtype == np.float64 else value.astype(np.float64)
+        # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well.
+        norm = norms[name] = euclidean_norm(value)
+        vectors[name] = value if math.isfinite(norm) else _finite(name, value)
     metrics, examples = _metrics_of(content, weighted_by_key)
     elapsed = _positive(metrics, "elapsed") if timed else None
     reported = {}
@@ -1035,6 +1041,7 @@ def read_uplink(
         pass_through={e.name: _read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
         if through
         else _NOTHING,
+        norms=norms,
     )
 
 

@@ -4,6 +4,7 @@ import time
 
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from problems import clients, flat, run
 
 from flwr_fco import _flower
@@ -103,6 +104,78 @@ def test_another_content_leaves_the_message_as_it_is(question, way):
     assert twin.content is content
     assert question.content is before
     assert vars(twin) == vars(question) | {"_content": content}
+
+
+class Derived(ClientApp):
+    """An app with a door of its own."""
+
+    def __call__(self, message, context):
+        self.calls = [*getattr(self, "calls", []), message.metadata.message_type]
+        return super().__call__(message, context)
+
+
+def handled(kind, *, lifespan=False, mods=()):
+    """Return an app whose handlers say which of them was called, and what its mods and its lifespan saw."""
+    app, seen = kind(mods=list(mods)), []
+
+    @app.train()
+    def train(message, context):
+        return Message(RecordDict({"it": MetricRecord({"train": 1})}), reply_to=message)
+
+    @app.train("own")
+    def own(message, context):
+        return Message(RecordDict({"it": MetricRecord({"own": 1})}), reply_to=message)
+
+    @app.evaluate()
+    def evaluate(message, context):
+        raise RuntimeError("no evaluation here")
+
+    if lifespan:
+
+        @app.lifespan()
+        def around(context):
+            seen.append("enter")
+            yield
+            seen.append("exit")
+
+    return app, seen
+
+
+@pytest.mark.parametrize("lifespan", [False, True])
+@pytest.mark.parametrize("kind", [ClientApp, Derived])
+def test_a_call_of_an_app_is_flowers(kind, lifespan):
+    def mod(message, context, call_next):
+        passed.append(message.metadata.message_type)
+        return call_next(message, context)
+
+    context = _flower.new_context(17, 5, {}, {})
+    found = []
+    for call in (_flower.call, lambda app, *args: app(*args)):
+        passed = []
+        app, seen = handled(kind, lifespan=lifespan, mods=[mod])
+        answers = []
+        for message_type in ("train", "train.default", "train.own", "evaluate", "query", "query.own"):
+            with _flower.identity(17):
+                message = Message(RecordDict(), 5, message_type, group_id="3")
+            _flower.set_message_id(message, "an id")
+            try:
+                answers.append(dict(call(app, message, context).content["it"]))
+            except (RuntimeError, ValueError) as error:
+                answers.append(repr(error))
+        found.append((answers, seen, passed, getattr(app, "calls", None)))
+    assert found[0] == found[1]
+    assert found[0][0][:3] == [{"train": 1}, {"train": 1}, {"own": 1}]
+    assert len(found[0][1]) == (12 if lifespan else 0)
+
+
+def test_an_app_of_a_release_that_keeps_its_handlers_elsewhere_is_called_as_it_wants():
+    app, _ = handled(ClientApp)
+    handlers = vars(app).pop("_registered_funcs")
+    app._call = lambda message, context: handlers["train.own"](message, context)
+    with _flower.identity(17):
+        message = Message(RecordDict(), 5, "train", group_id="3")
+    _flower.set_message_id(message, "an id")
+    assert dict(_flower.call(app, message, _flower.new_context(17, 5, {}, {})).content["it"]) == {"own": 1}
 
 
 class LaterMetadata:
@@ -263,7 +336,11 @@ def test_isolated_records_share_nothing_that_can_change():
     array.shape = [1]  # a list where the message was decoded
     given = RecordDict({"a": ArrayRecord(), "c": ConfigRecord({"l": [1]}), "m": MetricRecord({"l": [1.0], "n": 1})})
     _flower.items_of(given["a"])["w"] = array
+    usual = _flower.items_of(given["a"])["v"] = _flower.new_array("float64", (1,), "numpy.ndarray", b"x")
     copy = _flower.isolated(given)
+    assert dict(vars(copy["a"]["v"])) == dict(vars(usual))
+    copy["a"]["v"].data = b"y"
+    assert usual.data == b"x"
     assert list(copy["a"]["w"].shape) == [1]
     copy["a"]["w"].data = b"y"
     copy["c"]["l"].append(2)
@@ -274,4 +351,4 @@ def test_isolated_records_share_nothing_that_can_change():
     assert array.shape == [1]
     assert dict(given["c"]) == {"l": [1]}
     assert dict(given["m"]) == {"l": [1.0], "n": 1}
-    assert list(given["a"]) == ["w"]
+    assert list(given["a"]) == ["w", "v"]

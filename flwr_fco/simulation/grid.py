@@ -125,7 +125,7 @@ class InProcessGrid(Grid):
         request = _flower.with_content(message, _flower.isolated(message.content))
         state = context.state if self.raise_errors else _flower.isolated(context.state)
         try:
-            reply = self.client_app(request, context)
+            reply = _flower.call(self.client_app, request, context)
         except Exception as error:
             if self.raise_errors:
                 number = message.metadata.group_id
@@ -140,7 +140,7 @@ class InProcessGrid(Grid):
             reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
         # A ClientApp is typed to return a message; one that forgets to is silent in Flower, and so it is here.
         if reply is None:
-            return None  # type: ignore[unreachable]
+            return None
         content = _flower.content_of(reply)
         if content is not None:
             reply.content = _flower.isolated(content)

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ProtocolError
-from flwr_fco.parameters import Vector
+from flwr_fco.parameters import euclidean_norm
 from flwr_fco.protocol import Uplink
 
 __all__ = ["LARGEST_FACTOR", "IncrementBounds", "check_elapsed", "check_examples", "check_steps"]
@@ -139,7 +139,10 @@ class IncrementBounds:
         if compared:
             self._compare("number of examples", [uplink.examples for uplink in uplinks], found, remember)
         for name in uplinks[0].vectors:
-            norms = _norms([uplink.vectors[name] for uplink in uplinks])
+            norms = [
+                uplink.norms[name] if name in uplink.norms else euclidean_norm(uplink.vectors[name])
+                for uplink in uplinks
+            ]
             for i, norm in enumerate(norms):
                 if self.norm is not None and norm > self.norm:
                     found[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={self.norm:g}"
@@ -155,7 +158,7 @@ class IncrementBounds:
         for name, array in uplinks[0].pass_through.items():
             if array.dtype.kind == "f":
                 arrays = [uplink.pass_through.get(name) for uplink in uplinks]
-                norms = [0.0 if own is None else _norms([own.astype(np.float64)])[0] for own in arrays]
+                norms = [0.0 if own is None else euclidean_norm(own.astype(np.float64)) for own in arrays]
                 self._compare(name, norms, found, remember)
 
     def _compare(self, name: str, sizes: Sequence[float], found: dict[int, str], remember: bool) -> None:
@@ -185,8 +188,3 @@ class IncrementBounds:
             for name, value in arrays.items()
             if name.startswith(_FIRST_EARLIER)
         }
-
-
-def _norms(vectors: Sequence[Vector]) -> list[float]:
-    # vdot does not warn where the sum overflows, which is an answer too.
-    return [math.sqrt(np.vdot(vector, vector)) for vector in vectors]

@@ -236,7 +236,8 @@ class DFedDA(RateOptions, WorkOptions, CompositeStrategy):
             uplinks, rows, normalize=self.normalize_local_work, moves=self.tracking
         )
         # In place: these two matrices are our own.
-        increments *= server_lr
+        if server_lr != 1.0:
+            increments *= server_lr
         increments += state.dual
         following = state._replace(
             dual=mixing @ increments,

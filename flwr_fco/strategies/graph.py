@@ -213,7 +213,8 @@ class Graph:
         """
         assert self.topology is not None
         num_nodes = self.topology.num_nodes
-        increments = np.zeros((num_nodes, uplinks[0].vectors["increment"].size))
+        shape = (num_nodes, uplinks[0].vectors["increment"].size)
+        increments = np.empty(shape) if len(set(rows)) == num_nodes else np.zeros(shape)
         elapsed, own = np.zeros(num_nodes), np.ones((num_nodes, 1))
         first = uplinks[0].step_sizes
         equal = all(uplink.elapsed == first for uplink in uplinks)

@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.seeding import fill_state
 from flwr_fco.randomness import random_generator
 
@@ -30,6 +31,12 @@ def test_a_generator_is_the_one_that_numpy_makes_of_the_words(seed, partition):
         generator, expected = random_generator(seed, server_round, partition, purpose), np.random.default_rng(words)
         assert generator.bit_generator.state == expected.bit_generator.state
         assert generator.permutation(20).tolist() == expected.permutation(20).tolist()
+
+
+@pytest.mark.parametrize(("seed", "server_round"), [(-1, 1), (2**32, 1), (1, -1), (1, 2**32), (1, 10**30)])
+def test_a_seed_or_round_that_is_no_word_is_refused(seed, server_round):
+    with pytest.raises(ConfigurationError, match=f"seed={seed}, server_round={server_round}; expected whole numbers"):
+        random_generator(seed, server_round, 0)
 
 
 @pytest.mark.parametrize(
