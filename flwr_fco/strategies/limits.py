@@ -131,7 +131,7 @@ class Biased(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless one local step is exact and the bias of five shrinks with the rate."""
-        gap = problem.gap(run(300, client_lr=0.3, local_steps=1))
+        gap = problem.gap(run(200, client_lr=0.3, local_steps=1))
         _require(gap <= 1e-8, f"with 1 local step the certified gap is {gap:.2e}, expected at most 1e-8")
         coarse = problem.error(run(200, client_lr=0.05, local_steps=5))
         fine = problem.error(run(1000, client_lr=0.005, local_steps=5))
@@ -156,7 +156,7 @@ class ExtrapolationBias(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients are exact and the bias of unequal ones shrinks with the rate."""
         for steps in (1, 3):
-            gap = problem.gap(run(300, equal=True, client_lr=0.3 / steps, local_steps=steps), equal=True)
+            gap = problem.gap(run(250, equal=True, client_lr=0.3 / steps, local_steps=steps), equal=True)
             _require(
                 gap <= 1e-8, f"with {steps} local steps and equal clients the certified gap is {gap:.2e}, not <= 1e-8"
             )
@@ -245,7 +245,7 @@ class DoubledStrength(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients reach the solution for twice the strength."""
-        gap = problem.gap(run(600, equal=True, client_lr=0.3, local_steps=1), equal=True, factor=2.0)
+        gap = problem.gap(run(300, equal=True, client_lr=0.3, local_steps=1), equal=True, factor=2.0)
         _require(gap <= 1e-8, f"the certified gap of the problem with twice the strength is {gap:.2e}")
 
 
@@ -263,7 +263,7 @@ class NearDoubledStrength(Limit):
         """Raise AssertionError unless equal clients approach the solution for twice the strength with the rate."""
         coarse, fine = (
             problem.gap(run(rounds, equal=True, client_lr=rate, local_steps=1), equal=True, factor=2.0)
-            for rounds, rate in ((600, 0.3), (1600, 0.03))
+            for rounds, rate in ((300, 0.3), (1600, 0.03))
         )
         _require(
             coarse >= 5 * fine,
@@ -294,6 +294,6 @@ class ToZero(Limit):
     name: ClassVar[str] = "zero"
 
     def check(self, run: Run, problem: LimitProblem) -> None:
-        """Raise AssertionError unless all coefficients that psi acts on are zero after 600 rounds."""
-        support = problem.support(run(600, client_lr=0.3, local_steps=1))
+        """Raise AssertionError unless all coefficients that psi acts on are zero after 300 rounds."""
+        support = problem.support(run(300, client_lr=0.3, local_steps=1))
         _require(support == 0, f"the last model has {support} non-zero weights")

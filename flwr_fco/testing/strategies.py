@@ -199,11 +199,12 @@ def _check_state(make: MakeStrategy) -> None:
     _, strategy = _run(make, objectives, 2, client_lr=0.1, batch_size=7)
     before = strategy.state
     _require(before.round == 2, f"after two rounds the state says round {before.round}")
+    later = _run(make, objectives, 4, client_lr=0.1, batch_size=7)[1].state
     for name, value in before._asdict().items():
         if isinstance(value, np.ndarray):
             _require(value.dtype == np.float64, f"state.{name} is {value.dtype}, expected float64")
-            later = getattr(_run(make, objectives, 4, client_lr=0.1, batch_size=7)[1].state, name)
-            _require(later.shape == value.shape, f"state.{name} changed its shape from {value.shape} to {later.shape}")
+            shape = getattr(later, name).shape
+            _require(shape == value.shape, f"state.{name} changed its shape from {value.shape} to {shape}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.npz"
         strategy.save_state(path)

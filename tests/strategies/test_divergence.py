@@ -51,7 +51,7 @@ def test_no_rate_below_the_stability_limit_does(factor):
     objectives = clients()
     rate = factor * largest_stable_rate(objectives)
     strategy = FedDualAvg(regularizer=L1(0.3), client_lr=rate, local_steps=1, batch_size=None)
-    result = run(strategy, objectives, 1500)
+    result = run(strategy, objectives, 700)
     assert lasso_duality_gap(objectives, None, 0.3, flat(result.arrays)) < 1e-2
 
 
@@ -71,7 +71,7 @@ def test_the_last_good_model_is_from_before_and_a_start_point_that_converges():
     options = {"regularizer": L1(0.3), "local_steps": 1, "batch_size": None}
     with pytest.raises(DivergedError) as caught:
         run(FedDualAvg(client_lr=1.5 * rate, **options), objectives, 1000)
-    again = run(FedDualAvg(client_lr=0.15 * rate, **options), objectives, 3000, start=flat(caught.value.arrays))
+    again = run(FedDualAvg(client_lr=0.15 * rate, **options), objectives, 400, start=flat(caught.value.arrays))
     assert lasso_duality_gap(objectives, None, 0.3, flat(again.arrays)) < 1e-6
 
 

@@ -36,7 +36,7 @@ def test_one_step_reaches_the_sparse_optimum_in_every_geometry(mirror_map):
     chosen = FedDualAvg(
         regularizer=L1(0.2), mirror_map=mirror_map, client_lr=0.2, local_steps=1, batch_size=None, min_train_nodes=4
     )
-    result = run(chosen, clients, 2000, start=np.full(D, 0.1))
+    result = run(chosen, clients, 1000, start=np.full(D, 0.1))
     optimum = centralized_solution(clients, L1(0.2), tol=1e-12)
     np.testing.assert_allclose(flat(result.arrays), optimum, rtol=0, atol=1e-6)
 
@@ -79,7 +79,7 @@ def test_simplex_entropy_reaches_the_optimum_on_the_simplex():
         mirror_map=SimplexEntropy(), client_lr=0.5, local_steps=1, batch_size=None, fraction_evaluate=0.0
     )
     start = ArrayRecord({"coefficients": Array(np.full(FEATURES, 1 / FEATURES))})
-    result = simulate(chosen, app_of(clients), num_nodes=4, num_rounds=2000, initial_arrays=start, progress=False)
+    result = simulate(chosen, app_of(clients), num_nodes=4, num_rounds=1400, initial_arrays=start, progress=False)
     w = result.arrays["coefficients"].numpy()
     optimum = centralized_solution(clients, Simplex(), tol=1e-12)
     assert w.sum() == pytest.approx(1.0, abs=1e-14)
@@ -94,7 +94,7 @@ def test_orthant_entropy_for_the_weights_and_euclid_for_the_intercept():
         local_steps=1,
         batch_size=None,
     )
-    result = run(chosen, clients, 2000, start=np.ones(D))
+    result = run(chosen, clients, 1200, start=np.ones(D))
     optimum = centralized_solution(clients, NonNegative(), tol=1e-12)
     np.testing.assert_allclose(flat(result.arrays), optimum, rtol=0, atol=1e-5)
 

@@ -159,13 +159,13 @@ def test_equal_clients_reach_the_saddle_and_unequal_ones_come_near():
     saddle = saddle_point(clients)
     equal = [QuadraticSaddle.pooled(clients, np.full(3, 1 / 3))] * 3
     options = {"local_steps": 1, "batch_size": None}
-    assert np.abs(run(FeDualEx(client_lr=0.2, **options), equal, 300) - saddle).max() <= 1e-9
+    assert np.abs(run(FeDualEx(client_lr=0.2, **options), equal, 200) - saddle).max() <= 1e-9
     errors = [
-        np.abs(run(FeDualEx(client_lr=rate, **options), clients, int(60 / rate)) - saddle).max() for rate in (0.2, 0.02)
+        np.abs(run(FeDualEx(client_lr=rate, **options), clients, int(40 / rate)) - saddle).max() for rate in (0.2, 0.02)
     ]
     assert errors[0] >= 5 * errors[1] >= 1e-4
     # One local step without an extra step has no bias, control variates have none for any number of them.
-    assert np.abs(run(FedAvgS(client_lr=0.2, **options), clients, 300) - saddle).max() <= 1e-9
+    assert np.abs(run(FedAvgS(client_lr=0.2, **options), clients, 200) - saddle).max() <= 1e-9
     many = {"client_lr": 0.05, "local_steps": 5, "batch_size": None}
     assert np.abs(run(ScaffoldS(**many), clients, 400) - saddle).max() <= 1e-9
     assert np.abs(run(FedAvgS(**many), clients, 400) - saddle).max() >= 1e-3
