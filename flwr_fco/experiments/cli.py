@@ -5,6 +5,7 @@ Imports that take time (Flower, numba, Ray) are inside the commands, so that ``-
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shlex
@@ -93,8 +94,12 @@ def _errors() -> Iterator[None]:
     except KeyboardInterrupt as error:
         _complain("interrupted")
         raise typer.Exit(INTERRUPTED) from error
-    except (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-        _complain(f"{error.filename} cannot be written: {error.strerror}. Give another place by --out")
+    except OSError as error:
+        # A full or read-only disk has no class of its own. What has no file, such as a lost connection, is no place.
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
+            raise
+        place = "the results" if error.filename is None else error.filename
+        _complain(f"{place} cannot be written: {error.strerror}. Give another place by --out")
         raise typer.Exit(BAD_INPUT) from error
 
 

@@ -1,4 +1,5 @@
 import csv
+import errno
 import json
 import os
 import re
@@ -198,6 +199,24 @@ def test_bad_input_is_named_and_has_exit_code_2(arguments, message, tmp_path, mo
     assert result.exit_code == 2
     assert message in result.stderr
     assert "Traceback" not in result.output
+
+
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS, errno.ENOENT])
+def test_a_full_or_read_only_disk_is_one_line(reason, tmp_path, monkeypatch):
+    def refuse(self, *arguments, **options):
+        raise OSError(reason, os.strerror(reason), str(self))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    result = call("list", "--out", tmp_path / "list.md")
+    assert result.exit_code == 2
+    assert f"list.md cannot be written: {os.strerror(reason)}. Give another place by --out" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_run_folder_that_cannot_be_made_says_which_option_to_change(tmp_path):
+    result = call("run", "lasso-small", "--out", "/dev/null/run")
+    assert result.exit_code == 2
+    assert "cannot make the run folder /dev/null/run: Not a directory. Give a place by --out" in result.stderr
 
 
 def test_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
