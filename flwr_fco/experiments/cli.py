@@ -691,7 +691,8 @@ def report(
 ) -> None:
     """Show run folders beside each other: their final metrics as a table, or all about them as one HTML page.
 
-    The page needs no network and no other file. Bytes, time and supports are shown of runs in process.
+    The page needs no network and no other file. Bytes, time and supports are shown of runs in process. Of several runs
+    those that ended before they had results are left out, with a line that says so.
 
     Examples
     --------
@@ -737,10 +738,17 @@ def _groups(paths: list[Path], seed: int | None) -> list[Group]:
 
 
 def _read(paths: list[Path], seed: int | None) -> list[tuple[Path, RunRecord]]:
-    """Return the runs of a seed, or all, with their folders."""
-    from flwr_fco.experiments.run_folder import read_run
+    """Return the runs of a seed, or all, with their folders; of several, those that only began are left out."""
+    from flwr_fco.experiments.run_folder import only_begun, read_run
 
-    records = [(path, read_run(path)) for path in paths]
+    left_out = [path for path in paths if only_begun(path)]
+    if len(left_out) == len(paths):
+        left_out = []
+    for path in left_out:
+        Console(stderr=True, soft_wrap=True).print(
+            f"{path} is left out: its run ended before it had results", highlight=False, markup=False
+        )
+    records = [(path, read_run(path)) for path in paths if path not in left_out]
     for path, record in records:
         if not record.metrics:
             raise ConfigurationError(f"{path} has no metrics; expected the folder of a run that was evaluated")

@@ -315,6 +315,20 @@ def test_plot_names_what_differs_and_what_diverged(tmp_path):
         assert text in svg
 
 
+def test_one_run_that_failed_does_not_keep_the_others_from_being_shown(tmp_path):
+    call("run", "lasso-small", "--set", "num-rounds=2", "--quiet", "--out", tmp_path / "good")
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed" / "config.json").write_text((tmp_path / "good" / "config.json").read_text())
+    result = call("report", tmp_path / "failed", tmp_path / "good")
+    assert result.exit_code == 0, result.stderr
+    assert "| good | lasso-small |" in result.stdout
+    assert "failed is left out: its run ended before it had results" in result.stderr
+    # Alone, or where it is no run at all, it is an error.
+    for folder in ("failed", "other"):
+        assert call("report", tmp_path / folder).exit_code == 2
+    assert call("report", tmp_path / "other", tmp_path / "good").exit_code == 2
+
+
 def test_report_writes_text_or_a_page(tmp_path):
     pytest.importorskip("matplotlib")
     assert call("run", "lasso-small", "--set", "num-rounds=2", "--out", tmp_path / "run").exit_code == 0
