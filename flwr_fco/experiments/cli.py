@@ -26,6 +26,7 @@ from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
 from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.validation import suggestion
 
 if TYPE_CHECKING:
     from flwr_fco.experiments.comparison import Group
@@ -433,8 +434,12 @@ def sweep(
     samples: Annotated[int, typer.Option(min=0, help="Number of trials of a random search; 0: the whole grid.")] = 0,
     seed: Seed = 0,
     rule: Annotated[
-        str, typer.Option(help="recovery-error, f1, objective, validation-objective, accuracy, gap, training-loss.")
-    ] = ("recovery-error"),
+        str,
+        typer.Option(
+            help="recovery-error, f1, objective, validation-objective, accuracy, gap, l1-error, energy-error, "
+            "training-loss."
+        ),
+    ] = "recovery-error",
     out: Annotated[Path | None, typer.Option(help="Folder; a sweep that was stopped goes on in it.")] = None,
     engine: Annotated[str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), or `in-process`.")] = "ray",
     workers: Annotated[int, typer.Option(min=0, help="Ray workers on this machine; 0: one a core.")] = 0,
@@ -455,7 +460,9 @@ def sweep(
         from flwr_fco.experiments.sweep import CRITERIA, best_trials, expand_axes, parse_axis, run_sweep
 
         if rule not in CRITERIA:
-            raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(CRITERIA)}")
+            raise ConfigurationError(
+                f"rule={rule!r}; expected one of {', '.join(CRITERIA)}{suggestion(rule, CRITERIA)}"
+            )
         axes = [parse_axis(key, text) for key, text in parse_assignments(settings or []).items()]
         varied = [axis.key for axis in axes if axis.distribution or len(axis.values) > 1]
         heat_maps = len(varied) == 2 and not samples and all(_numeric(value) for a in axes for value in a.values)
@@ -654,7 +661,9 @@ def plot(
         known = list({key: None for group in groups for key in metric_names([group])})
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise ConfigurationError(f"metric={unknown[0]!r}; these runs have {', '.join(known)}")
+            raise ConfigurationError(
+                f"metric={unknown[0]!r}; these runs have {', '.join(known)}{suggestion(unknown[0], known)}"
+            )
         labels = {
             group.label + (f" (diverged in round {group.diverged})" if group.diverged else ""): group
             for group in groups

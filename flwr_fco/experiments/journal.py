@@ -143,7 +143,7 @@ class Journal:
         return over or stopped
 
     def _coefficients(self, arrays: ArrayRecord) -> NDArray[Any]:
-        """Return the coefficients; of a model that has no array of that name, all that psi acts on, one after another."""
+        """Return the coefficients; of a model that has no array of that name, all arrays that psi acts on."""
         layout = self.recorder.task.layout
         names = ("coefficients",) if "coefficients" in arrays else layout.regularized_names or tuple(arrays)
         return np.concatenate([arrays[name].numpy().reshape(-1) for name in names])

@@ -93,8 +93,8 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"cannot make the run folder {path}: {error.strerror or error}. Give a place by --out (in a run config: "
-                "by output-dir) in which you, or the user who started the SuperLink, may write"
+                f"cannot make the run folder {path}: {error.strerror or error}. Give a place by --out (in a run "
+                "config: by output-dir) in which you, or the user who started the SuperLink, may write"
             ) from error
         self.path = path
         if (path / _CONFIG).exists():

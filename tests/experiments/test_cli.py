@@ -219,6 +219,37 @@ def test_a_run_folder_that_cannot_be_made_says_which_option_to_change(tmp_path):
     assert "cannot make the run folder /dev/null/run: Not a directory. Give a place by --out" in result.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("run", "laso-I"), "lasso-I"),
+        (("run", "lasso-small", "--strategy", "feddualavg"), "FedDualAvg"),
+        (("run", "lasso-small", "--set", "strenght=1"), "strength"),
+        (("run", "lasso", "--set", "regularizer=l1"), "L1"),
+        (("sweep", "lasso-small", "--strategy", "FedMid", "--rule", "recovery_error"), "recovery-error"),
+        (("reproduce", "fco-figure3"), "fco-fig3"),
+    ],
+)
+def test_a_typing_error_is_told_what_was_meant(arguments, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.rstrip().endswith(f"Did you mean {meant}?")
+
+
+def test_the_help_of_a_sweep_names_every_rule():
+    from flwr_fco.experiments.sweep import CRITERIA
+
+    text = " ".join(call("sweep", "--help").output.replace("│", " ").split())
+    assert ", ".join(CRITERIA) + "." in text
+
+
+def test_more_clients_a_round_than_there_are_is_told_how_to_take_all(tmp_path):
+    result = call("run", "lasso-small", "--set", "num-clients=1", "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "clients-per-round=8, but lasso-small has 1 client; expected at most that, or 0 for all" in result.stderr
+
+
 def test_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
 
