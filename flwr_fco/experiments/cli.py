@@ -374,7 +374,7 @@ def path(
     held_out: Annotated[float, typer.Option(help="Share of every client's examples that is held out.")] = 0.25,
     seed: Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write; by default below paths/, named as that of a run.")
+        Path | None, typer.Option(help="New folder; by default below paths/, named as that of a run.")
     ] = None,
 ) -> None:
     """Fit a path of strengths of psi, from where everything becomes 0, and choose one by held-out data.
@@ -402,6 +402,8 @@ def path(
         # Rates that were chosen for one strength are not for all.
         chosen = RunSettings.of(problem, strategy, {"client-lr": "auto", "num-rounds": 100, **given}, seed)
         folder = out or Path("paths") / RunSettings.of(problem, strategy, given, seed).folder_name()
+        if (folder / "path.csv").exists():
+            raise ConfigurationError(f"the folder {folder} holds a path already; give another folder by --out")
         found = path_of_problem(chosen, num_strengths=strengths, ratio=ratio, held_out=held_out)
         folder.mkdir(parents=True, exist_ok=True)
         found.to_csv(folder / "path.csv")

@@ -658,6 +658,11 @@ def test_a_path_leaves_a_table_models_and_a_picture(tmp_path):
     assert "smallest loss" in result.output
     assert load_npz(tmp_path / "best.npz")["coefficients"].shape == (64,)
     assert (tmp_path / "one-standard-error.npz").exists()
+    # Another path is not written over it.
+    again = call("path", "lasso-small", "--strengths", 3, "--set", "num-rounds=10", "--out", tmp_path)
+    assert again.exit_code == 2
+    assert "holds a path already; give another folder by --out" in again.stderr
+    assert (tmp_path / "path.csv").read_text().splitlines() == rows
 
 
 @pytest.mark.parametrize(
