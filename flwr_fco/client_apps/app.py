@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -202,15 +202,16 @@ def _partition(context: Context) -> int:
 def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Context) -> Objective:
     objective = _objectives.get(key)
     if objective is None:
-        objective = load(context)
-        if not isinstance(objective, Objective):
+        loaded: Any = load(context)
+        if not isinstance(loaded, Objective):
             # Not its contents: it may be the client's data, and the message goes to the server.
-            plain = objective is None or isinstance(objective, str | int | float)
-            found = repr(objective) if plain else f"a {type(objective).__name__}"
+            plain = loaded is None or isinstance(loaded, str | int | float)
+            found = repr(loaded) if plain else f"a {type(loaded).__name__}"
             raise ConfigurationError(
                 f"load_objective returned {found}; expected an Objective such as "
                 "flwr_fco.objectives.Logistic(features, labels)"
             )
+        objective = loaded
         _objectives[key] = objective
     return objective
 

@@ -304,7 +304,7 @@ def require_dense(name: str, features: Any) -> None:
 def _what_is_none(name: str, array: NDArray[Any]) -> str:
     """Return the first entry that is no number, and what to do, for an error message."""
     for place in np.ndindex(array.shape):
-        entry = array[place]
+        entry: Any = array[place]
         if not isinstance(entry, int | float | np.number | np.bool_):
             # Not the entry itself: a client's error goes to the server.
             found = f"{name}{list(place)} is a {type(entry).__name__}"
