@@ -32,6 +32,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives.design import require_dense
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.simulation import simulate
@@ -149,6 +150,13 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                     "of as many parts"
                 )
             for number, (features, targets) in enumerate(zip(X, y, strict=True)):
+                require_dense(f"X[{number}]", features)
+                columns = [np.shape(part)[-1] for part in (X[0], features)]
+                if columns[0] != columns[1]:
+                    raise ConfigurationError(
+                        f"part {number} has {columns[1]} columns in X and part 0 has {columns[0]}; expected the same "
+                        "features of every client"
+                    )
                 if len(features) != len(targets):
                     raise ConfigurationError(
                         f"part {number} has {len(features)} rows in X and {len(targets)} in y; expected as many"

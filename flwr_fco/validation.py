@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import collections.abc
 import types
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["checked", "describe"]
+__all__ = ["checked", "describe", "suggestion"]
 
 
 def checked(name: str, value: Any, kind: Any) -> Any:
@@ -41,6 +43,9 @@ def checked(name: str, value: Any, kind: Any) -> Any:
     flwr_fco.errors.ConfigurationError: client_prox='no' is a str; expected True or False
     """
     found, result = _match(value, kind)
+    if not found and isinstance(value, type):
+        example = f", such as {value.__name__}(...)" if isinstance(kind, type) and issubclass(value, kind) else ""
+        raise ConfigurationError(f"{name}={value.__name__} is a class; expected {describe(kind)}{example}")
     if not found:
         raise ConfigurationError(f"{name}={value!r} is a {type(value).__name__}; expected {describe(kind)}")
     return result
@@ -69,6 +74,33 @@ def describe(kind: Any) -> str:
         return f"a sequence of {describe(args[0])}" if args else "a sequence"
     names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", Any: "anything"}
     return names.get(kind) or f"a {getattr(kind, '__name__', str(kind))}"
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """Return how an error message about an unknown name ends: with the name that was meant, if one is near.
+
+    Parameters
+    ----------
+    name : str
+        What was given.
+    known : iterable of str
+        What there is.
+
+    Returns
+    -------
+    str
+        Empty if nothing is near; capitals and underscores in the place of hyphens do not count.
+
+    Examples
+    --------
+    >>> suggestion("feddualav", ["FedMid", "FedDualAvg"])
+    '. Did you mean FedDualAvg?'
+    >>> suggestion("luck", ["f1", "objective"])
+    ''
+    """
+    plain = {entry.lower().replace("_", "-"): entry for entry in known}
+    near = get_close_matches(name.lower().replace("_", "-"), plain, n=1, cutoff=0.7)
+    return f". Did you mean {plain[near[0]]}?" if near else ""
 
 
 def _match(value: Any, kind: Any) -> tuple[bool, Any]:

@@ -41,6 +41,13 @@ def test_every_block_runs_by_itself(page, number, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+def test_the_reason_for_a_rate_is_as_its_comment_says(tmp_path):
+    code = blocks("rates")[0]
+    path = tmp_path / "mine.py"
+    path.write_text(code, encoding="utf-8")
+    assert run_file(path).stdout.strip() == re.search(r'reasons\["client_lr"\]\)  # (.*)', code)[1]
+
+
 def test_there_is_code_to_run():
     assert [len(blocks(page)) >= 1 for page in PAGES] == [True] * len(PAGES)
 

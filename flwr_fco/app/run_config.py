@@ -12,7 +12,7 @@ from flwr_fco.experiments.methods import STRATEGIES
 from flwr_fco.experiments.problems import PROBLEMS, REGULARIZERS
 from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.strategies.options import AUTO
-from flwr_fco.validation import checked
+from flwr_fco.validation import checked, suggestion
 
 __all__ = ["APP_PROBLEMS", "run_settings"]
 
@@ -125,7 +125,9 @@ def run_settings(run_config: Mapping[str, Any], num_nodes: int | None = None) ->
 
 def _checked(key: str, value: Any) -> Any:
     if key not in KEYS:
-        raise ConfigurationError(f"unknown key {key!r} in the run config; it may have {', '.join(KEYS)}")
+        raise ConfigurationError(
+            f"unknown key {key!r} in the run config; it may have {', '.join(KEYS)}{suggestion(key, KEYS)}"
+        )
     entry = KEYS[key]
     try:
         value = checked(key, value, entry.kind)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from flwr.app import Context, Message, MetricRecord, RecordDict
@@ -66,7 +66,7 @@ def client_app(
     Raises
     ------
     ConfigurationError
-        If a mod clips what the client answers.
+        If there is no function to load an objective with, or a mod clips what the client answers.
 
     Examples
     --------
@@ -78,6 +78,12 @@ def client_app(
     ...     return LeastSquares(features, features @ np.ones(3))
     >>> app = client_app(load)
     """
+    for name, load in (("load_objective", load_objective), ("load_evaluation_objective", load_evaluation_objective)):
+        if not (callable(load) or (load is None and name == "load_evaluation_objective")):
+            raise ConfigurationError(
+                f"{name} is a {type(load).__name__}; expected a function (context) -> Objective. For an objective that "
+                "is here already: lambda context: objectives[context.node_config['partition-id']]"
+            )
     for mod in mods or ():
         name = getattr(mod, "__name__", type(mod).__name__)
         if name in _PRIVACY_MODS:
@@ -196,12 +202,16 @@ def _partition(context: Context) -> int:
 def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Context) -> Objective:
     objective = _objectives.get(key)
     if objective is None:
-        objective = load(context)
-        if not isinstance(objective, Objective):
+        loaded: Any = load(context)
+        if not isinstance(loaded, Objective):
+            # Not its contents: it may be the client's data, and the message goes to the server.
+            plain = loaded is None or isinstance(loaded, str | int | float)
+            found = repr(loaded) if plain else f"a {type(loaded).__name__}"
             raise ConfigurationError(
-                f"load_objective returned {objective!r}; expected an Objective such as "
+                f"load_objective returned {found}; expected an Objective such as "
                 "flwr_fco.objectives.Logistic(features, labels)"
             )
+        objective = loaded
         _objectives[key] = objective
     return objective
 
@@ -255,7 +265,15 @@ def _read_model(message: Message, objective: Objective) -> Vector:
 def _check_layout(own: Layout, server: Layout) -> None:
     """Compare names and shapes: which arrays psi acts on, and their dtypes, are the server's business."""
     if own.signature != server.signature:
+        passing = [entry.name for entry in server.passed_through if entry.name in own.shapes]
+        advice = "Give `start` initial arrays with the objective's names and shapes, in its order"
+        if passing:
+            advice = (
+                "Arrays of whole numbers or booleans are no part of the model, nor is what pass_through= names: here "
+                f"{', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
+            )
+        elif set(own.shapes) == set(server.shapes) and own.shapes != server.shapes:
+            advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
         raise ConfigurationError(
-            f"the server's model is {server.shapes}, this client's objective has {own.shapes}. Give `start` initial "
-            "arrays with the objective's names and shapes, in its order"
+            f"the server's model is {server.shapes}, this client's objective has {own.shapes}. {advice}"
         )

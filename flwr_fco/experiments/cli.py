@@ -5,6 +5,7 @@ Imports that take time (Flower, numba, Ray) are inside the commands, so that ``-
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shlex
@@ -25,6 +26,7 @@ from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
 from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.validation import suggestion
 
 if TYPE_CHECKING:
     from flwr_fco.experiments.comparison import Group
@@ -93,8 +95,12 @@ def _errors() -> Iterator[None]:
     except KeyboardInterrupt as error:
         _complain("interrupted")
         raise typer.Exit(INTERRUPTED) from error
-    except (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
-        _complain(f"{error.filename} cannot be written: {error.strerror}. Give another place by --out")
+    except OSError as error:
+        # A full or read-only disk has no class of its own. What has no file, such as a lost connection, is no place.
+        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
+            raise
+        place = "the results" if error.filename is None else error.filename
+        _complain(f"{place} cannot be written: {error.strerror}. Give another place by --out")
         raise typer.Exit(BAD_INPUT) from error
 
 
@@ -368,7 +374,7 @@ def path(
     held_out: Annotated[float, typer.Option(help="Share of every client's examples that is held out.")] = 0.25,
     seed: Seed = 0,
     out: Annotated[
-        Path | None, typer.Option(help="Folder to write; by default below paths/, named as that of a run.")
+        Path | None, typer.Option(help="New folder; by default below paths/, named as that of a run.")
     ] = None,
 ) -> None:
     """Fit a path of strengths of psi, from where everything becomes 0, and choose one by held-out data.
@@ -396,6 +402,8 @@ def path(
         # Rates that were chosen for one strength are not for all.
         chosen = RunSettings.of(problem, strategy, {"client-lr": "auto", "num-rounds": 100, **given}, seed)
         folder = out or Path("paths") / RunSettings.of(problem, strategy, given, seed).folder_name()
+        if (folder / "path.csv").exists():
+            raise ConfigurationError(f"the folder {folder} holds a path already; give another folder by --out")
         found = path_of_problem(chosen, num_strengths=strengths, ratio=ratio, held_out=held_out)
         folder.mkdir(parents=True, exist_ok=True)
         found.to_csv(folder / "path.csv")
@@ -428,8 +436,12 @@ def sweep(
     samples: Annotated[int, typer.Option(min=0, help="Number of trials of a random search; 0: the whole grid.")] = 0,
     seed: Seed = 0,
     rule: Annotated[
-        str, typer.Option(help="recovery-error, f1, objective, validation-objective, accuracy, gap, training-loss.")
-    ] = ("recovery-error"),
+        str,
+        typer.Option(
+            help="recovery-error, f1, objective, validation-objective, accuracy, gap, l1-error, energy-error, "
+            "training-loss."
+        ),
+    ] = "recovery-error",
     out: Annotated[Path | None, typer.Option(help="Folder; a sweep that was stopped goes on in it.")] = None,
     engine: Annotated[str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), or `in-process`.")] = "ray",
     workers: Annotated[int, typer.Option(min=0, help="Ray workers on this machine; 0: one a core.")] = 0,
@@ -450,7 +462,9 @@ def sweep(
         from flwr_fco.experiments.sweep import CRITERIA, best_trials, expand_axes, parse_axis, run_sweep
 
         if rule not in CRITERIA:
-            raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(CRITERIA)}")
+            raise ConfigurationError(
+                f"rule={rule!r}; expected one of {', '.join(CRITERIA)}{suggestion(rule, CRITERIA)}"
+            )
         axes = [parse_axis(key, text) for key, text in parse_assignments(settings or []).items()]
         varied = [axis.key for axis in axes if axis.distribution or len(axis.values) > 1]
         heat_maps = len(varied) == 2 and not samples and all(_numeric(value) for a in axes for value in a.values)
@@ -649,7 +663,9 @@ def plot(
         known = list({key: None for group in groups for key in metric_names([group])})
         unknown = [name for name in wanted if name not in known]
         if unknown:
-            raise ConfigurationError(f"metric={unknown[0]!r}; these runs have {', '.join(known)}")
+            raise ConfigurationError(
+                f"metric={unknown[0]!r}; these runs have {', '.join(known)}{suggestion(unknown[0], known)}"
+            )
         labels = {
             group.label + (f" (diverged in round {group.diverged})" if group.diverged else ""): group
             for group in groups
@@ -686,7 +702,8 @@ def report(
 ) -> None:
     """Show run folders beside each other: their final metrics as a table, or all about them as one HTML page.
 
-    The page needs no network and no other file. Bytes, time and supports are shown of runs in process.
+    The page needs no network and no other file. Bytes, time and supports are shown of runs in process. Of several runs
+    those that ended before they had results are left out, with a line that says so.
 
     Examples
     --------
@@ -732,10 +749,17 @@ def _groups(paths: list[Path], seed: int | None) -> list[Group]:
 
 
 def _read(paths: list[Path], seed: int | None) -> list[tuple[Path, RunRecord]]:
-    """Return the runs of a seed, or all, with their folders."""
-    from flwr_fco.experiments.run_folder import read_run
+    """Return the runs of a seed, or all, with their folders; of several, those that only began are left out."""
+    from flwr_fco.experiments.run_folder import only_begun, read_run
 
-    records = [(path, read_run(path)) for path in paths]
+    left_out = [path for path in paths if only_begun(path)]
+    if len(left_out) == len(paths):
+        left_out = []
+    for path in left_out:
+        Console(stderr=True, soft_wrap=True).print(
+            f"{path} is left out: its run ended before it had results", highlight=False, markup=False
+        )
+    records = [(path, read_run(path)) for path in paths if path not in left_out]
     for path, record in records:
         if not record.metrics:
             raise ConfigurationError(f"{path} has no metrics; expected the folder of a run that was evaluated")

@@ -17,6 +17,7 @@ from flwr_fco.experiments.problems import find_problem
 from flwr_fco.experiments.rules import RULES
 from flwr_fco.experiments.settings import RunSettings, format_assignments, short_name
 from flwr_fco.experiments.tuning import Tune, Tuned, Variation
+from flwr_fco.validation import suggestion
 
 __all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"]
 
@@ -332,6 +333,7 @@ def select_experiments(pattern: str) -> tuple[str, ...]:
     if not found:
         raise ConfigurationError(
             f"experiment={pattern!r}; expected one of {', '.join(EXPERIMENTS)}, a pattern such as 'fco-*', or 'all'"
+            f"{suggestion(pattern, EXPERIMENTS)}"
         )
     return found
 

@@ -294,7 +294,7 @@ def _supports(groups: Sequence[Group], looks: Mapping[str, Appearance]) -> str:
     if not pictures:
         return ""
     text = (
-        "From top to bottom the coefficients in the order of their array, from left to right the rounds. White: "
+        "From top to bottom the coefficients in the order of their arrays, from left to right the rounds. White: "
         "exactly zero; the density above may leave out small coefficients too."
     )
     return f"<p>{text}</p>{''.join(pictures)}"

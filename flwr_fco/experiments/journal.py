@@ -137,10 +137,16 @@ class Journal:
         self._keep_costs(server_round, metrics or {})
         if server_round % self._every == 0 or last or over:
             self._rounds.append(server_round)
-            self._shares.append(support_shares(arrays["coefficients"].numpy()))
+            self._shares.append(support_shares(self._coefficients(arrays)))
         if over or last or stopped or time.perf_counter() - self._saved > INTERVAL:
             self._checkpoint(server_round, arrays, finished=over or last)
         return over or stopped
+
+    def _coefficients(self, arrays: ArrayRecord) -> NDArray[Any]:
+        """Return the coefficients; of a model that has no array of that name, all arrays that psi acts on."""
+        layout = self.recorder.task.layout
+        names = ("coefficients",) if "coefficients" in arrays else layout.regularized_names or tuple(arrays)
+        return np.concatenate([arrays[name].numpy().reshape(-1) for name in names])
 
     def _keep_costs(self, server_round: int, metrics: Mapping[str, Any]) -> None:
         now = time.perf_counter()

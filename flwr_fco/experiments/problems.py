@@ -40,7 +40,7 @@ from flwr_fco.experiments.tasks import (
 )
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
 from flwr_fco.strategies import STRATEGIES
-from flwr_fco.validation import checked
+from flwr_fco.validation import checked, suggestion
 
 __all__ = ["PROBLEMS", "REGULARIZERS", "Problem", "data_directory", "find_problem", "load_task"]
 
@@ -333,7 +333,9 @@ def _breast_cancer(
 
 def _regularizer(name: str, strength: float) -> Regularizer:
     if name not in REGULARIZERS:
-        raise ConfigurationError(f"regularizer={name!r}; expected one of {', '.join(REGULARIZERS)}")
+        raise ConfigurationError(
+            f"regularizer={name!r}; expected one of {', '.join(REGULARIZERS)}{suggestion(name, REGULARIZERS)}"
+        )
     return Zero() if name == "Zero" else REGULARIZERS[name](strength)  # type: ignore[call-arg]
 
 
@@ -767,7 +769,7 @@ def find_problem(name: str) -> Problem:
     {'strength': 0.5}
     """
     if name not in PROBLEMS:
-        raise ConfigurationError(f"problem={name!r}; expected one of {', '.join(PROBLEMS)}")
+        raise ConfigurationError(f"problem={name!r}; expected one of {', '.join(PROBLEMS)}{suggestion(name, PROBLEMS)}")
     return PROBLEMS[name]
 
 

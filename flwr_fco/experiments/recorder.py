@@ -251,8 +251,8 @@ def build_strategy(
     """
     if settings.clients_per_round > num_clients:
         raise ConfigurationError(
-            f"clients-per-round={settings.clients_per_round}, but {settings.problem} has {num_clients} clients; "
-            f"expected at most that"
+            f"clients-per-round={settings.clients_per_round}, but {settings.problem} has {num_clients} "
+            f"client{'s' * (num_clients != 1)}; expected at most that, or 0 for all of them"
         )
     clients = settings.clients_per_round or num_clients
     layout = settings.load().layout

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["LEFT_OUT", "RunFolder", "RunRecord", "RunStatus", "SupportHistory", "json_object", "read_run"]
+__all__ = ["LEFT_OUT", "RunFolder", "RunRecord", "RunStatus", "SupportHistory", "json_object", "only_begun", "read_run"]
 
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
@@ -93,8 +93,8 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise ConfigurationError(
-                f"output-dir: cannot make the run folder {path}: {error}. Give a directory that the user who started "
-                "the SuperLink may write to"
+                f"cannot make the run folder {path}: {error.strerror or error}. Give a place by --out (in a run "
+                "config: by output-dir) in which you, or the user who started the SuperLink, may write"
             ) from error
         self.path = path
         if (path / _CONFIG).exists():
@@ -210,6 +210,16 @@ class RunRecord(NamedTuple):
     status: RunStatus | None = None
 
 
+def only_begun(path: Path) -> bool:
+    """Return whether a folder is that of a run that ended before it had kept anything: it has a config alone.
+
+    Parameters
+    ----------
+    path : Path
+    """
+    return (path / _CONFIG).is_file() and not all((path / name).is_file() for name in (_METRICS, _MODEL))
+
+
 def read_run(path: Path) -> RunRecord:
     """Read a run folder.
 
@@ -224,7 +234,8 @@ def read_run(path: Path) -> RunRecord:
     """
     for name in (_CONFIG, _METRICS, _MODEL):
         if not (path / name).is_file():
-            raise ConfigurationError(f"{path} has no {name}; expected the folder of a run that finished")
+            wanted = "of a run that finished, or was stopped after a round"
+            raise ConfigurationError(f"{path} has no {name}; expected the folder {wanted}")
     return _record(path)
 
 

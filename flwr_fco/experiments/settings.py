@@ -18,7 +18,7 @@ from flwr_fco.experiments.methods import STAGED, STRATEGIES, automatic_options, 
 from flwr_fco.experiments.problems import find_problem, load_task
 from flwr_fco.experiments.tasks import Task
 from flwr_fco.strategies.options import AUTO
-from flwr_fco.validation import checked
+from flwr_fco.validation import checked, suggestion
 
 __all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "short_name"]
 
@@ -143,7 +143,10 @@ class RunSettings:
         """
         entry = find_problem(problem)
         if strategy not in STRATEGIES and strategy not in BASELINES:
-            raise ConfigurationError(f"strategy={strategy!r}; expected one of {', '.join([*STRATEGIES, *BASELINES])}")
+            known = [*STRATEGIES, *BASELINES]
+            raise ConfigurationError(
+                f"strategy={strategy!r}; expected one of {', '.join(known)}{suggestion(strategy, known)}"
+            )
         problem_options = entry.options()
         types = _types()
         strategy_options = option_names(strategy)
@@ -160,7 +163,9 @@ class RunSettings:
                 for_strategy[key] = value
             else:
                 known = [*_run_keys(), *problem_options, *(o.replace("_", "-") for o in strategy_options)]
-                raise ConfigurationError(f"unknown key {key!r}; {problem} with {strategy} has {', '.join(known)}")
+                raise ConfigurationError(
+                    f"unknown key {key!r}; {problem} with {strategy} has {', '.join(known)}{suggestion(key, known)}"
+                )
         given = {key.replace("-", "_") for key in assignments or {}}
         if not (values.get("plateau") or entry.tuned_for(strategy) or given & {"client_lr", "server_lr"}):
             values["client_lr"] = AUTO

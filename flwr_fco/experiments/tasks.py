@@ -102,7 +102,7 @@ class Task(ABC):
 
     @property
     def layout(self) -> Layout:
-        """The model's arrays, one of which is ``coefficients``."""
+        """The model's arrays: ``coefficients`` among them, unless the model is a network or a pair of players."""
         return self.clients[0].layout
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:

@@ -7,17 +7,19 @@ column an output, then one intercept an output if the model has intercepts.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_rows, margins
 from flwr_fco.parameters import Vector, all_finite
 
-__all__ = ["CHUNK", "Design", "LinearData", "check_finite"]
+__all__ = ["CHUNK", "Design", "LinearData", "check_finite", "require_dense"]
 
 #: Rows or columns that are widened to float64 at a time.
 CHUNK = 4096
@@ -77,10 +79,11 @@ class Design:
         ConfigurationError
             If they are not finite numbers of such a shape, or there are none.
         """
+        require_dense(name, features)
         # asarray also turns a memory map into an ordinary view of it, which kernels accept faster.
         array = np.asarray(features)
         if array.dtype.kind not in "fiub":
-            raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
+            raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers{_what_is_none(name, array)}")
         if array.ndim != ndim:
             wanted = "(examples, features)" if ndim == 2 else "(examples, rows, columns)"
             raise ConfigurationError(f"{name} have shape {array.shape}; expected {wanted}. Reshape them first.")
@@ -286,6 +289,27 @@ class LinearData(NamedTuple):
     l2: float
     factor: float = 1.0
     num_outputs: int = 1
+
+
+def require_dense(name: str, features: Any) -> None:
+    """Raise :class:`ConfigurationError` for a sparse matrix of SciPy's, which NumPy would take for a single object."""
+    if issparse(features):
+        size = 8e-6 * math.prod(features.shape)
+        raise ConfigurationError(
+            f"{name}: a sparse {type(features).__name__} of shape {features.shape}; expected a dense array. Give its "
+            f".toarray(), which takes {size:.3g} MB (half of that as float32)"
+        )
+
+
+def _what_is_none(name: str, array: NDArray[Any]) -> str:
+    """Return the first entry that is no number, and what to do, for an error message."""
+    for place in np.ndindex(array.shape):
+        entry: Any = array[place]
+        if not isinstance(entry, int | float | np.number | np.bool_):
+            # Not the entry itself: a client's error goes to the server.
+            found = f"{name}{list(place)} is a {type(entry).__name__}"
+            return f": {found}. Encode such columns as numbers (the same way on every client), or leave them out"
+    return ". All of its entries are: give .astype(float) of it"
 
 
 def check_finite(name: str, array: NDArray[Any]) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
+from inspect import signature
 from typing import Any
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result, Strategy
@@ -17,6 +19,8 @@ from flwr_fco.client_apps.app import forget_objectives
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.topology import Topology
+from flwr_fco.validation import checked
 
 __all__ = ["simulate"]
 
@@ -84,7 +88,8 @@ def simulate(
     Raises
     ------
     ConfigurationError
-        If the strategy would wait for more nodes than there are (Flower waits for ever).
+        If an argument is of the wrong kind, or the strategy would wait for more nodes than there are (Flower waits for
+        ever).
     ClientError
         If a client raised an exception and `raise_errors` is set.
 
@@ -108,6 +113,7 @@ def simulate(
     >>> (result.arrays["coefficients"].numpy() != 0).tolist()
     [True, True, False, False]
     """
+    _check_kinds(strategy, client_app, initial_arrays, num_nodes, num_rounds, evaluate_every)
     if num_nodes < 1 or num_rounds < 0 or evaluate_every < 1:
         raise ConfigurationError(
             f"num_nodes={num_nodes}, num_rounds={num_rounds}, evaluate_every={evaluate_every}; expected at least one "
@@ -115,7 +121,12 @@ def simulate(
         )
     _check_samples(strategy, num_nodes)
     if not isinstance(initial_arrays, ArrayRecord):
-        initial_arrays = ArrayRecord({name: Array(array) for name, array in initial_arrays.items()})
+        initial_arrays = ArrayRecord(
+            {
+                name: Array(array if hasattr(array, "shape") else np.asarray(array))
+                for name, array in initial_arrays.items()
+            }
+        )
 
     def evaluate_sometimes(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         if evaluate_fn is None or (server_round % evaluate_every and server_round != num_rounds):
@@ -172,16 +183,63 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[], None]]:
         yield lambda: bar.advance(task)
 
 
+def _check_kinds(
+    strategy: Any, client_app: Any, initial_arrays: Any, num_nodes: Any, num_rounds: Any, evaluate_every: Any
+) -> None:
+    """Refuse what would end in an error of Python's, or of Flower's, far from here."""
+    if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
+        raise ConfigurationError(
+            f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)"
+        )
+    if not isinstance(client_app, ClientApp) and not _takes_messages(client_app):
+        raise ConfigurationError(
+            f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load_objective) of "
+            "flwr_fco.client_apps"
+        )
+    if not isinstance(initial_arrays, Mapping | ArrayRecord):
+        raise ConfigurationError(
+            f"initial_arrays is {_called(initial_arrays)}; expected an ArrayRecord, or a mapping of names to arrays, "
+            'such as {"coefficients": np.zeros(10), "intercept": np.zeros(1)}'
+        )
+    numbers = {"num_nodes": num_nodes, "num_rounds": num_rounds, "evaluate_every": evaluate_every}
+    for name, value in numbers.items():
+        checked(name, value, int)
+
+
+def _takes_messages(client_app: Any) -> bool:
+    """Return whether something that is no ClientApp can be called as one, with a message and a context."""
+    try:
+        signature(client_app).bind(None, None)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(client_app, type)
+
+
+def _called(value: Any) -> str:
+    """Return what a wrong argument is, without its contents."""
+    return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
+
+
 def _check_samples(strategy: Strategy, num_nodes: int) -> None:
     """Refuse a strategy that would wait for nodes that cannot come."""
+    mixing = getattr(getattr(strategy, "graph", None), "mixing", None)
+    if isinstance(mixing, Topology) and mixing.num_nodes > num_nodes:
+        raise ConfigurationError(
+            f"mixing has {mixing.num_nodes} nodes, but there are num_nodes={num_nodes}: {type(strategy).__name__} "
+            "would wait for the others. Simulate as many nodes as the graph has, or give the graph by its name, such "
+            "as mixing='ring': then it has as many as there are"
+        )
+    needed: dict[str, int] = {}
     for kind in ("train", "evaluate"):
         fraction = getattr(strategy, f"fraction_{kind}", 0.0)
         if fraction == 0.0:
             continue
-        for name in (f"min_{kind}_nodes", "min_available_nodes"):
-            needed = getattr(strategy, name, 0)
-            if needed > num_nodes:
-                raise ConfigurationError(
-                    f"{type(strategy).__name__} has {name}={needed}, but there are num_nodes={num_nodes}: it would "
-                    f"wait for ever. Lower {name}, or simulate more nodes"
-                )
+        wanted = {name: getattr(strategy, name, 0) for name in (f"min_{kind}_nodes", "min_available_nodes")}
+        needed.update({name: value for name, value in wanted.items() if value > num_nodes})
+    if needed:
+        named = " and ".join(f"{name}={value}" for name, value in needed.items())
+        lower = ", ".join(f"{name}={num_nodes}" for name in needed)
+        raise ConfigurationError(
+            f"{type(strategy).__name__} has {named}, but there are num_nodes={num_nodes}: it would wait for ever. Give "
+            f"it {lower}, or simulate more nodes"
+        )

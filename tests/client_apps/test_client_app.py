@@ -105,6 +105,18 @@ def test_what_is_no_objective_is_refused():
         go(client_app(lambda context: 3))
 
 
+def test_an_error_about_what_was_loaded_does_not_hold_the_data():
+    with pytest.raises(ClientError, match="load_objective returned a tuple; expected an Objective"):
+        go(client_app(lambda context: (np.full((4, 2), 0.125), np.ones(4))))
+
+
+def test_what_cannot_load_an_objective_is_refused_at_once():
+    with pytest.raises(ConfigurationError, match="load_objective is a LeastSquares; expected a function"):
+        client_app(clients()[0])
+    with pytest.raises(ConfigurationError, match="load_evaluation_objective is a list; expected a function"):
+        client_app(lambda context: clients()[0], load_evaluation_objective=clients())
+
+
 def plan(batch_size=None):
     layout = clients()[0].layout
     settings = {"client-prox": True, "trajectory": False}

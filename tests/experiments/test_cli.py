@@ -1,4 +1,5 @@
 import csv
+import errno
 import json
 import os
 import re
@@ -200,6 +201,55 @@ def test_bad_input_is_named_and_has_exit_code_2(arguments, message, tmp_path, mo
     assert "Traceback" not in result.output
 
 
+@pytest.mark.parametrize("reason", [errno.ENOSPC, errno.EROFS, errno.ENOENT])
+def test_a_full_or_read_only_disk_is_one_line(reason, tmp_path, monkeypatch):
+    def refuse(self, *arguments, **options):
+        raise OSError(reason, os.strerror(reason), str(self))
+
+    monkeypatch.setattr(Path, "write_text", refuse)
+    result = call("list", "--out", tmp_path / "list.md")
+    assert result.exit_code == 2
+    assert f"list.md cannot be written: {os.strerror(reason)}. Give another place by --out" in result.stderr
+    assert "Traceback" not in result.output
+
+
+def test_a_run_folder_that_cannot_be_made_says_which_option_to_change(tmp_path):
+    result = call("run", "lasso-small", "--out", "/dev/null/run")
+    assert result.exit_code == 2
+    assert "cannot make the run folder /dev/null/run: Not a directory. Give a place by --out" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("run", "laso-I"), "lasso-I"),
+        (("run", "lasso-small", "--strategy", "feddualavg"), "FedDualAvg"),
+        (("run", "lasso-small", "--set", "strenght=1"), "strength"),
+        (("run", "lasso", "--set", "regularizer=l1"), "L1"),
+        (("sweep", "lasso-small", "--strategy", "FedMid", "--rule", "recovery_error"), "recovery-error"),
+        (("reproduce", "fco-figure3"), "fco-fig3"),
+    ],
+)
+def test_a_typing_error_is_told_what_was_meant(arguments, meant, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = call(*arguments)
+    assert result.exit_code == 2
+    assert result.stderr.rstrip().endswith(f"Did you mean {meant}?")
+
+
+def test_the_help_of_a_sweep_names_every_rule():
+    from flwr_fco.experiments.sweep import CRITERIA
+
+    text = " ".join(call("sweep", "--help").output.replace("│", " ").split())
+    assert ", ".join(CRITERIA) + "." in text
+
+
+def test_more_clients_a_round_than_there_are_is_told_how_to_take_all(tmp_path):
+    result = call("run", "lasso-small", "--set", "num-clients=1", "--out", tmp_path / "run")
+    assert result.exit_code == 2
+    assert "clients-per-round=8, but lasso-small has 1 client; expected at most that, or 0 for all" in result.stderr
+
+
 def test_a_cluster_that_is_not_there_is_named(tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
 
@@ -294,6 +344,20 @@ def test_plot_names_what_differs_and_what_diverged(tmp_path):
     svg = (tmp_path / "runs.svg").read_text()
     for text in ("FedDualAvg, client-lr=0.01<", "FedDualAvg, client-lr=0.02<", "client-lr=5 (diverged in round"):
         assert text in svg
+
+
+def test_one_run_that_failed_does_not_keep_the_others_from_being_shown(tmp_path):
+    call("run", "lasso-small", "--set", "num-rounds=2", "--quiet", "--out", tmp_path / "good")
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed" / "config.json").write_text((tmp_path / "good" / "config.json").read_text())
+    result = call("report", tmp_path / "failed", tmp_path / "good")
+    assert result.exit_code == 0, result.stderr
+    assert "| good | lasso-small |" in result.stdout
+    assert "failed is left out: its run ended before it had results" in result.stderr
+    # Alone, or where it is no run at all, it is an error.
+    for folder in ("failed", "other"):
+        assert call("report", tmp_path / folder).exit_code == 2
+    assert call("report", tmp_path / "other", tmp_path / "good").exit_code == 2
 
 
 def test_report_writes_text_or_a_page(tmp_path):
@@ -594,6 +658,11 @@ def test_a_path_leaves_a_table_models_and_a_picture(tmp_path):
     assert "smallest loss" in result.output
     assert load_npz(tmp_path / "best.npz")["coefficients"].shape == (64,)
     assert (tmp_path / "one-standard-error.npz").exists()
+    # Another path is not written over it.
+    again = call("path", "lasso-small", "--strengths", 3, "--set", "num-rounds=10", "--out", tmp_path)
+    assert again.exit_code == 2
+    assert "holds a path already; give another folder by --out" in again.stderr
+    assert (tmp_path / "path.csv").read_text().splitlines() == rows
 
 
 @pytest.mark.parametrize(

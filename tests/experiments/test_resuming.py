@@ -165,3 +165,12 @@ def test_the_support_is_that_of_the_model(tmp_path):
     support = read_run(tmp_path / "run").support
     assert support.rounds.tolist() == list(range(1, 11))
     np.testing.assert_array_equal(support.share[-1], result.arrays["coefficients"] != 0)
+
+
+def test_the_support_of_a_model_without_coefficients_is_that_of_all_arrays_with_a_psi(tmp_path):
+    own = settings("FeDualEx", "bilinear-l1", num_rounds=4, num_clients=2, rows=30, columns=20)
+    result = run(own, folder=tmp_path / "run")
+    support = read_run(tmp_path / "run").support
+    found = np.concatenate([result.arrays["x"].reshape(-1), result.arrays["y"].reshape(-1)])
+    assert 0 < np.count_nonzero(found) < found.size
+    np.testing.assert_array_equal(support.share[-1], found != 0)

@@ -18,7 +18,8 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.protocol import Uplink
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import DFedDA, FedDualAvg
+from flwr_fco.topology import ring
 
 
 def strategy(**options):
@@ -206,6 +207,39 @@ def test_bad_numbers_are_refused(numbers):
     options = {"num_nodes": 4, "num_rounds": 1, "initial_arrays": start_arrays(), **numbers}
     with pytest.raises(ConfigurationError, match=f"{next(iter(numbers))}={next(iter(numbers.values()))}"):
         simulate(strategy(), app_of(clients()), **options)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"num_rounds": 1.5}, "num_rounds=1.5 is a float; expected a whole number"),
+        ({"num_nodes": "4"}, "num_nodes='4' is a str; expected a whole number"),
+        ({"strategy": FedDualAvg}, "strategy=the class FedDualAvg; expected a Strategy"),
+        ({"client_app": lambda context: None}, "client_app=a function; expected a ClientApp"),
+        ({"initial_arrays": [np.zeros(3)]}, "initial_arrays is a list; expected an ArrayRecord, or a mapping"),
+        ({"strategy": DFedDA(mixing=ring(5))}, "mixing has 5 nodes, but there are num_nodes=4"),
+        ({"num_nodes": 1}, "min_train_nodes=2 and min_available_nodes=2, but there are num_nodes=1"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_the_wrong_kind_is_named_before_anything_runs(wrong, message):
+    options = {
+        "strategy": strategy(),
+        "client_app": app_of(clients()),
+        "num_nodes": 4,
+        "num_rounds": 1,
+        "initial_arrays": start_arrays(),
+        **wrong,
+    }
+    with pytest.raises(ConfigurationError, match=message):
+        simulate(options.pop("strategy"), options.pop("client_app"), **options)
+
+
+def test_lists_are_arrays():
+    start = {name: array.numpy().tolist() for name, array in start_arrays().items()}
+    first = run(strategy(), clients(), 2).arrays
+    second = simulate(strategy(), app_of(clients()), num_nodes=4, num_rounds=2, initial_arrays=start).arrays
+    assert flat(first).tobytes() == flat(second).tobytes()
 
 
 def test_float32_models_come_back_in_float32():

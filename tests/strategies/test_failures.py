@@ -10,6 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
 
 from flwr_fco import _flower
+from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -298,6 +299,24 @@ def test_an_objective_of_another_shape_is_an_error_that_says_so():
     other = [LeastSquares(np.ones((4, 3)), np.ones(4))] * 4
     with pytest.raises(ClientError, match="the server's model is"):
         run(strategy(), other, 1)
+
+
+def test_whole_numbers_as_a_start_point_are_told_apart_from_a_missing_array():
+    from flwr_fco.objectives import LeastSquares
+
+    app = client_app(lambda context: LeastSquares(np.ones((4, 3)), np.ones(4)))
+    start = {"coefficients": np.zeros(3, dtype=int), "intercept": np.zeros(1)}
+    with pytest.raises(ClientError, match=r"no part of the model.*: here coefficients. Give floating-point"):
+        simulate(strategy(), app, num_nodes=4, num_rounds=1, initial_arrays=start)
+
+
+def test_clients_with_other_classes_are_told_of_num_classes():
+    from flwr_fco.objectives import MultinomialLogistic
+
+    app = client_app(lambda context: MultinomialLogistic(np.ones((4, 3)), [0, 1, 0, 1]))
+    start = {"coefficients": np.zeros((3, 4)), "intercept": np.zeros(4)}
+    with pytest.raises(ClientError, match="give all of them the same num_classes="):
+        simulate(strategy(), app, num_nodes=4, num_rounds=1, initial_arrays=start)
 
 
 def test_flowers_differential_privacy_wrappers_are_refused():

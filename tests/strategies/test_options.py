@@ -100,6 +100,7 @@ def test_a_strategy_of_ones_own_has_its_own_arguments():
         ({"client_lr": float("nan")}, "client_lr=nan; expected a finite number > 0"),
         ({"server_lr": "fast"}, "server_lr='fast' is a str; expected a number or a function"),
         ({"regularizer": 0.1}, "regularizer=0.1 is a float; expected a Regularizer"),
+        ({"regularizer": L1}, r"regularizer=L1 is a class; expected a Regularizer, such as L1\(\.\.\.\)"),
         ({"weighting": "size"}, "weighting='size' is a str; expected 'examples' or 'uniform'"),
         ({"output": "best"}, "output='best'; expected one of 'last'"),
         ({"sparsity": 0}, "sparsity=0; expected a whole number >= 1"),
