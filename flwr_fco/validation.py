@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import collections.abc
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
+from inspect import signature
 from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["checked", "describe", "suggestion"]
+__all__ = ["checked", "describe", "suggestion", "takes"]
 
 
 def checked(name: str, value: Any, kind: Any) -> Any:
@@ -49,6 +50,30 @@ def checked(name: str, value: Any, kind: Any) -> Any:
     if not found:
         raise ConfigurationError(f"{name}={value!r} is a {type(value).__name__}; expected {describe(kind)}")
     return result
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Return whether a function can be called with so many positional arguments; True where nothing says so.
+
+    Parameters
+    ----------
+    function : callable
+    count : int
+
+    Examples
+    --------
+    >>> takes(lambda number: number, 1), takes(lambda: 0, 1), takes(lambda *all: all, 3)
+    (True, False, True)
+    """
+    try:
+        known = signature(function)
+    except (TypeError, ValueError):
+        return True
+    try:
+        known.bind(*range(count))
+    except TypeError:
+        return False
+    return True
 
 
 def describe(kind: Any) -> str:

@@ -12,7 +12,7 @@ import shlex
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
@@ -376,6 +376,7 @@ def path(
     out: Annotated[
         Path | None, typer.Option(help="New folder; by default below paths/, named as that of a run.")
     ] = None,
+    quiet: Quiet = False,
 ) -> None:
     """Fit a path of strengths of psi, from where everything becomes 0, and choose one by held-out data.
 
@@ -404,8 +405,17 @@ def path(
         folder = out or Path("paths") / RunSettings.of(problem, strategy, given, seed).folder_name()
         if (folder / "path.csv").exists():
             raise ConfigurationError(f"the folder {folder} holds a path already; give another folder by --out")
-        found = path_of_problem(chosen, num_strengths=strengths, ratio=ratio, held_out=held_out)
+        # Before the work, which a place that cannot be written would lose.
         folder.mkdir(parents=True, exist_ok=True)
+        try:
+            with _progress(strengths * chosen.exchanges, f"{problem}: rounds of all strengths", quiet) as advance:
+                found = path_of_problem(
+                    chosen, num_strengths=strengths, ratio=ratio, held_out=held_out, on_round=advance
+                )
+        except BaseException:
+            with suppress(OSError):
+                folder.rmdir()
+            raise
         found.to_csv(folder / "path.csv")
         save_npz(found.best.result, folder / "best.npz")
         save_npz(found.one_standard_error.result, folder / "one-standard-error.npz")
@@ -418,7 +428,7 @@ def path(
             plot_path(found, folder / "path.png")
         except ConfigurationError as error:
             _console().print(f"No picture: {error}", highlight=False, markup=False)
-        _console().print(f"Path: {folder}", highlight=False, markup=False)
+        _console().print(f"Folder: {folder}", highlight=False, markup=False)
 
 
 @app.command(cls=_Command)

@@ -9,7 +9,16 @@ from typing import Any
 from flwr_fco.experiments.baselines import BASELINES
 from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, MultistepReFedDAGT, Stage
 
-__all__ = ["STAGED", "STRATEGIES", "automatic_options", "equal_stages", "extrapolates", "make_strategy", "option_names"]
+__all__ = [
+    "STAGED",
+    "STRATEGIES",
+    "automatic_options",
+    "equal_stages",
+    "extrapolates",
+    "make_strategy",
+    "needs_everyone",
+    "option_names",
+]
 
 #: Strategies that a length of stages makes sense for.
 STAGED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, MultistepReFedDAGT))
@@ -43,6 +52,11 @@ _DECIDED = frozenset(
         "on_divergence",
         "strength",
         "certificate_every",
+        # Clients that are not of this package: here they all are.
+        "client",
+        "density",
+        "density_rounds",
+        "threshold_per_round",
     }
 )
 
@@ -63,6 +77,21 @@ def option_names(strategy: str) -> list[str]:
     if strategy in BASELINES:
         return ["client", "tol"] if strategy == "local" else ["tol"]
     return [name for name in _arguments(STRATEGIES[strategy]) if name not in _DECIDED]
+
+
+def needs_everyone(strategy: str) -> bool:
+    """Whether all clients must take part in every round.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> needs_everyone("DualFL"), needs_everyone("FedDualAvg"), needs_everyone("centralized")
+    (True, False, False)
+    """
+    return strategy not in BASELINES and STRATEGIES[strategy].participation == "everyone"
 
 
 def automatic_options(strategy: str) -> list[str]:

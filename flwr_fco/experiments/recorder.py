@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.methods import equal_stages, make_strategy
+from flwr_fco.experiments.methods import equal_stages, make_strategy, needs_everyone
 from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.experiments.tasks import Task
 from flwr_fco.mirror_maps.named import named_map
@@ -255,6 +255,11 @@ def build_strategy(
             f"client{'s' * (num_clients != 1)}; expected at most that, or 0 for all of them"
         )
     clients = settings.clients_per_round or num_clients
+    if clients < num_clients and needs_everyone(settings.strategy):
+        raise ConfigurationError(
+            f"clients-per-round={clients}; expected 0, because {settings.strategy} needs all {num_clients} clients in "
+            "every round"
+        )
     layout = settings.load().layout
     decided: dict[str, Any] = {
         "regularizer": regularizer,

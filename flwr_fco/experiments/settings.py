@@ -14,7 +14,14 @@ from typing import Any, Literal, get_type_hints
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.baselines import BASELINES
-from flwr_fco.experiments.methods import STAGED, STRATEGIES, automatic_options, extrapolates, option_names
+from flwr_fco.experiments.methods import (
+    STAGED,
+    STRATEGIES,
+    automatic_options,
+    extrapolates,
+    needs_everyone,
+    option_names,
+)
 from flwr_fco.experiments.problems import find_problem, load_task
 from flwr_fco.experiments.tasks import Task
 from flwr_fco.strategies.options import AUTO
@@ -167,6 +174,8 @@ class RunSettings:
                     f"unknown key {key!r}; {problem} with {strategy} has {', '.join(known)}{suggestion(key, known)}"
                 )
         given = {key.replace("-", "_") for key in assignments or {}}
+        if needs_everyone(strategy) and "clients_per_round" not in given:
+            values["clients_per_round"] = 0
         if not (values.get("plateau") or entry.tuned_for(strategy) or given & {"client_lr", "server_lr"}):
             values["client_lr"] = AUTO
         if values.get("client_lr") == AUTO and "server_lr" not in given:
@@ -353,7 +362,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
     Raises
     ------
     ConfigurationError
-        If a text has no ``=``, or a key comes twice.
+        If a text has no ``=``, a key comes twice, or a round has both steps and epochs.
 
     Examples
     --------
@@ -369,6 +378,11 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
         if key in found:
             raise ConfigurationError(f"--set gives {key} twice: {found[key]} and {value.strip()}")
         found[key] = value.strip()
+    if "local-epochs" in found and found.get("local-steps", "0") != "0":
+        raise ConfigurationError(
+            f"--set local-steps={found['local-steps']} and --set local-epochs={found['local-epochs']}; expected one of "
+            "them: a round has so many minibatches, or so many passes over a client's data"
+        )
     return found
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context, MetricRecord
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets.base import Samples, stream
@@ -23,7 +25,12 @@ _HELD_OUT = 77
 
 
 def path_of_problem(
-    settings: RunSettings, *, num_strengths: int = 20, ratio: float = 0.01, held_out: float = 0.25
+    settings: RunSettings,
+    *,
+    num_strengths: int = 20,
+    ratio: float = 0.01,
+    held_out: float = 0.25,
+    on_round: Callable[[int], None] | None = None,
 ) -> PathResult:
     """Fit a path on a named problem in this process.
 
@@ -36,6 +43,8 @@ def path_of_problem(
         The smallest strength over the largest one.
     held_out : float, default 0.25
         Share of every client's examples that is held out.
+    on_round : callable, optional
+        Called after each round with the number of rounds so far, of all strengths.
 
     Returns
     -------
@@ -58,6 +67,12 @@ def path_of_problem(
     def of(objectives: list[Objective]) -> Any:
         return lambda context: objectives[_partition(context)]
 
+    rounds = itertools.count(1)
+
+    def tell(server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
+        if on_round is not None:
+            on_round(next(rounds))
+
     return fit_path(
         build_strategy(settings, task.dataset.num_clients, task.regularizer),
         client_app(of(train), load_evaluation_objective=of(validation)),
@@ -67,6 +82,7 @@ def path_of_problem(
         num_strengths=num_strengths,
         ratio=ratio,
         progress=False,
+        callbacks=[tell],
     )
 
 

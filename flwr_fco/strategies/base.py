@@ -254,6 +254,8 @@ class CompositeStrategy(Asking, FedAvg):
         self._grid = grid
         self.choose_rates(grid)
         if self.fraction_train == 0.0:
+            if server_round == 1:
+                log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
             self.current = Round(server_round, left_out=self.left_out)
             return []
         size = (self.fraction_train, self.min_train_nodes, self.nodes_needed())

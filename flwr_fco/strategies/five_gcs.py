@@ -96,6 +96,10 @@ class FiveGCS(MinimiseOptions, MeanStrategy):
                 "minimisations are not convex. Lower `step`"
             )
 
+    def init_state(self, primal: Vector) -> MeanState:
+        """Return the state before round 1: v = 0, so that the first point sent is x / (1 + gamma mu)."""
+        return super().init_state(primal / (1.0 + self.step * self.convexity))
+
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return u_m: the mean is the dual v."""
         return remembered["dual"]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number
 from flwr_fco.strategies.contract import ArrayRecord, MetricRecord
+from flwr_fco.validation import takes
 
 __all__ = ["Answer", "Callback", "Hooks", "RoundHooks"]
 
@@ -48,12 +49,18 @@ class Hooks:
     """
 
     def __init__(self, callbacks: Sequence[Any]) -> None:
+        if not isinstance(callbacks, Iterable):
+            raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
         self._callbacks = tuple(callbacks)
         for callback in self._callbacks:
             if isinstance(callback, type) or not (self._is_object(callback) or callable(callback)):
                 raise ConfigurationError(
                     f"callback {callback!r}: expected a function (round, arrays, metrics), or an object with "
                     "on_round_end(round, arrays, metrics) such as those of flwr_fco.callbacks"
+                )
+            if not self._is_object(callback) and not takes(callback, 3):
+                raise ConfigurationError(
+                    f"callback {callback!r} does not take three arguments; expected a function (round, arrays, metrics)"
                 )
 
     @staticmethod

@@ -25,7 +25,7 @@ from flwr_fco.protocol import Node
 from flwr_fco.records import average_metrics
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
-from flwr_fco.validation import checked
+from flwr_fco.validation import checked, takes
 
 __all__ = [
     "AT_LEAST_ONE",
@@ -328,6 +328,8 @@ def rate_at(name: str, rate: Rate, server_round: int) -> float:
     if not callable(rate):
         return float(rate)
     where = f"{name}({server_round})"
+    if not takes(rate, 1):
+        raise ConfigurationError(f"{name}={rate!r} does not take the round; expected a function (round) -> rate")
     value = float(checked(where, rate(server_round), float))
     if not 0.0 < value < math.inf:
         raise ConfigurationError(f"{where}={value!r}; expected a finite number > 0")
@@ -373,12 +375,30 @@ def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
     return entries
 
 
+_ELSEWHERE = {
+    "lr": "client_lr",
+    "eta": "client_lr",
+    "learning_rate": "client_lr",
+    "client_learning_rate": "client_lr",
+    "server_learning_rate": "server_lr",
+    "epochs": "local_epochs",
+    "num_epochs": "local_epochs",
+    "steps": "local_steps",
+    "penalty": "regularizer",
+    "fraction_fit": "fraction_train",
+    "min_fit_clients": "min_train_nodes",
+    "min_available_clients": "min_available_nodes",
+    "proximal_mu": "penalty",
+}
+
+
 def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> None:
     """Raise for an option that a strategy does not have; an `__init__` of a user's own may have others."""
     taken = signature(cls).parameters
     if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return
-    near = get_close_matches(name, taken, n=1)
+    # What other libraries call it, which no comparison of letters finds.
+    near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
     advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"
     raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
 

@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.common import log
 from flwr.serverapp import Grid
 
 from flwr_fco import records
-from flwr_fco.errors import DivergedError, ProtocolError
+from flwr_fco.errors import ConfigurationError, DivergedError, ProtocolError
 from flwr_fco.parameters import Vector
 from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.strategies.certifying import Certifier
@@ -55,7 +55,12 @@ def run_rounds(
     try:
         hooks.call("on_run_begin", strategy, num_rounds)
         if evaluate_fn is not None:
-            _keep(result.evaluate_metrics_serverapp, 0, evaluate_fn(0, arrays), "Initial global evaluation results")
+            _keep(
+                result.evaluate_metrics_serverapp,
+                0,
+                _scores(evaluate_fn, 0, arrays),
+                "Initial global evaluation results",
+            )
         for number in range(1, num_rounds + 1):
             log(INFO, "")
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
@@ -78,7 +83,9 @@ def run_rounds(
                 scores = strategy.aggregate_evaluate(number, grid.send_and_receive(messages, timeout=timeout))
                 _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
             if evaluate_fn is not None:
-                _keep(result.evaluate_metrics_serverapp, number, evaluate_fn(number, arrays), "Global evaluation")
+                _keep(
+                    result.evaluate_metrics_serverapp, number, _scores(evaluate_fn, number, arrays), "Global evaluation"
+                )
             numbers = _numbers(result, number) if hooks.wants_numbers else {}
             stop, added = hooks.end_round(number, arrays, metrics, numbers)
             if added:
@@ -180,6 +187,16 @@ def _numbers(result: Result, number: int) -> dict[str, Number]:
         if number in history:
             found.update(numbers_of(prefix, history[number]))
     return found
+
+
+def _scores(evaluate_fn: EvaluateFunction, number: int, arrays: ArrayRecord) -> MetricRecord | None:
+    scores: Any = evaluate_fn(number, arrays)
+    if scores is not None and not isinstance(scores, MetricRecord):
+        raise ConfigurationError(
+            f"evaluate_fn returned a {type(scores).__name__} after round {number}; expected a MetricRecord, such as "
+            'MetricRecord({"loss": 0.5}), or None'
+        )
+    return scores
 
 
 def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None, title: str) -> None:

@@ -352,3 +352,23 @@ def test_mirror_maps_by_name():
             run(graph(mirror_map=text))
     with pytest.raises(ConfigurationError, match="p=1"):
         run(graph(mirror_map="p-norm(1)"))
+
+
+def test_a_method_that_needs_all_clients_gets_them_unless_others_are_asked_for():
+    assert RunSettings.of("lasso-small", "FedDualAvg").clients_per_round == 8
+    assert RunSettings.of("lasso-small", "DualFL").clients_per_round == 0
+    some = RunSettings.of("lasso-small", "DualFL", {"clients-per-round": 3})
+    with pytest.raises(ConfigurationError, match=r"clients-per-round=3; expected 0, because DualFL needs all 16"):
+        run(some)
+
+
+def test_steps_and_epochs_together_are_refused():
+    with pytest.raises(ConfigurationError, match=r"local-steps=3 and --set local-epochs=2; expected one of them"):
+        parse_assignments(["local-steps=3", "local-epochs=2"])
+    assert parse_assignments(["local-steps=0", "local-epochs=2"]) == {"local-steps": "0", "local-epochs": "2"}
+
+
+def test_what_is_for_other_projects_clients_is_no_setting_of_a_run():
+    for key in ("client", "density", "density-rounds", "threshold-per-round"):
+        with pytest.raises(ConfigurationError, match=f"unknown key '{key}'"):
+            RunSettings.of("lasso-small", "FedDualAvg", {key: 1})

@@ -381,7 +381,7 @@ def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
     strategy.fraction_evaluate = 0.0
     start = {"x": np.ones(6)}
     simulate(strategy, app_of(objectives), num_nodes=count, num_rounds=5, initial_arrays=start, progress=False)
-    hat, u, tau = np.ones(6), np.zeros((count, 6)), 1 / (2 * gamma * count)
+    hat, u, tau = np.ones(6) / (1 + gamma * mu), np.zeros((count, 6)), 1 / (2 * gamma * count)
     for cohort in cohorts:
         change = np.zeros(6)
         for m in cohort:

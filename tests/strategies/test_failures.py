@@ -373,3 +373,27 @@ def test_a_client_never_returns_none():
         del message.content["fco"]["plan-header"]
         _flower.set_message_id(message, "2")
         assert "plan-missing" in app(message, context).content["metrics"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"callbacks": lambda n, a, m: None}, "callbacks is a function; expected a list"),
+        ({"callbacks": [lambda number: False]}, "does not take three arguments; expected a function"),
+        ({"evaluate_fn": lambda number, arrays: 0.5}, "evaluate_fn returned a float after round 0; expected a Metric"),
+        ({"client_lr": lambda: 0.1}, "client_lr=.* does not take the round; expected a function"),
+    ],
+)
+def test_functions_that_a_run_cannot_call_are_named(arguments, message):
+    options = {"client_lr": arguments.pop("client_lr", 0.1)}
+    with pytest.raises(ConfigurationError, match=message):
+        run(FedDualAvg(batch_size=None, **options), clients(), 1, **arguments)
+
+
+def test_a_run_in_which_nobody_trains_says_so(caplog):
+    caplog.set_level(logging.WARNING, logger="flwr")
+    result = run(FedDualAvg(fraction_train=0.0, client_lr=0.1), clients(), 3)
+    assert not result.train_metrics_clientapp
+    assert [record.getMessage() for record in caplog.records] == [
+        "configure_train: fraction_train=0.0, so no client trains and the model stays as it is"
+    ]

@@ -57,6 +57,9 @@ def test_a_strategy_takes_no_argument_that_means_nothing_to_it():
     [
         (FedDualAvg, {"clientlr": 1}, "clientlr=1: FedDualAvg has no such option; did you mean client_lr?"),
         (FedDualAvg, {"regularisation": L1(1.0)}, "did you mean regularizer?"),
+        (FedDualAvg, {"lr": 0.1}, "did you mean client_lr?"),
+        (FedDualAvg, {"client_learning_rate": 0.1}, "did you mean client_lr?"),
+        (FedDualAvg, {"fraction_fit": 0.1}, "did you mean fraction_train?"),
         (FastFedDA, {"client_lr": 0.1}, "client_lr=0.1: FastFedDA has no such option"),
         (FedMid, {"xyz": None}, "xyz=None: FedMid has no such option; help(FedMid) lists those it has"),
     ],
