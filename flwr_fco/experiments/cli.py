@@ -96,6 +96,12 @@ def _errors() -> Iterator[None]:
     except (PermissionError, NotADirectoryError, IsADirectoryError, FileExistsError) as error:
         _complain(f"{error.filename} cannot be written: {error.strerror}. Give another place by --out")
         raise typer.Exit(BAD_INPUT) from error
+    except OSError as error:
+        # A name that is too long, a disk that is full or read-only: each is an OSError without a class of its own.
+        place = "a file" if error.filename is None else str(error.filename)
+        place = place if len(place) <= 80 else f"{place[:77]}..."
+        _complain(f"{place} cannot be read or written: {error.strerror or error}. Give another place by --out")
+        raise typer.Exit(BAD_INPUT) from error
 
 
 def _complain(text: str) -> None:
@@ -363,7 +369,7 @@ def path(
     problem: Annotated[str, typer.Argument(help="A problem of `flwr-fco list` whose psi has a strength.")],
     strategy: Annotated[str, typer.Option(help="A strategy of `flwr-fco list`.")] = "FedDualAvg",
     settings: Assignments = None,
-    strengths: Annotated[int, typer.Option(min=2, help="How many strengths.")] = 20,
+    strengths: Annotated[int, typer.Option(min=2, max=10_000, help="How many strengths.")] = 20,
     ratio: Annotated[float, typer.Option(help="The smallest strength over the largest one.")] = 0.01,
     held_out: Annotated[float, typer.Option(help="Share of every client's examples that is held out.")] = 0.25,
     seed: Seed = 0,
@@ -642,6 +648,8 @@ def plot(
         from flwr_fco.experiments.comparison import logarithmic_metrics, metric_names, require_one_problem
         from flwr_fco.experiments.report import draw_curves
 
+        if not out.name:
+            raise ConfigurationError(f"--out {out} is no name of a file; expected one such as runs.png")
         groups = _groups(runs, seed)
         if not overlay:
             require_one_problem(groups)
