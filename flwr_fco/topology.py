@@ -145,7 +145,12 @@ def check_mixing(mixing: ArrayLike) -> Matrix:
     >>> check_mixing([[0.5, 0.5], [0.5, 0.5]]).shape
     (2, 2)
     """
-    matrix = np.asarray(mixing, dtype=np.float64)
+    try:
+        matrix = np.asarray(mixing, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f"the mixing matrix is no array of numbers ({error}); expected M rows of M weights"
+        ) from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or matrix.shape[0] == 0:
         raise ConfigurationError(f"the mixing matrix has shape {matrix.shape}; expected (M, M), a row for each node")
     if not np.isfinite(matrix).all():

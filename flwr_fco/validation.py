@@ -26,8 +26,8 @@ def checked(name: str, value: Any, kind: Any) -> Any:
     value : Any
         What was passed.
     kind : type or annotation
-        A class, ``Literal``, a union, ``Sequence[...]``, ``Mapping[...]`` or ``Callable[...]``. Items of sequences are
-        checked as well.
+        A class, ``Literal``, a union, ``NDArray[...]``, ``Sequence[...]``, ``Mapping[...]`` or ``Callable[...]``. Items
+        of sequences are checked as well, those of arrays are not.
 
     Raises
     ------
@@ -97,6 +97,8 @@ def describe(kind: Any) -> str:
         return "a mapping"
     if origin is not None and issubclass(origin, collections.abc.Sequence | tuple | list):
         return f"a sequence of {describe(args[0])}" if args else "a sequence"
+    if origin is np.ndarray:
+        return "an array"
     names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", Any: "anything"}
     return names.get(kind) or f"a {getattr(kind, '__name__', str(kind))}"
 
@@ -149,7 +151,7 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         return number, float(value) if number else value
     if kind is int:
         return isinstance(value, int) and not isinstance(value, bool), value
-    if origin is not None and issubclass(origin, collections.abc.Mapping):
+    if origin is np.ndarray or (origin is not None and issubclass(origin, collections.abc.Mapping)):
         return isinstance(value, origin), value
     if origin is not None:
         if not isinstance(value, origin) or isinstance(value, str):

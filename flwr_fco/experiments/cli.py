@@ -5,7 +5,6 @@ Imports that take time (Flower, numba, Ray) are inside the commands, so that ``-
 
 from __future__ import annotations
 
-import errno
 import json
 import re
 import shlex
@@ -96,11 +95,12 @@ def _errors() -> Iterator[None]:
         _complain("interrupted")
         raise typer.Exit(INTERRUPTED) from error
     except OSError as error:
-        # A full or read-only disk has no class of its own. What has no file, such as a lost connection, is no place.
-        if error.filename is None and error.errno not in (errno.ENOSPC, errno.EROFS, errno.EDQUOT):
+        # A name that is too long, a disk that is full or read-only: each is an OSError without a class of its own.
+        if isinstance(error, ConnectionError | TimeoutError):
             raise
-        place = "the results" if error.filename is None else error.filename
-        _complain(f"{place} cannot be written: {error.strerror}. Give another place by --out")
+        place = "a file" if error.filename is None else str(error.filename)
+        place = place if len(place) <= 200 else f"{place[:197]}..."
+        _complain(f"{place} cannot be written: {error.strerror or error}. Give another place by --out")
         raise typer.Exit(BAD_INPUT) from error
 
 
@@ -369,7 +369,7 @@ def path(
     problem: Annotated[str, typer.Argument(help="A problem of `flwr-fco list` whose psi has a strength.")],
     strategy: Annotated[str, typer.Option(help="A strategy of `flwr-fco list`.")] = "FedDualAvg",
     settings: Assignments = None,
-    strengths: Annotated[int, typer.Option(min=2, help="How many strengths.")] = 20,
+    strengths: Annotated[int, typer.Option(min=2, max=10_000, help="How many strengths.")] = 20,
     ratio: Annotated[float, typer.Option(help="The smallest strength over the largest one.")] = 0.01,
     held_out: Annotated[float, typer.Option(help="Share of every client's examples that is held out.")] = 0.25,
     seed: Seed = 0,
@@ -666,6 +666,8 @@ def plot(
         from flwr_fco.experiments.comparison import logarithmic_metrics, metric_names, require_one_problem
         from flwr_fco.experiments.report import draw_curves
 
+        if not out.name:
+            raise ConfigurationError(f"--out {out} is no name of a file; expected one such as runs.png")
         groups = _groups(runs, seed)
         if not overlay:
             require_one_problem(groups)

@@ -534,8 +534,13 @@ def _weighted_root(p: Array, weights: Array, radius: float) -> float:
         if square == 0.0:
             return theta
         step = (total - radius) / square
-        if count == previous or not step > 0.0:
+        if count == previous:
+            # The set of positive terms has settled: `step` is what rounding left.
             return theta + step
+        if not step > 0.0:
+            # Rounding has led past the root. The heavy terms whose kink is there may be gone, and a step back by the
+            # light ones alone would be far too long.
+            return theta
         previous = count
         theta += step
 
@@ -559,9 +564,12 @@ def weighted_ball_project(v: Array, weights: Array, radius: float, out: Array) -
             out[i] = v[i] + v.dtype.type(0.0)
         return
     # Units in which the largest |v| and the largest weight are about 1, by exact powers of two.
-    unit = math.ldexp(1.0, min(max(math.frexp(top)[1], -1021), 1021))
-    heavy = math.ldexp(1.0, min(max(math.frexp(heaviest)[1], -1021), 1021))
-    limit = radius / heavy / unit
+    unit_exponent = min(max(math.frexp(top)[1], -1021), 1021)
+    heavy_exponent = min(max(math.frexp(heaviest)[1], -1021), 1021)
+    unit = math.ldexp(1.0, unit_exponent)
+    heavy = math.ldexp(1.0, heavy_exponent)
+    # In one step: a quotient by one of them may underflow where that by both does not.
+    limit = math.ldexp(radius, -(unit_exponent + heavy_exponent))
     p = np.empty(n)
     a = np.empty(n)
     for i in range(n):

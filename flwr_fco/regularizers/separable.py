@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -29,6 +30,29 @@ def flat_weights(weights: Array, shape: tuple[int, ...]) -> Array:
     if weights.shape != shape:
         weights = np.broadcast_to(weights, shape)
     return weights.reshape(-1)
+
+
+def in_range(square: float) -> bool:
+    """Whether a sum of squares has neither over- nor underflown; NaN passes."""
+    return 1e-280 < square < 1e300 or square == 0.0 or math.isnan(square)
+
+
+def times(strength: float, size: float) -> float:
+    """Return strength * size, where a strength of 0 makes 0 of a size that overflows too."""
+    return 0.0 if strength == 0.0 and math.isinf(size) else float(strength * size)
+
+
+def half_squares(strength: float, flat: Array, weights: Array | None) -> float:
+    """Return strength/2 * sum_i weights_i w_i^2, without a square that over- or underflows where the value does not."""
+    square = kernels.square_sum(flat) if weights is None else kernels.weighted_square_sum(flat, weights)
+    if in_range(square) and (square != 0.0 or strength == 0.0):
+        return float(0.5 * strength * square)
+    if weights is not None:
+        with np.errstate(over="ignore"):
+            flat = np.sqrt(weights) * flat
+    unit, root = kernels.scaled_norm(np.ascontiguousarray(flat))
+    norm = unit * root
+    return 0.0 if strength == 0.0 or norm == 0.0 else float((0.5 * strength * norm) * norm)
 
 
 def threshold_max(gradient_at_zero: Array, weights: Array | None) -> float:
@@ -124,8 +148,8 @@ class L1(FlatRegularizer):
         if self.bound is not None and outside(float(np.abs(flat).max(initial=0.0)) - self.bound, self.bound, flat):
             return float(np.inf)
         if self.weights is None:
-            return float(self.strength * kernels.absolute_sum(flat))
-        return float(self.strength * kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape)))
+            return times(self.strength, kernels.absolute_sum(flat))
+        return times(self.strength, kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         """Soft-threshold, then clip."""
@@ -204,9 +228,7 @@ class L2Squared(FlatRegularizer):
     def value(self, w: Array) -> float:
         """Return strength/2 * sum_i weights_i w_i^2."""
         flat = w.reshape(-1)
-        if self.weights is None:
-            return float(0.5 * self.strength * kernels.square_sum(flat))
-        return float(0.5 * self.strength * kernels.weighted_square_sum(flat, flat_weights(self.weights, w.shape)))
+        return half_squares(self.strength, flat, None if self.weights is None else flat_weights(self.weights, w.shape))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         """Shrink."""
@@ -277,16 +299,14 @@ class ElasticNet(FlatRegularizer):
     def value(self, w: Array) -> float:
         """Return strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2)."""
         flat = w.reshape(-1)
-        if self.weights is None:
-            absolute, square = kernels.absolute_sum(flat), kernels.square_sum(flat)
-        else:
-            weights = flat_weights(self.weights, w.shape)
-            absolute, square = kernels.weighted_absolute_sum(flat, weights), kernels.weighted_square_sum(flat, weights)
-        # Not a sum of products: at a ratio of 1 an overflowing square must not make 0 * inf.
-        total = self.l1_ratio * absolute if self.l1_ratio > 0.0 else 0.0
-        if self.l1_ratio < 1.0:
-            total += 0.5 * (1.0 - self.l1_ratio) * square
-        return float(self.strength * total)
+        weights = None if self.weights is None else flat_weights(self.weights, w.shape)
+        absolute = kernels.absolute_sum(flat) if weights is None else kernels.weighted_absolute_sum(flat, weights)
+        square = kernels.square_sum(flat) if weights is None else kernels.weighted_square_sum(flat, weights)
+        if in_range(square):
+            return float(self.strength * (self.l1_ratio * absolute + 0.5 * (1.0 - self.l1_ratio) * square))
+        # Not a sum of products: 0 * inf must not arise from a square that overflows.
+        total = times(self.strength * self.l1_ratio, absolute)
+        return total + half_squares(self.strength * (1.0 - self.l1_ratio), flat, weights)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         """Soft-threshold, then shrink."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
 
 __all__ = ["PointAverage", "largest_entries"]
@@ -85,10 +86,23 @@ class PointAverage:
         ----------
         size : int
             d.
+
+        Raises
+        ------
+        ConfigurationError
+            If that many points do not fit into the memory.
         """
         if not self.averages:
             return np.zeros(0)
-        return np.zeros((self.window, size)) if self.output == "moving-average" else np.zeros(size)
+        if self.output != "moving-average":
+            return np.zeros(size)
+        try:
+            return np.zeros((self.window, size))
+        except (MemoryError, ValueError) as error:
+            raise ConfigurationError(
+                f"window={self.window}: that many models of {size} numbers do not fit into the memory; expected the "
+                "number of the last rounds whose mean is wanted, such as 100"
+            ) from error
 
     def add(self, state: _State, point: Vector | Callable[[], Vector]) -> _State:
         """Return the state after one more point.

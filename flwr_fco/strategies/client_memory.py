@@ -89,6 +89,8 @@ class ClientMemories:
         None: a ledger if it fits into `ledger_bytes`.
     ledger_bytes : int
     weighting : {"examples", "uniform"}
+    client_weights : mapping of int to float, optional
+        What the user says that the clients weigh, by partition.
 
     Attributes
     ----------
@@ -108,8 +110,10 @@ class ClientMemories:
         client_state: str | None,
         ledger_bytes: int,
         weighting: str,
+        client_weights: Mapping[int, float] | None = None,
     ) -> None:
         self.names, self.remembered, self.weighting = names, remembered, weighting
+        self.client_weights = client_weights
         self.client_state, self.ledger_bytes = client_state, ledger_bytes
         self.forget(0)
 
@@ -197,12 +201,16 @@ class ClientMemories:
     def population(self, uplinks: Sequence[Uplink] = ()) -> float:
         """Return the sum of the weights of all clients that are there; a client that never answered counts as the mean.
 
+        Where the user says what the clients weigh, nothing is guessed: the others' answers never count, nor do they.
+
         Parameters
         ----------
         uplinks : sequence of Uplink
             Answers that are about to count.
         """
         present = self.present | {uplink.node.key for uplink in uplinks if uplink.node is not None}
+        if self.client_weights is not None:
+            return sum(map(self._given_weight, sorted(present))) or float(len(present))
         if self.weighting == "uniform":
             return float(max(len(present), len(uplinks)))
         known = {key: self.members[key].examples for key in present if key in self.members}
@@ -214,8 +222,19 @@ class ClientMemories:
         return float(sum(weights)) + float(np.mean(weights)) * (len(present | known.keys()) - len(weights))
 
     def everybody(self, uplinks: Sequence[Uplink]) -> bool:
-        """Whether all clients that are there have answered."""
-        return len(uplinks) >= len(self.present)
+        """Whether all clients that are there, and whose answers can count, have answered."""
+        if self.client_weights is None:
+            return len(uplinks) >= len(self.present)
+        return len(uplinks) >= sum(
+            kind != _WITHOUT_PARTITION and who in self.client_weights for kind, who in self.present
+        )
+
+    def _given_weight(self, key: Key) -> float:
+        """Return what the user says that a client weighs; 0 for one of whom nothing is said."""
+        kind, partition = key
+        if self.client_weights is None or kind == _WITHOUT_PARTITION:
+            return 0.0
+        return float(self.client_weights.get(partition, 0.0))
 
     def means(self) -> dict[str, Vector]:
         """Return the weighted means of what the clients that are there remember (with a ledger)."""

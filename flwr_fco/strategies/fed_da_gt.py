@@ -161,6 +161,7 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
             client_state=self.client_state,
             ledger_bytes=self.ledger_bytes,
             weighting=self.weighting,
+            client_weights=self.client_weights,
         )
         super().__post_init__()
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from flwr.common import log
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.parameters import Vector
@@ -20,7 +20,7 @@ __all__ = ["Graph", "Increments", "Matrix", "Mixing"]
 
 Matrix = NDArray[np.float64]
 #: A gossip matrix, a topology, or the name of one.
-Mixing = Topology | ArrayLike | str
+Mixing = Topology | NDArray[Any] | Sequence[Sequence[float] | NDArray[Any]] | str
 
 
 class Increments(NamedTuple):
@@ -63,7 +63,8 @@ class Graph:
                 )
             self.mixing: Topology | str = mixing
         else:
-            self.mixing = mixing if isinstance(mixing, Topology) else from_matrix(mixing)
+            rows: Any = mixing
+            self.mixing = mixing if isinstance(mixing, Topology) else from_matrix(rows)
         self.forget()
 
     def forget(self) -> None:

@@ -162,6 +162,7 @@ class RememberingStrategy(MemoryOptions, PrimalStrategy):
             client_state=self.client_state,
             ledger_bytes=self.ledger_bytes,
             weighting=self.weighting,
+            client_weights=self.client_weights,
         )
         super().__post_init__()
 

@@ -169,10 +169,9 @@ def _advice(strategy: ServerHalf, locally: bool) -> str:
             f"server_lr={server_lr:g} with client_lr={client_lr:g} is too large for these data; try server_lr=1 first, "
             f"then client_lr={client_lr / 10:g}."
         )
-    return (
-        f"client_lr={client_lr:g} with server_lr={server_lr:g} is too large for these data; try "
-        f"client_lr={client_lr / 10:g}."
-    )
+    # Scaffnew's server has no rate.
+    rates = f"client_lr={client_lr:g}" + ("" if math.isnan(server_lr) else f" with server_lr={server_lr:g}")
+    return f"{rates} is too large for these data; try client_lr={client_lr / 10:g}."
 
 
 def _numbers(result: Result, number: int) -> dict[str, Number]:

@@ -118,8 +118,22 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved) -> Saved:
         for name, value in like.state._asdict().items():
             array = arrays[_STATE + name]
             values[name] = array if isinstance(value, np.ndarray) else array.item()
+            if isinstance(value, np.ndarray) and not _fits(name, array, value):
+                raise ValueError(f"its {name} has the shape {array.shape} where {value.shape} is expected")
         pass_through = {name: arrays[_PASS + name] for name in like.pass_through}
     except (KeyError, ValueError) as error:
-        raise ConfigurationError(f"{where} does not hold a state of this strategy: {error}") from error
+        raise ConfigurationError(
+            f"{where} does not hold a state of this strategy: {error}. Resume with the strategy that wrote it"
+        ) from error
     more = {name.removeprefix(_MORE): value for name, value in arrays.items() if name.startswith(_MORE)}
     return Saved(type(like.state)(**values), pass_through, more)
+
+
+def _fits(name: str, array: NDArray[Any], like: NDArray[Any]) -> bool:
+    """Whether a saved array can take the place of one of the first state, whose rows may have been fewer.
+
+    What the output averages, and server momentum, are in the state only where they are asked for.
+    """
+    if name == "total":
+        return not like.size or array.shape == like.shape
+    return array.shape[1:] == like.shape[1:] and array.ndim == like.ndim and bool(array.size or not like.size)

@@ -191,6 +191,11 @@ def test_a_diverged_run_says_so(tmp_path):
         (("list", "--out", "/dev/null/list.md"), "cannot be written"),
         (("reproduce", "fco-theorems", "--quick", "--out", "/dev/null/folder"), "Give another place by --out"),
         (("report", "/nowhere"), "has no config.json"),
+        (("run", "lasso-small", "--set", "num-rounds=1", "--out", "x" * 300), "File name too long"),
+        (("plot", "/nowhere", "--out", ""), "no name of a file"),
+        (("path", "lasso-small", "--strengths", "99999999999"), "2<=x<=10000"),
+        (("run", "lasso-small", "--set", "output=moving-average", "--set", f"window={10**20}"), "do not fit"),
+        (("run", "lasso-small", "--set", "output=moving-average", "--set", f"window={10**14}"), "do not fit"),
     ],
 )
 def test_bad_input_is_named_and_has_exit_code_2(arguments, message, tmp_path, monkeypatch):

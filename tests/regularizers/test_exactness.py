@@ -324,3 +324,29 @@ def test_values_are_not_lost_to_overflow():
     np.testing.assert_allclose(L2(1.0).prox(np.full(4, 1e-200), 1e-200), 0.5e-200)
     psi = GroupLasso(1.0, groups=[0, 0, 1, 1], weights=[1.0, 1.0])
     np.testing.assert_allclose(psi.prox(np.array([3e200, 4e200, 3e-200, 4e-200]), 2.5e-200)[2:], [1.5e-200, 2e-200])
+
+
+@pytest.mark.parametrize(
+    ("weights", "v", "expected"),
+    [
+        # The heavy coordinate becomes 0 exactly where the sum of the light ones is the radius.
+        ([1e8, 1.0, 0.5, 0.5, 0.5], [-1.0, 0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 0.0, 2.0 - 5e-9, 2.0 - 5e-9]),
+        ([1e8, 0.5], [1.0, -4.0], [0.0, 5e-9 - 4.0]),
+    ],
+)
+@pytest.mark.parametrize("scale", [1e-300, 1.0, 1e160])
+def test_the_weighted_l1_ball_keeps_light_and_heavy_coordinates_apart(weights, v, expected, scale):
+    point = L1Ball(2.0 * scale, weights=np.array(weights)).prox(scale * np.array(v), 1.0)
+    np.testing.assert_allclose(point, scale * np.array(expected), rtol=1e-14, atol=1e-14 * scale)
+
+
+@pytest.mark.parametrize("weights", [None, np.array([4.0, 4.0])])
+def test_values_are_right_where_squares_leave_the_range_of_floats(weights):
+    times = 1.0 if weights is None else 4.0
+    for size, strength, half in ((1e200, 1e-250, 1e150), (1e-200, 1e250, 1e-150), (1e-165, 1e300, 1e-30)):
+        w = np.array([size, -size])
+        assert L2Squared(strength, weights=weights).value(w) == pytest.approx(times * half, rel=1e-13)
+        assert ElasticNet(strength, 0.0, weights=weights).value(w) == pytest.approx(times * half, rel=1e-13)
+    for psi in (L1(0.0, weights=weights), L2Squared(0.0, weights=weights), ElasticNet(0.0, 0.3, weights=weights)):
+        assert psi.value(np.array([1.7e308, 1.7e308])) == 0.0
+    assert np.isnan(L2Squared(1.0, weights=weights).value(np.array([np.nan, 1.0])))

@@ -6,6 +6,7 @@ from fault_bars import imbalance
 from flwr.app import ConfigRecord, MetricRecord
 from problems import FEATURES, app_of, clients, flat, optimum, problem, run, start_arrays
 from quadratics import Quadratic, quadratics
+from quadratics import optimum as pooled_optimum
 from strategies.test_client_memory import FAULTS, SIZES, VICTIM, corrupt, faulty_run, leave, weights_of
 
 from flwr_fco import _flower, records
@@ -393,6 +394,18 @@ def test_five_gcs_takes_the_steps_of_its_box_with_a_cohort(gamma):
         x = hat - gamma * (count / len(cohort)) * change
         hat = (x - gamma * u.sum(axis=0)) / (1 + gamma * mu)
     np.testing.assert_allclose(strategy.state.primal, hat, atol=1e-10)
+
+
+@pytest.mark.parametrize("name", SAMPLED)
+def test_a_client_that_the_user_gives_no_weight_is_not_in_the_mean(name):
+    """It never counts, so nothing may be divided by a weight that is guessed for it."""
+    objectives, weights = quadratics(count=4), {0: 3.0, 1: 1.0, 3: 2.0}
+    strategy = SAMPLED[name](client_weights=weights, tolerance=1e-13)
+    strategy.fraction_evaluate = 0.0
+    start = {"x": np.ones(6)}
+    simulate(strategy, app_of(objectives), num_nodes=4, num_rounds=ROUNDS[name], initial_arrays=start, progress=False)
+    expected = pooled_optimum([objectives[m] for m in weights], np.array(list(weights.values())) / 6.0)
+    np.testing.assert_allclose(strategy.state.primal, expected, atol=1e-5)
 
 
 def test_the_shifts_of_scaffnew_follow_a_rate_that_changes():

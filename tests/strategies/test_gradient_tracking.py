@@ -20,6 +20,7 @@ from flwr_fco.strategies import (
     DFedMid,
     DReFedDAGT,
     DScaffold,
+    FastFedDA,
     FedDA,
     FedDAGT,
     FedDualAvg,
@@ -104,6 +105,17 @@ def test_the_graph_forms_are_the_matrices(make, tracking):
         assert relative(strategy.state.trackers, c) <= 1e-10
     primals = np.array([grad_conjugate(row, 3.0) for row in z])
     assert relative(strategy.node_primals(), primals) <= 1e-9
+
+
+@pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold, FastFedDA])
+def test_a_graph_may_be_given_by_its_matrix(cls):
+    matrix, more = topology.chain(4).mixing, {} if cls is not FastFedDA else {"variant": "liang", "local_steps": 2}
+    for given in (matrix, matrix.tolist(), list(matrix)):
+        np.testing.assert_array_equal(cls(mixing=given, **more).graph.topology.mixing, matrix)
+    with pytest.raises(ConfigurationError, match=r"the mixing matrix has shape \(\)"):
+        cls(mixing=4, **more)
+    with pytest.raises(ConfigurationError, match="no array of numbers"):
+        cls(mixing=[[0.5, 0.5], [1.0]], **more)
 
 
 @pytest.mark.parametrize("psi", [Zero(), L1(0.3)])
@@ -282,6 +294,32 @@ def test_partial_participation_is_equation_4_with_the_erratum():
     assert len({tuple(sample) for sample in sampled}) > 2
     assert relative(strategy.state.dual, z) <= 1e-10
     assert relative(strategy.state.control, own.mean(axis=0)) <= 1e-10
+
+
+@pytest.mark.parametrize("variate", ["average", "gradient"])
+def test_weights_that_the_user_gives_are_those_of_clients_not_yet_asked(variate):
+    """The control is the mean over all clients from round 1 on: nothing has to be guessed."""
+    objectives, shares = clients(EQUAL), np.array([1.0, 5.0, 2.0, 12.0]) / 20
+    samples = [[0, 1], [1, 2], [0, 3], [2, 3]]
+    strategy = Scaffold(
+        variate=variate,
+        client_weights=dict(enumerate(20 * shares)),
+        choose_nodes=lambda number, nodes: [nodes[m] for m in samples[number - 1]],
+        **options(server_lr=0.7, weighting="examples"),
+    )
+    run(strategy, objectives, 4)
+    theta, own = np.zeros(D), np.zeros((4, D))
+    for sample in samples:
+        c, ends, news = shares @ own, [], own.copy()
+        for m in sample:
+            end = theta.copy()
+            for _ in range(4):
+                end -= 0.02 * (objectives[m].gradient(end) + c - own[m])
+            ends.append(end)
+            news[m] = own[m] - c + (theta - end) / 0.08 if variate == "average" else objectives[m].gradient(theta)
+        own, theta = news, theta + 0.7 * (shares[sample] / shares[sample].sum() @ (np.array(ends) - theta))
+    assert relative(strategy.state.control, shares @ own) <= 1e-12
+    assert relative(strategy.state.dual, theta) <= 1e-12
 
 
 @pytest.mark.parametrize("cls", [FedDAGT, Scaffold, ReFedDAGT])

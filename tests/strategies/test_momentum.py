@@ -70,6 +70,31 @@ def test_momentum_is_in_the_saved_state(tmp_path):
     assert restored.state.velocity_elapsed == strategy.state.velocity_elapsed > 0.0
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ({}, {"output": "average"}),
+        ({"output": "average"}, {"output": "moving-average", "window": 3}),
+        ({"output": "moving-average", "window": 3}, {"output": "moving-average", "window": 2}),
+        ({}, {"server_momentum": 0.5}),
+    ],
+)
+def test_a_state_that_lacks_what_the_strategy_sums_is_refused(before, after, tmp_path):
+    """And the strategy is as it was; before, the next round ended in an error of NumPy, or averaged other rounds."""
+    strategy = FedDualAvg(**before, **OPTIONS)
+    run(strategy, clients(), 4)
+    strategy.save_state(tmp_path / "state.npz")
+    other = FedDualAvg(**after, **OPTIONS)
+    other.prepare(start_arrays())
+    with pytest.raises(ConfigurationError, match=r"has the shape .* is expected. Resume with the strategy"):
+        other.load_state(tmp_path / "state.npz")
+    assert other.state.round == 0
+    last = FedDualAvg(**OPTIONS)
+    last.prepare(start_arrays())
+    last.load_state(tmp_path / "state.npz")
+    np.testing.assert_array_equal(last.state.dual, strategy.state.dual)
+
+
 @pytest.mark.parametrize("momentum", [-0.1, 1.0, np.nan])
 def test_the_range_is_checked(momentum):
     with pytest.raises(ConfigurationError, match="server_momentum"):
