@@ -251,7 +251,7 @@ def test_unequal_sizes_reach_the_pooled_optimum_only_with_normalised_work():
         result = run(
             FedDualAvg(regularizer=L1(0.1), client_lr=0.0005, batch_size=10, normalize_local_work=normalize),
             objectives,
-            2500,
+            1500,
         )
         errors[normalize] = np.abs(flat(result.arrays) - optimum).max()
     assert errors[True] < 0.01

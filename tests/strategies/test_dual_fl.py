@@ -50,7 +50,7 @@ SAMPLED = {
     "FedDyn": lambda **o: FedDyn(penalty=0.5, **o),
     "FiveGCS": lambda **o: FiveGCS(step=2.0, convexity=0.05, **o),
 }
-ROUNDS = {"DualFL": 220, "FedPD": 120, "Scaffnew": 250, "APDAInexact": 500, "FedDR": 150, "FedDyn": 150, "FiveGCS": 400}
+ROUNDS = {"DualFL": 200, "FedPD": 90, "Scaffnew": 120, "APDAInexact": 450, "FedDR": 130, "FedDyn": 130, "FiveGCS": 300}
 
 
 def held_by_clients(strategy, grid):
