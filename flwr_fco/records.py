@@ -314,6 +314,19 @@ def reply(message: Message, content: RecordDict) -> Message:
     return _flower.reply_to(message, content)
 
 
+#: Flower's types of records.
+_KINDS = frozenset((ArrayRecord, ConfigRecord, MetricRecord))
+
+
+def _is_array_record(record: Any) -> bool:
+    """Whether a record is of a type derived from an ArrayRecord; Flower's own types are known at once."""
+    return type(record) not in _KINDS and _flower.record_type(record) is ArrayRecord
+
+
+def _is_metric_record(record: Any) -> bool:
+    return type(record) not in _KINDS and _flower.record_type(record) is MetricRecord
+
+
 #: What a reply says on its envelope, and what is in it.
 content_of, sender_and_group = _flower.content_of, _flower.sender_and_group
 
@@ -323,7 +336,7 @@ def count_bytes(contents: Iterable[RecordDict]) -> int:
     total = 0
     for content in contents:
         for record in _flower.items_of(content).values():
-            if _flower.record_type(record) is ArrayRecord:
+            if type(record) is ArrayRecord or _is_array_record(record):
                 for array in _flower.items_of(record).values():
                     total += len(array.data)
     return total
@@ -529,26 +542,15 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
-_KINDS = (ArrayRecord, ConfigRecord, MetricRecord)
-
-
-def _keys_of(items: Mapping[str, Any], kind: type[Any]) -> list[str]:
-    """Return the keys of the records of one of Flower's types, or of a type derived from it."""
-    keys = []
-    for key, record in items.items():
-        own = type(record)
-        if own is kind or (own not in _KINDS and _flower.record_type(record) is kind):
-            keys.append(key)
-    return keys
-
-
 def _vectors_record(content: RecordDict) -> tuple[str, ArrayRecord]:
     """Return the record of the vectors, and its key."""
-    items = _flower.items_of(content)
-    found = [(key, items[key]) for key in _keys_of(items, ArrayRecord) if key not in _OWN_ARRAYS]
-    if len(found) != 1:
-        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
-    return found[0]
+    found, count = None, 0
+    for key, record in _flower.items_of(content).items():
+        if (type(record) is ArrayRecord or _is_array_record(record)) and key not in _OWN_ARRAYS:
+            found, count = (key, record), count + 1
+    if found is None or count != 1:
+        raise ProtocolError(f"expected exactly one ArrayRecord, got {count}")
+    return found
 
 
 def read_downlink(message: Message, context: Context, check_header: Callable[[object], None] | None = None) -> Downlink:
@@ -615,9 +617,11 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
             stamp = ClientStamp(int(fco["epoch"]), int(fco["accepted"]), restored, str(fco.get("digest", "")))
     if "work" in fco:
         work = work_from_header(_json(str(fco["work"])))
-    client_lr = float(fco.get("client-lr", math.nan))
-    elapsed = fco.get("elapsed")
-    if not _is_number(elapsed) or elapsed < 0.0 or not (0.0 < client_lr < math.inf or "client-lr" not in fco):  # type: ignore[operator]
+    given, elapsed = fco.get("client-lr"), fco.get("elapsed")
+    client_lr = math.nan if given is None else float(given)
+    # As `_is_number`, in one comparison where the server says what ours do.
+    sound = 0.0 <= elapsed < math.inf if type(elapsed) is float else _is_number(elapsed) and elapsed >= 0.0  # type: ignore[operator]
+    if not sound or not (0.0 < client_lr < math.inf or given is None):
         raise ProtocolError(
             f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}; expected finite numbers, the rate above 0"
         )
@@ -630,7 +634,8 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
             # The second message with these bytes: it is a broadcast, and more will come.
             _latest[:] = [_Latest(plan, {**fco}, {**arrays}, downlink)]
             return _latest[0].copy()
-        _heard[:] = [{**arrays}]
+        # Not a copy: what a client does to its message can only make it unlike the next one.
+        _heard[:] = [arrays]
     return downlink
 
 
@@ -872,7 +877,7 @@ def _is_number(value: Any) -> bool:
 
 def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[Mapping[str, Any], float]:
     items = _flower.items_of(content)
-    found = _keys_of(items, MetricRecord)
+    found = [key for key, record in items.items() if type(record) is MetricRecord or _is_metric_record(record)]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
     metrics = _flower.items_of(items[found[0]])

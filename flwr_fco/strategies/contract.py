@@ -255,9 +255,13 @@ class ServerHalf(CommonOptions, ABC):
         ProtocolError
             With the reason for which the reply is left out.
         """
-        check_examples(max(uplink.examples, num_examples or 0.0), self.max_examples)
         current = self.current
-        work = current.jobs.get(node.node_id) or self.plan.work
+        work, own_loop = current.jobs.get(node.node_id) or self.plan.work, OWN_LOOP in uplink.metrics
+        # Most clients of a round say the same.
+        claims = (work, num_examples, uplink.examples, uplink.steps, uplink.elapsed, own_loop)
+        if claims == current.possible:
+            return
+        check_examples(max(uplink.examples, num_examples or 0.0), self.max_examples)
         if not isinstance(work, FirstOrder):
             check_steps(uplink.steps, work.max_iterations)
             return
@@ -265,11 +269,12 @@ class ServerHalf(CommonOptions, ABC):
             return
         if work.steps is None and num_examples is None:
             raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")
-        most, own_loop = max(1, work.num_draws(int(num_examples or 1))), OWN_LOOP in uplink.metrics
+        most = max(1, work.num_draws(int(num_examples or 1)))
         check_steps(uplink.steps, LARGEST_FACTOR * most if own_loop else most)
         if current.step_size is None:
             current.step_size = self.step_size()
         check_elapsed(uplink.elapsed, uplink.steps, current.step_size, exact=self.exact_elapsed and not own_loop)
+        current.possible = claims
 
     # --- what a round may need besides ----------------------------------------------------------------------------
 

@@ -106,6 +106,8 @@ class Round:
         What was read of replies that have been checked already, by the identity of their contents.
     client_lr, step_size : float or None
         The clients' learning rate, and what a client adds to its `elapsed` in a step; once they have been asked for.
+    possible : tuple
+        What a client has said of its work that can be.
     """
 
     number: int
@@ -120,6 +122,7 @@ class Round:
     answered: set[int] = field(default_factory=set)
     client_lr: float | None = None
     step_size: float | None = None
+    possible: tuple[Any, ...] = ()
     wire_dtype: str = "float64"
     left_out: list[LeftOut] = field(default_factory=list)
     kind: str = "train"
