@@ -24,7 +24,6 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.validation import checked
 
 __all__ = [
     "TOPOLOGIES",
@@ -542,8 +541,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     True
     """
     num_nodes = _count("num_nodes", num_nodes, 1)
-    probability = checked("probability", probability, float)
-    if not 0.0 < probability <= 1.0:
+    if not isinstance(probability, int | float | np.number) or not 0.0 < probability <= 1.0:
         raise ConfigurationError(f"probability={probability!r}; expected a number above 0 and at most 1")
     rng = np.random.default_rng(seed)
     for _ in range(attempts):

@@ -90,6 +90,18 @@ def test_what_a_callback_adds_is_told_to_those_after_it_and_kept():
     assert result.callback_metrics == {1: {"own": 10}, 2: {"own": 20}}
 
 
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), np.bool_(True), np.array(0.5)], ids=repr)
+def test_what_a_callback_adds_may_be_a_number_of_numpys(tmp_path, value):
+    class Adds(Callback):
+        def on_round_end(self, server_round, arrays, metrics):
+            return False, {"own": value}
+
+    path = tmp_path / "run.jsonl"
+    result = run(strategy(), clients(), 1, callbacks=[Adds(), JsonLines(path)])
+    assert json.loads(path.read_text())["own"] == value.item() == result.callback_metrics[1]["own"]
+    result.to_jsonl(path)
+
+
 @pytest.mark.parametrize("answer", [True, (True, {})])
 def test_any_callback_ends_the_run_and_all_are_told_of_the_round(answer):
     class Stops:

@@ -118,8 +118,8 @@ def _gram_factors(wide: Array, threshold: float) -> tuple[Array, Array, Array] |
 def _orthonormal(rows: Array) -> Array:
     """Return the nearest orthonormal rows to rows that are almost so, by a step of Newton and Schulz.
 
-    The rows of :func:`_gram_factors` are orthogonal to eps * condition^2 only, which squares to nothing here. Without it
-    a result would leave the bound by as much, and its own psi would be infinite.
+    The rows of :func:`_gram_factors` are orthogonal to eps * condition^2 only, which squares to nothing here. Without
+    it a result would leave the bound by as much, and its own psi would be infinite.
     """
     return 1.5 * rows - 0.5 * (rows @ rows.T) @ rows
 
