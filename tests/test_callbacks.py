@@ -193,6 +193,17 @@ def test_a_larger_score_may_be_better_and_rounds_without_one_do_not_count():
     assert stopping.best == 0.7
 
 
+def test_a_score_that_is_nan_is_not_the_best():
+    stopping = EarlyStopping(validation="evaluate/loss", patience=2)
+    scores = [np.nan, 2.0, np.nan, np.nan, 1.0]
+    answers = [stopping.on_round_end(n, start_arrays(), {"evaluate/loss": s})[0] for n, s in enumerate(scores)]
+    assert answers == [False, False, False, True, False]
+    assert stopping.best == 1.0
+    stopping = EarlyStopping(validation="evaluate/loss", patience=2)
+    assert [stopping.on_round_end(n, start_arrays(), {"evaluate/loss": np.nan})[0] for n in (1, 2)] == [False, True]
+    assert stopping.best_arrays is None
+
+
 def test_a_metric_that_never_comes_is_said(caplog):
     run(strategy(), clients(), 2, callbacks=[EarlyStopping(validation="server/acuracy")])
     assert "'server/acuracy', which no round had; they had" in caplog.text

@@ -123,7 +123,9 @@ def simulate(
     if not isinstance(initial_arrays, ArrayRecord):
         initial_arrays = ArrayRecord(
             {
-                name: Array(array if hasattr(array, "shape") else np.asarray(array))
+                name: array
+                if isinstance(array, Array)
+                else Array(array if hasattr(array, "shape") else np.asarray(array))
                 for name, array in initial_arrays.items()
             }
         )

@@ -114,6 +114,7 @@ def test_numerical_rank():
     assert numerical_rank(np.zeros((4, 3))) == 0
     assert numerical_rank(np.diag([3.0, 0.011, 0.009]), 1e-2) == 2
     assert numerical_rank(np.eye(3, dtype=int)) == 3
+    assert numerical_rank(np.ones((3, 3), dtype=np.float16)) == 1
     with pytest.raises(ConfigurationError, match="matrix"):
         numerical_rank(np.ones(3))
 
