@@ -114,7 +114,7 @@ def centralized_solution(
     def value(point: Vector) -> float:
         return float(sum(p * objective.value(point) for p, objective in zip(shares, objectives, strict=True)))
 
-    w = np.zeros(psi.layout.size) if start is None else start.copy()
+    w = np.zeros(psi.layout.size) if start is None else np.array(start, dtype=np.float64)
     w = psi.prox(w, 0.0)
     y, momentum = w, 1.0
     curvature = _curvature_guess(objectives, shares, w)
