@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from logging import WARNING
 from pathlib import Path
@@ -232,7 +232,9 @@ class EarlyStopping(Callback):
     def _no_longer_improves(self, score: float | None, arrays: ArrayRecord) -> bool:
         if score is None:
             return False
-        if math.isnan(self.best) or (score < self.best if self.mode == "min" else score > self.best):
+        # A score that is NaN is no best value, not even the first.
+        first = math.isnan(self.best) and not math.isnan(score)
+        if first or (score < self.best if self.mode == "min" else score > self.best):
             self.best, self.best_arrays, self._waited = score, arrays, 0
         else:
             self._waited += 1
@@ -324,10 +326,12 @@ class Progress(Callback):
     round 3/20: train/density 0.25
     """
 
-    def __init__(self, every: int = 10, *, names: tuple[str, ...] | None = None, file: IO[str] | None = None) -> None:
+    def __init__(self, every: int = 10, *, names: Sequence[str] | None = None, file: IO[str] | None = None) -> None:
         if every < 1:
             raise ConfigurationError(f"every={every!r}; expected a whole number >= 1")
-        self.every, self.names, self.file = every, names, file
+        # One name alone is not a sequence of letters.
+        self.names = (names,) if isinstance(names, str) else names
+        self.every, self.file = every, file
         self._total = 0
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import Any, Literal, cast
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
@@ -30,7 +30,7 @@ def fit_path(
     *,
     num_nodes: int,
     num_rounds: int,
-    initial_arrays: ArrayRecord | Mapping[str, NDArray[Any]],
+    initial_arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array],
     num_strengths: int = 20,
     ratio: float = 0.01,
     strengths: Sequence[float] | Literal["auto"] = "auto",

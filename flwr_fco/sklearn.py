@@ -37,6 +37,7 @@ from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.validation import checked
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
@@ -132,6 +133,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     tol: float = field(default=1e-9, kw_only=True)
 
     def _check_settings(self) -> None:
+        # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
+        for name, kind in (("num_clients", int), ("max_rounds", int), ("tol", float)):
+            checked(name, getattr(self, name), kind)
         if self.num_clients < 1 or self.max_rounds < 1 or not self.tol > 0.0:
             raise ConfigurationError(
                 f"num_clients={self.num_clients!r}, max_rounds={self.max_rounds!r}, tol={self.tol!r}; expected whole "
@@ -302,6 +306,8 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         y : array-like, shape (n,), or a list of them
             The targets.
         """
+        checked("alpha", self.alpha, float)
+        checked("l1_ratio", self.l1_ratio, float)
         if not (np.isfinite(self.alpha) and self.alpha >= 0.0 and 0.0 <= self.l1_ratio <= 1.0):
             raise ConfigurationError(
                 f"alpha={self.alpha!r}, l1_ratio={self.l1_ratio!r}; expected a finite number >= 0 and a number from 0 "
@@ -417,6 +423,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         y : array-like, shape (n,), or a list of them
             The classes.
         """
+        checked("C", self.C, float)
+        checked("l1_ratio", self.l1_ratio, float)
         if not (np.isfinite(self.C) and self.C > 0.0 and 0.0 <= self.l1_ratio <= 1.0):
             raise ConfigurationError(
                 f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"

@@ -137,6 +137,8 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         return True, value
     if origin in (Union, types.UnionType):
         return next((match for match in (_match(value, arg) for arg in args) if match[0]), (False, value))
+    if isinstance(value, np.generic):
+        value = value.item()
     if origin is Literal:
         # 1 == True: types must agree as well.
         return any(type(value) is type(arg) and value == arg for arg in args), value
@@ -144,7 +146,7 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         return value is None, value
     if origin is collections.abc.Callable or kind is collections.abc.Callable:
         return callable(value), value
-    if isinstance(value, np.generic):
+    if kind in (bool, float, int) and isinstance(value, np.ndarray) and not value.ndim:
         value = value.item()
     if kind is float:
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from flwr_fco.errors import ConfigurationError, SpecError
 
 __all__ = ["ENGINES", "FirstOrder", "Minimise", "Work", "work_from_header"]
@@ -54,9 +56,12 @@ class FirstOrder:
                 f"local_epochs={self.epochs!r} and local_steps={self.steps!r}; give one of them: passes over the data, "
                 "or a number of minibatches"
             )
-        for name, value in (("local_steps", self.steps), ("local_epochs", self.epochs)):
-            _check_count(name, value)
-        _check_count("batch_size", self.batch_size)
+        for field, name in (("steps", "local_steps"), ("epochs", "local_epochs"), ("batch_size", "batch_size")):
+            # A number of NumPy's does not travel in the plan's JSON.
+            value = getattr(self, field)
+            if isinstance(value, np.integer):
+                object.__setattr__(self, field, int(value))
+            _check_count(name, getattr(self, field))
 
     def __str__(self) -> str:
         work = f"{self.epochs} epoch(s)" if self.steps is None else f"{self.steps} step(s)"
@@ -120,6 +125,10 @@ class Minimise:
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
             raise ConfigurationError(f"engine={self.engine!r}; expected one of {', '.join(map(repr, ENGINES))}")
+        for field in ("tolerance", "max_iterations"):
+            value = getattr(self, field)
+            if isinstance(value, np.integer | np.floating):
+                object.__setattr__(self, field, value.item())
         if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
             raise ConfigurationError(f"tolerance={self.tolerance!r}; expected a finite number > 0")
         if not 0.0 < self.tolerance < math.inf:

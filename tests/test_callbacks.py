@@ -90,6 +90,18 @@ def test_what_a_callback_adds_is_told_to_those_after_it_and_kept():
     assert result.callback_metrics == {1: {"own": 10}, 2: {"own": 20}}
 
 
+@pytest.mark.parametrize("value", [np.float32(0.5), np.int64(3), np.bool_(True), np.array(0.5)], ids=repr)
+def test_what_a_callback_adds_may_be_a_number_of_numpys(tmp_path, value):
+    class Adds(Callback):
+        def on_round_end(self, server_round, arrays, metrics):
+            return False, {"own": value}
+
+    path = tmp_path / "run.jsonl"
+    result = run(strategy(), clients(), 1, callbacks=[Adds(), JsonLines(path)])
+    assert json.loads(path.read_text())["own"] == value.item() == result.callback_metrics[1]["own"]
+    result.to_jsonl(path)
+
+
 @pytest.mark.parametrize("answer", [True, (True, {})])
 def test_any_callback_ends_the_run_and_all_are_told_of_the_round(answer):
     class Stops:
@@ -179,6 +191,17 @@ def test_a_larger_score_may_be_better_and_rounds_without_one_do_not_count():
     )
     assert max(result.train_metrics_clientapp) == 8
     assert stopping.best == 0.7
+
+
+def test_a_score_that_is_nan_is_not_the_best():
+    stopping = EarlyStopping(validation="evaluate/loss", patience=2)
+    scores = [np.nan, 2.0, np.nan, np.nan, 1.0]
+    answers = [stopping.on_round_end(n, start_arrays(), {"evaluate/loss": s})[0] for n, s in enumerate(scores)]
+    assert answers == [False, False, False, True, False]
+    assert stopping.best == 1.0
+    stopping = EarlyStopping(validation="evaluate/loss", patience=2)
+    assert [stopping.on_round_end(n, start_arrays(), {"evaluate/loss": np.nan})[0] for n in (1, 2)] == [False, True]
+    assert stopping.best_arrays is None
 
 
 def test_a_metric_that_never_comes_is_said(caplog):

@@ -134,6 +134,9 @@ def test_joblib(tmp_path):
         (lambda X, y: FederatedLogisticRegression(0.0).fit(X, y > 0), "C=0.0"),
         (lambda X, y: FederatedLogisticRegression().fit(X, np.ones(80, dtype=int)), "1 class"),
         (lambda X, y: FederatedLasso(num_clients=0).fit(X, y), "num_clients=0"),
+        (lambda X, y: FederatedLasso(num_clients=3.0).fit(X, y), "num_clients=3.0 is a float; expected a whole number"),
+        (lambda X, y: FederatedLasso("0.1").fit(X, y), "alpha='0.1' is a str; expected a number"),
+        (lambda X, y: FederatedLogisticRegression("1").fit(X, y > 0), "C='1' is a str; expected a number"),
     ],
 )
 def test_what_cannot_be_fitted(fit, message):

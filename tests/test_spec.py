@@ -1,5 +1,6 @@
 """Specifications travel as JSON and arrays, and never run code."""
 
+import json
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -12,7 +13,7 @@ from flwr_fco.parameters import Layout
 from flwr_fco.protocol import Plan
 from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
 from flwr_fco.spec import Spec
-from flwr_fco.work import FirstOrder
+from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 
 def test_nested_arrays_come_back():
@@ -87,3 +88,12 @@ def test_a_plan_of_another_version_says_what_it_lacks():
     del spec.header["work"]
     with pytest.raises(SpecError, match=r"'work'.*different versions"):
         Plan.from_spec(spec)
+
+
+def test_work_in_numpys_numbers_travels():
+    for given, plain in (
+        (FirstOrder(steps=np.int64(3), batch_size=np.int32(5)), FirstOrder(steps=3, batch_size=5)),
+        (Minimise(tolerance=np.float32(0.5), max_iterations=np.int64(7)), Minimise(tolerance=0.5, max_iterations=7)),
+    ):
+        assert given == plain
+        assert work_from_header(json.loads(json.dumps(given.to_header()))) == plain

@@ -150,7 +150,10 @@ def test_other_matrices_are_refused(matrix, message):
         (lambda: from_edges([(0, 3)], 3), r"edge \(0, 3\)"),
         (lambda: from_edges([(1, 1)], 3), r"edge \(1, 1\)"),
         (lambda: from_edges([(0, 1)], 3), "not connected"),
+        (lambda: from_edges([(0, 1, 2)], 3), r"edge \(0, 1, 2\) is no pair"),
+        (lambda: from_edges([(0.0, 1.0)], 3), r"edge \(0.0, 1.0\) is no pair"),
         (lambda: topology.erdos_renyi(3, 0.0), "probability=0.0"),
+        (lambda: topology.erdos_renyi(3, "half"), "probability='half'; expected"),
     ],
 )
 def test_other_graphs_are_refused(make, message):
@@ -176,3 +179,12 @@ def test_missing_nodes_keep_to_themselves(graph):
                 for j in set(range(graph.num_nodes)) - set(missing.tolist()) - {m}:
                     assert u[m, j] == graph.mixing[m, j]
     assert effective_mixing(graph.mixing, []) is graph.mixing
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int64])
+def test_numbers_of_nodes_may_be_numpys(kind):
+    for make in (*topology.TOPOLOGIES.values(), lambda m: topology.erdos_renyi(m, 0.5, seed=3)):
+        assert make(kind(100)) == make(100)
+    for make in (topology.grid, topology.torus):
+        assert make(kind(15), kind(14)) == make(15, 14)
+    assert from_edges(np.array([[0, 1], [1, 2]], dtype=kind), kind(3)) == from_edges([(0, 1), (1, 2)], 3)

@@ -79,6 +79,7 @@ class SyntheticRegression(FederatedDataset):
     intercept: float = field(init=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "coefficients", np.asarray(self.coefficients, dtype=np.float64))
         if self.coefficients.ndim not in (1, 2) or self.coefficients.size == 0:
             raise ConfigurationError(
                 f"coefficients have shape {self.coefficients.shape}; expected a vector or a matrix that is not empty"

@@ -111,7 +111,7 @@ def composite_objective(
     >>> composite_objective([client], None, L1(0.5), np.array([1.0, 0.0]))
     1.0
     """
-    shares = client_weights(objectives, weights)
+    shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
     smooth = sum(share * objective.value(w) for share, objective in zip(shares, objectives, strict=True))
     return float(smooth + _bound(regularizer, objectives).value(w))
 
@@ -143,6 +143,8 @@ def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, 
     >>> pooled_gradient(clients, None, np.array([0.0]))
     array([-4.])
     """
+    # A point of whole numbers would have a gradient of whole numbers, which is 0 where it is small.
+    w = np.asarray(w, dtype=np.float64)
     gradient = np.zeros_like(w)
     for share, objective in zip(client_weights(objectives, weights), objectives, strict=True):
         objective.add_gradient(w, None, float(share), gradient)
@@ -190,7 +192,7 @@ def stationarity(
     >>> stationarity([client], None, L1(0.5), np.array([1.5, 0.0]))
     0.0
     """
-    shares = client_weights(objectives, weights)
+    shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
     if lipschitz is None:
         lipschitz = sum(float(p) * objective.lipschitz() for p, objective in zip(shares, objectives, strict=True))
     forward = w - pooled_gradient(objectives, shares, w) / lipschitz
@@ -317,7 +319,7 @@ def certify(
     >>> certify([client], None, HardSparsity(1), np.array([0.0]))[0::3]
     ('residual', 'HardSparsity(count=1) is not convex')
     """
-    shares = client_weights(objectives, weights)
+    shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
     # A client of weight 0 has no say, and need not be finite.
     parts = [(float(share), objective) for share, objective in zip(shares, objectives, strict=True) if share > 0.0]
 

@@ -43,7 +43,7 @@ def centralized_solution(
     start: Vector | None = None,
     max_iterations: int = 200_000,
 ) -> Vector:
-    """Return argmin_w sum_m p_m F_m(w) + psi(w), for any objectives and any convex psi.
+    """Return argmin_w sum_m p_m F_m(w) + psi(w), for any smooth objectives and any convex psi.
 
     Accelerated proximal gradient (FISTA) with backtracking and restart whenever the momentum points uphill; stops when
     the proximal gradient mapping L ||w - prox_{psi/L}(w - grad F(w) / L)|| is at most `tol` ||grad F(w)||, or at most
@@ -72,7 +72,8 @@ def centralized_solution(
     CompositeError
         If the tolerance is not reached.
     ConfigurationError
-        If psi is not convex, or weights or layouts do not fit (see :func:`flwr_fco.pooled.client_weights`).
+        If psi is not convex, an objective is not smooth or a saddle function, or weights or layouts do not fit (see
+        :func:`flwr_fco.pooled.client_weights`).
 
     Notes
     -----
@@ -96,10 +97,24 @@ def centralized_solution(
             f"{psi.regularizer!r} is not convex: there is no way to tell a global minimiser from a stationary point"
         )
 
+    for objective in objectives:
+        name = type(objective).__name__
+        if not objective.smooth:
+            # At a kink the steps become so short that rounding looks like a solution.
+            raise ConfigurationError(
+                f"{name} is not smooth, and gradient steps do not find its minimiser. Without psi, "
+                "flwr_fco.client_apps.engines.minimise() with the rule 'gap' minimises the hinge loss of all rows"
+            )
+        if objective.ascends is not None:
+            raise ConfigurationError(
+                f"{name} is a saddle function, which has no minimiser; flwr_fco.pooled.saddle_point() and "
+                "game_solution() solve some of them"
+            )
+
     def value(point: Vector) -> float:
         return float(sum(p * objective.value(point) for p, objective in zip(shares, objectives, strict=True)))
 
-    w = np.zeros(psi.layout.size) if start is None else start.copy()
+    w = np.zeros(psi.layout.size) if start is None else np.array(start, dtype=np.float64)
     w = psi.prox(w, 0.0)
     y, momentum = w, 1.0
     curvature = _curvature_guess(objectives, shares, w)

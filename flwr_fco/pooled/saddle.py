@@ -111,7 +111,7 @@ def duality_gap(
                 f"{type(objective).__name__} is no function that is convex in x and concave in y, so it has no duality "
                 "gap; natural_residual() works for it"
             )
-    psi = _feasible(objectives, regularizer)
+    psi, w = _feasible(objectives, regularizer), np.asarray(w, dtype=np.float64)
     value = psi.value(w)
     if value == math.inf:
         # The mean of feasible points leaves the constraints by rounding, and a gap should not be infinite for that.
@@ -203,7 +203,7 @@ def saddle_metrics(
     >>> saddle_metrics([BilinearSaddle([[2.0]], [1.0])], None, L1(0.5, bound=1.0), np.array([0.25, 0.0]))["density"]
     0.5
     """
-    psi = _feasible(objectives, regularizer)
+    psi, w = _feasible(objectives, regularizer), np.asarray(w, dtype=np.float64)
     metrics: dict[str, float] = {}
     with suppress(ConfigurationError):
         metrics["gap"] = duality_gap(objectives, weights, psi, w)
@@ -286,7 +286,7 @@ def strongest_perturbation(
     >>> strongest_perturbation(objective, np.array([1.0, -1.0, 0.0]), L1(0.01, bound=0.5))
     array([ 1. , -1. , -0.5])
     """
-    place = slice(objective.split, None)
+    place, w = slice(objective.split, None), np.asarray(w, dtype=np.float64)
     terms = regularizer.separable_terms(w[place].shape)
     if terms is None or not np.isfinite([np.min(terms.lower), np.max(terms.upper)]).all():
         raise ConfigurationError(

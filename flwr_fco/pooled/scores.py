@@ -131,7 +131,8 @@ def numerical_rank(matrix: ArrayLike, threshold: float | None = None) -> int:
         raise ConfigurationError(f"the array has shape {array.shape}; expected a matrix")
     if array.dtype.kind != "f":
         array = array.astype(np.float64)
-    sigma = np.linalg.svd(array, compute_uv=False)
+    # NumPy has no decomposition in float16.
+    sigma = np.linalg.svd(np.asarray(array, dtype=np.promote_types(array.dtype, np.float32)), compute_uv=False)
     if threshold is None:
         threshold = 64.0 * float(np.finfo(array.dtype).eps) * float(sigma.max(initial=0.0)) * max(array.shape)
     return int((sigma > threshold).sum())

@@ -86,8 +86,11 @@ def shrink_singular_values(matrix: Array, threshold: float, bound: float) -> tup
             shrunk = np.minimum(values - threshold, bound)
             keep = shrunk > noise_of(float(shrunk.max(initial=0.0)), matrix.shape)
             # Row i of `rows` is u_i' A, of length s_i.
-            scaling = shrunk[keep] / values[keep] * unit
-            result = (vectors[:, keep] * scaling) @ rows[keep]
+            if math.isfinite(bound):
+                result = (vectors[:, keep] * (shrunk[keep] * unit)) @ _orthonormal(rows[keep] / values[keep, None])
+            else:
+                scaling = shrunk[keep] / values[keep] * unit
+                result = (vectors[:, keep] * scaling) @ rows[keep]
             return (result.T if tall else result), int(keep.sum())
     left, values, right = np.linalg.svd(scaled, full_matrices=False)
     shrunk = np.minimum(np.maximum(values - threshold, 0.0), bound)
@@ -110,6 +113,15 @@ def _gram_factors(wide: Array, threshold: float) -> tuple[Array, Array, Array] |
     values = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     above = values > threshold
     return vectors[:, above], values[above], rows[above]
+
+
+def _orthonormal(rows: Array) -> Array:
+    """Return the nearest orthonormal rows to rows that are almost so, by a step of Newton and Schulz.
+
+    The rows of :func:`_gram_factors` are orthogonal to eps * condition^2 only, which squares to nothing here. Without
+    it a result would leave the bound by as much, and its own psi would be infinite.
+    """
+    return 1.5 * rows - 0.5 * (rows @ rows.T) @ rows
 
 
 def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | None:

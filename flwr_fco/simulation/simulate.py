@@ -33,7 +33,7 @@ def simulate(
     *,
     num_nodes: int,
     num_rounds: int,
-    initial_arrays: ArrayRecord | Mapping[str, NDArray[Any]],
+    initial_arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array],
     evaluate_fn: EvaluateFunction | None = None,
     evaluate_every: int = 1,
     train_config: ConfigRecord | None = None,
@@ -59,7 +59,7 @@ def simulate(
         Number of clients; client m has ``partition-id`` m.
     num_rounds : int
         Number of rounds.
-    initial_arrays : ArrayRecord or mapping of str to ndarray
+    initial_arrays : ArrayRecord or mapping of str to ndarray or Array
         The start point.
     evaluate_fn : callable, optional
         ``(round, arrays) -> MetricRecord or None``: central evaluation.
@@ -123,7 +123,9 @@ def simulate(
     if not isinstance(initial_arrays, ArrayRecord):
         initial_arrays = ArrayRecord(
             {
-                name: Array(array if hasattr(array, "shape") else np.asarray(array))
+                name: array
+                if isinstance(array, Array)
+                else Array(array if hasattr(array, "shape") else np.asarray(array))
                 for name, array in initial_arrays.items()
             }
         )

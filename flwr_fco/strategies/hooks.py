@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
+
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number
 from flwr_fco.strategies.contract import ArrayRecord, MetricRecord
@@ -18,6 +20,11 @@ Callback = Callable[[int, ArrayRecord, MetricRecord | None], bool | None]
 Answer = tuple[bool, Mapping[str, Number]] | bool | None
 
 _METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_run_end")
+
+
+def _is_numpys(value: Any) -> bool:
+    """Whether a value is a number of NumPy's, or an array of one."""
+    return isinstance(value, np.generic | np.ndarray) and value.size == 1
 
 
 class RoundHooks(Protocol):
@@ -106,5 +113,6 @@ class Hooks:
                 answer = callback.on_round_end(server_round, arrays, {**numbers, **added})
                 wants, more = answer if isinstance(answer, tuple) else (answer, {})
                 stop = bool(wants) or stop
-                added.update(more)
+                # NumPy's numbers too, as a float32 model's norm is one: JSON and trackers take Python's only.
+                added.update({name: value.item() if _is_numpys(value) else value for name, value in more.items()})
         return stop, added

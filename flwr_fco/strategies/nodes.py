@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from logging import INFO, WARNING
+from typing import Any
 
 from flwr.app import RecordDict
 from flwr.common import log
@@ -16,6 +17,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.protocol import Node
 from flwr_fco.randomness import random_generator
 from flwr_fco.strategies.options import ChooseNodes
+from flwr_fco.validation import takes
 
 __all__ = ["Nodes"]
 
@@ -116,10 +118,20 @@ class Nodes:
         Raises
         ------
         ConfigurationError
-            If it names a node that is not connected, or one twice.
+            If it takes other arguments, or returns no nodes, one that is not connected, or one twice.
         """
-        found = list(choose(server_round, tuple(self.ordered)))
-        strangers = [node for node in found if node not in self.ordered]
+        if not takes(choose, 2):
+            raise ConfigurationError(
+                f"choose_nodes={choose!r} does not take two arguments; expected a function (round, nodes) -> nodes"
+            )
+        answer: Any = choose(server_round, tuple(self.ordered))
+        if isinstance(answer, Node) or not isinstance(answer, Iterable):
+            raise ConfigurationError(
+                f"choose_nodes returned {answer!r} in round {server_round}; expected a list of some of the nodes "
+                "that it is given, such as nodes[:1]"
+            )
+        found = list(answer)
+        strangers = [node for node in found if not isinstance(node, Node) or node not in self.ordered]
         if strangers or len(set(found)) < len(found):
             what = f"{strangers[0]!r}, which is not one of the connected nodes" if strangers else "a node twice"
             raise ConfigurationError(

@@ -166,3 +166,11 @@ def other_noise(data):
 def test_odd_spreads_are_refused(name, value):
     with pytest.raises(ConfigurationError, match=name):
         SyntheticRegression(np.ones(3), 2, 5, **{name: value})
+
+
+@pytest.mark.parametrize("truth", [[1.0, 0.0, 2.0], (1, 0, 2), np.array([1, 0, 2], dtype=np.float32)], ids=repr)
+def test_coefficients_may_be_any_array_like(truth):
+    expected = SyntheticRegression(np.array([1.0, 0.0, 2.0]), num_clients=2, examples_per_client=4)
+    data = SyntheticRegression(truth, num_clients=2, examples_per_client=4)
+    assert data.truth.tobytes() == expected.truth.tobytes()
+    assert data.client(1).targets.tobytes() == expected.client(1).targets.tobytes()

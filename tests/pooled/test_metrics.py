@@ -8,14 +8,16 @@ from numpy.testing import assert_allclose
 from sklearn.metrics import f1_score, precision_score, recall_score
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
+from flwr_fco.objectives import BilinearSaddle, LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.pooled import (
     centralized_solution,
     client_weights,
     composite_objective,
     density,
+    duality_gap,
     lasso_duality_gap,
     logistic_duality_gap,
+    natural_residual,
     numerical_rank,
     pooled_gradient,
     recovery_error,
@@ -24,7 +26,7 @@ from flwr_fco.pooled import (
     support,
     support_scores,
 )
-from flwr_fco.regularizers import Regularizer, SeparableTerms
+from flwr_fco.regularizers import L1, Regularizer, SeparableTerms
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,7 @@ def test_numerical_rank():
     assert numerical_rank(np.zeros((4, 3))) == 0
     assert numerical_rank(np.diag([3.0, 0.011, 0.009]), 1e-2) == 2
     assert numerical_rank(np.eye(3, dtype=int)) == 3
+    assert numerical_rank(np.ones((3, 3), dtype=np.float16)) == 1
     with pytest.raises(ConfigurationError, match="matrix"):
         numerical_rank(np.ones(3))
 
@@ -227,3 +230,20 @@ def test_gaps_refuse_what_they_cannot_certify():
         lasso_duality_gap([*_regression(), *_regression(scale=0.5)], None, 0.1, np.zeros(13))
     with pytest.raises(ConfigurationError, match="strength"):
         lasso_duality_gap(_regression(), None, -0.1, np.zeros(13))
+
+
+@pytest.mark.parametrize("kind", [list, lambda w: w.astype(int), lambda w: w.astype(np.float32)])
+def test_a_point_may_be_any_array_like(kind):
+    """A point of whole numbers had a gradient of whole numbers: 0, as if it were stationary."""
+    client = LeastSquares(np.array([[1.0, 0.5], [-1.0, 0.25]]), np.array([0.5, 0.25]))
+    w = np.array([0.0, 1.0, 0.0])
+    for function in (
+        lambda w: pooled_gradient([client], None, w),
+        lambda w: stationarity([client], None, _ElasticNet(0.01), w),
+        lambda w: composite_objective([client], None, _ElasticNet(0.01), w),
+        lambda w: lasso_duality_gap([client], None, 0.01, w),
+    ):
+        assert_allclose(function(kind(w)), function(w), rtol=0, atol=0)
+    saddle, v = [BilinearSaddle([[0.5]], [0.25])], np.array([1.0, 0.0])
+    for score in (duality_gap, natural_residual):
+        assert score(saddle, None, L1(0.1, bound=1.0), kind(v)) == score(saddle, None, L1(0.1, bound=1.0), v) > 0.0

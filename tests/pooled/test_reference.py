@@ -11,7 +11,7 @@ from sklearn.linear_model import Lasso, LogisticRegression
 
 from flwr_fco.datasets import lasso
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MatrixGame, MultinomialLogistic, TraceRegression
 from flwr_fco.pooled import (
     centralized_solution,
     composite_objective,
@@ -190,6 +190,11 @@ def test_what_is_refused():
     clients = _clients(LeastSquares, {})
     with pytest.raises(ConfigurationError, match="not convex"):
         centralized_solution(clients, _Nonconvex(1.0))
+    # One in ten of what was returned for small hinge losses was no solution.
+    with pytest.raises(ConfigurationError, match="Hinge is not smooth"):
+        centralized_solution([Hinge(np.eye(2), [0, 1], l2=0.3)], _ElasticNet(0.2))
+    with pytest.raises(ConfigurationError, match="MatrixGame is a saddle function"):
+        centralized_solution([MatrixGame(np.eye(2))], _ElasticNet(0.2))
     with pytest.raises(CompositeError, match="after 3 iterations"):
         centralized_solution(clients, _ElasticNet(0.2), max_iterations=3)
     with pytest.raises(ConfigurationError, match="one positive strength"):

@@ -160,3 +160,15 @@ def test_subgradient_is_u_times_v():
 def test_bound_is_the_saddle_point_papers_map():
     v = np.diag([3.0, 1.5, 0.5])
     np.testing.assert_allclose(Nuclear(1.0, bound=0.75).prox(v, 1.0), np.diag([0.75, 0.5, 0.0]), atol=1e-15)
+
+
+@pytest.mark.parametrize(("m", "n"), [(3, 8), (20, 20), (40, 12), (160, 170)])
+@pytest.mark.parametrize("condition", [2.0, 300.0])
+def test_a_proximal_point_is_within_its_bound(used, m, n, condition):
+    """By the cheap method too, whose singular vectors are orthogonal to eps * condition^2 only."""
+    left, values, right = with_singular_values(m, n, np.geomspace(condition, 1.0, min(m, n)))
+    psi, v = Nuclear(1.0, bound=0.1), (left * values) @ right
+    p = psi.prox(v, 0.7)
+    assert "svd" not in used
+    assert psi.value(p) == pytest.approx(0.1 * min(m, n), rel=1e-12)
+    np.testing.assert_allclose(p, 0.1 * left @ right, rtol=0, atol=1e-9)

@@ -240,6 +240,9 @@ def test_lists_are_arrays():
     first = run(strategy(), clients(), 2).arrays
     second = simulate(strategy(), app_of(clients()), num_nodes=4, num_rounds=2, initial_arrays=start).arrays
     assert flat(first).tobytes() == flat(second).tobytes()
+    start = dict(start_arrays().items())
+    third = simulate(strategy(), app_of(clients()), num_nodes=4, num_rounds=2, initial_arrays=start).arrays
+    assert flat(first).tobytes() == flat(third).tobytes()
 
 
 def test_float32_models_come_back_in_float32():

@@ -122,6 +122,11 @@ def test_whole_numbers_and_numpy_scalars_are_numbers():
     assert (strategy.client_lr, strategy.server_lr, strategy.seed, strategy.batch_size) == (1.0, 0.5, 3, 7)
     assert type(strategy.client_lr) is float
     assert type(strategy.seed) is int
+    # As a loop over an array of settings, or a function of NumPy's, has them.
+    strategy = FedDualAvg(weighting=np.str_("uniform"), client_lr=np.str_("auto"), server_lr=np.array(0.5))
+    assert (strategy.weighting, strategy.client_lr, strategy.server_lr) == ("uniform", "auto", 0.5)
+    assert type(strategy.weighting) is str
+    run(FedDualAvg(client_lr=lambda n: np.asarray(0.02)), clients(), 1)
 
 
 def test_the_representation_shows_what_is_not_the_default():
@@ -164,6 +169,11 @@ def test_the_user_can_prescribe_who_takes_part():
     [
         (lambda n, nodes: [nodes[0], nodes[0]], "a node twice"),
         (lambda n, nodes: [nodes[0]._replace(node_id=77)], "not one of the connected nodes"),
+        (lambda n, nodes: [node.node_id for node in nodes], "not one of the connected nodes"),
+        (lambda n, nodes: np.array(nodes), "not one of the connected nodes"),
+        (lambda n, nodes: None, r"returned None in round 1; expected a list"),
+        (lambda n, nodes: nodes[0], r"returned Node\(.*expected a list"),
+        (lambda n: [], "does not take two arguments"),
     ],
 )
 def test_a_wrong_choice_of_nodes_is_an_error(choose, what):
