@@ -318,13 +318,9 @@ def reply(message: Message, content: RecordDict) -> Message:
 _KINDS = frozenset((ArrayRecord, ConfigRecord, MetricRecord))
 
 
-def _is_array_record(record: Any) -> bool:
-    """Whether a record is of a type derived from an ArrayRecord; Flower's own types are known at once."""
-    return type(record) not in _KINDS and _flower.record_type(record) is ArrayRecord
-
-
-def _is_metric_record(record: Any) -> bool:
-    return type(record) not in _KINDS and _flower.record_type(record) is MetricRecord
+def _derives(record: Any, kind: type[Any]) -> bool:
+    """Whether a record is of a type derived from one of Flower's, which are known by their type alone."""
+    return type(record) not in _KINDS and _flower.record_type(record) is kind
 
 
 #: What a reply says on its envelope, and what is in it.
@@ -336,7 +332,7 @@ def count_bytes(contents: Iterable[RecordDict]) -> int:
     total = 0
     for content in contents:
         for record in _flower.items_of(content).values():
-            if type(record) is ArrayRecord or _is_array_record(record):
+            if type(record) is ArrayRecord or _derives(record, ArrayRecord):
                 for array in _flower.items_of(record).values():
                     total += len(array.data)
     return total
@@ -546,7 +542,7 @@ def _vectors_record(content: RecordDict) -> tuple[str, ArrayRecord]:
     """Return the record of the vectors, and its key."""
     found, count = None, 0
     for key, record in _flower.items_of(content).items():
-        if (type(record) is ArrayRecord or _is_array_record(record)) and key not in _OWN_ARRAYS:
+        if (type(record) is ArrayRecord or _derives(record, ArrayRecord)) and key not in _OWN_ARRAYS:
             found, count = (key, record), count + 1
     if found is None or count != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {count}")
@@ -877,7 +873,7 @@ def _is_number(value: Any) -> bool:
 
 def _metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[Mapping[str, Any], float]:
     items = _flower.items_of(content)
-    found = [key for key, record in items.items() if type(record) is MetricRecord or _is_metric_record(record)]
+    found = [key for key, record in items.items() if type(record) is MetricRecord or _derives(record, MetricRecord)]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
     metrics = _flower.items_of(items[found[0]])

@@ -27,7 +27,7 @@ def checked(name: str, value: Any, kind: Any) -> Any:
         What was passed.
     kind : type or annotation
         A class, ``Literal``, a union, ``NDArray[...]``, ``Sequence[...]``, ``Mapping[...]`` or ``Callable[...]``. Items
-        of sequences are checked as well, those of arrays are not.
+        of sequences are checked as well, those of arrays are not; of functions, how many arguments they take.
 
     Raises
     ------
@@ -92,7 +92,8 @@ def describe(kind: Any) -> str:
     if kind is None or kind is type(None):
         return "None"
     if origin is collections.abc.Callable or kind is collections.abc.Callable:
-        return "a function"
+        count = _count_of(kind)
+        return f"a function of {count} argument{'s' * (count > 1)}" if count else "a function"
     if origin is not None and issubclass(origin, collections.abc.Mapping):
         return "a mapping"
     if origin is not None and issubclass(origin, collections.abc.Sequence | tuple | list):
@@ -101,6 +102,12 @@ def describe(kind: Any) -> str:
         return "an array"
     names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", Any: "anything"}
     return names.get(kind) or f"a {getattr(kind, '__name__', str(kind))}"
+
+
+def _count_of(kind: Any) -> int:
+    """Return how many arguments a ``Callable[...]`` takes; 0 where it does not say."""
+    arguments = next(iter(get_args(kind)), None)
+    return len(arguments) if isinstance(arguments, list) else 0
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
@@ -145,7 +152,7 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
     if kind is None or kind is type(None):
         return value is None, value
     if origin is collections.abc.Callable or kind is collections.abc.Callable:
-        return callable(value), value
+        return callable(value) and (not _count_of(kind) or takes(value, _count_of(kind))), value
     if kind in (bool, float, int) and isinstance(value, np.ndarray) and not value.ndim:
         value = value.item()
     if kind is float:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 from flwr.app import Array, ArrayRecord
-from problems import app_of
+from problems import CONSTANTS, SADDLE, app_of
 
 from flwr_fco import _flower
 from flwr_fco.client_apps.threads import single_threaded_blas
@@ -26,21 +26,11 @@ PAGE = Path(__file__).parents[1] / "docs" / "faults.md"
 CLIENTS, FEATURES, ROUNDS = 8, 6, 200
 #: Sums over all rounds: what one reply has put into them stays there, divided by the number of rounds.
 REMEMBER = ("FastFedDA", "CFedDA", "MCFedDA")
-#: Methods for saddle points have a saddle point to find.
-SADDLE = ("FeDualEx", "FedMiP", "ExtraStepLocalSGD", "FedAvgS", "DistributedPGDA", "ScaffoldS")
 KINDS = {
     "malformed": {"faults": {"malformed": 0.2}},
     "bytes": {"faults": {"garbage": 0.2}},
     "absurd numbers": {"faults": {"absurd": 0.2}},
     "one altered reply": {"faults": {lying(10.0): 1.0}, "partitions": [2]},
-}
-#: Constants that a method does not have defaults for, or whose defaults are for other problems.
-OPTIONS = {
-    "DualFL": {"nu": 0.5, "smoothness": 1.0},
-    "Scaffnew": {"probability": 0.3, "client_lr": 0.4},
-    "APDAInexact": {"primal_step": 0.5, "damping": 0.5, "convexity": 0.5},
-    "FedDyn": {"penalty": 1.0},
-    "FiveGCS": {"step": 0.5, "convexity": 0.5},
 }
 #: What the weighted mean of the clients' memories is in the server's state, by the ledger's names and their factors.
 BALANCED = {
@@ -98,7 +88,7 @@ def problem_of(name):
 def make(name):
     options = {"regularizer": problem_of(name).psi, "client_lr": 0.1, "local_steps": 4, "batch_size": None}
     # A round without one of them is skipped, and a client that is bad in every third round is not given up here.
-    options |= {"evict_after": 10**6, **OPTIONS.get(name, {})}
+    options |= {"evict_after": 10**6, **CONSTANTS.get(name, {})}
     known = STRATEGIES[name].__dataclass_fields__
     strategy = STRATEGIES[name](**{key: value for key, value in options.items() if key in known})
     strategy.fraction_evaluate = 0.0

@@ -8,6 +8,16 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.simulation import simulate
 
 SIZES = (12, 25, 7, 16)
+#: Methods for saddle points have a saddle point to find.
+SADDLE = ("FeDualEx", "FedMiP", "ExtraStepLocalSGD", "FedAvgS", "DistributedPGDA", "ScaffoldS")
+#: Constants that a method has no defaults for, or whose defaults are for other problems.
+CONSTANTS = {
+    "DualFL": {"nu": 0.5, "smoothness": 1.0},
+    "Scaffnew": {"probability": 0.3, "client_lr": 0.4},
+    "APDAInexact": {"primal_step": 0.5, "damping": 0.5, "convexity": 0.5},
+    "FedDyn": {"penalty": 1.0},
+    "FiveGCS": {"step": 0.5, "convexity": 0.5},
+}
 FEATURES = 6
 
 

@@ -100,7 +100,7 @@ def _errors() -> Iterator[None]:
             raise
         place = "a file" if error.filename is None else str(error.filename)
         place = place if len(place) <= 200 else f"{place[:197]}..."
-        _complain(f"{place} cannot be written: {error.strerror or error}. Give another place by --out")
+        _complain(f"{place} cannot be read or written: {error.strerror or error}. For results, --out is another place")
         raise typer.Exit(BAD_INPUT) from error
 
 

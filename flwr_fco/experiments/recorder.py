@@ -18,7 +18,7 @@ from flwr_fco.experiments.tasks import Task
 from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.strategies import CompositeStrategy, Plateau
+from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stages
 from flwr_fco.strategies.replies import LeftOut
 
 __all__ = ["DIVERGED", "Recorder", "build_strategy"]
@@ -285,10 +285,22 @@ def build_strategy(
     if settings.stage_rounds:
         decided["stages"] = equal_stages(max(1, settings.stage_rounds // settings.stretch), settings.exchanges)
     elif settings.stage_accuracy:
-        # The theorem's own constants, which are the strategy's options too.
-        known = {key.replace("-", "_"): settings.strategy_options.get(key) for key in ("sparsity", "radius-squared")}
-        decided["stages"] = settings.load().theorem_stages(
-            settings.stage_accuracy, batch_size=settings.batch_size or None, num_clients=num_clients, **known
-        )
+        decided["stages"] = _stages_of_theory(settings, num_clients)
     options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}
     return make_strategy(settings.strategy, decided, options)
+
+
+def _stages_of_theory(settings: RunSettings, num_clients: int) -> list[Stage]:
+    """Return the schedule of theorem C.2, where the problem's constants are known and the method's are given."""
+    constants = settings.load().theorem_constants(settings.batch_size or None)
+    given: dict[str, Any] = {
+        key.replace("-", "_"): settings.strategy_options.get(key) for key in ("sparsity", "radius-squared")
+    }
+    if constants is None or None in given.values():
+        raise ConfigurationError(
+            f"stage-accuracy={settings.stage_accuracy!r}; expected 0, or problem='sparse-linear-graph' with "
+            "radius-squared and sparsity"
+        )
+    stages = theorem_stages(**constants, **given, accuracy=settings.stage_accuracy, num_clients=num_clients)
+    # One more: what a stage ends in is the beginning of the next one, and the last stage's end is the output.
+    return [*stages, stages[-1]]

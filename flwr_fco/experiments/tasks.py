@@ -50,7 +50,6 @@ from flwr_fco.pooled import (
     support_scores,
 )
 from flwr_fco.regularizers import L1, Box, Regularizer, Zero
-from flwr_fco.strategies import Stage, theorem_stages
 from flwr_fco.work import Minimise
 
 if TYPE_CHECKING:
@@ -166,35 +165,15 @@ class Task(ABC):
             return None
         return _PooledSquares.of(self.clients)
 
-    def theorem_stages(
-        self,
-        accuracy: float,
-        *,
-        batch_size: int | None,
-        num_clients: int,
-        sparsity: int | None = None,
-        radius_squared: float | None = None,
-    ) -> list[Stage]:
-        """Return the stages of theorem C.2 for a squared L1 error of `accuracy`, where the constants are known.
+    def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
+        """Return what :func:`flwr_fco.strategies.theorem_stages` must know of the problem; None if it is not known.
 
         Parameters
         ----------
-        accuracy : float
         batch_size : int or None
             None: full batches.
-        num_clients : int
-        sparsity : int, optional
-        radius_squared : float, optional
-
-        Raises
-        ------
-        ConfigurationError
-            If the problem's constants are not known, or one of the method's is not given.
         """
-        raise ConfigurationError(
-            f"stage-accuracy={accuracy!r}; expected 0, or problem='sparse-linear-graph' with radius-squared and "
-            "sparsity"
-        )
+        return None
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
         """Return a measure of optimality of a point and its name.
@@ -589,32 +568,18 @@ class StreamingRecovery(Task):
             "support-recovery": float(np.isin(largest, support).mean()),
         }
 
-    def theorem_stages(
-        self,
-        accuracy: float,
-        *,
-        batch_size: int | None,
-        num_clients: int,
-        sparsity: int | None = None,
-        radius_squared: float | None = None,
-    ) -> list[Stage]:
-        """Return the stages of theorem C.2 for the linear problem, as :meth:`Task.theorem_stages`."""
-        if self.dataset.kind != "linear" or sparsity is None or radius_squared is None:
-            return super().theorem_stages(accuracy, batch_size=batch_size, num_clients=num_clients)
-        stages = theorem_stages(
-            dimension=self.dataset.dimension,
-            sparsity=sparsity,
+    def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
+        """Return the constants of the linear problem."""
+        if self.dataset.kind != "linear":
+            return None
+        return {
+            "dimension": self.dataset.dimension,
             # The entries of examples are uncorrelated with mean square 1: the Hessian is I, and ||v||_2 <= ||v||_1.
-            smoothness=1.0,
-            convexity=1.0,
+            "smoothness": 1.0,
+            "convexity": 1.0,
             # The theorem divides by sigma.
-            noise=max(self.dataset.gradient_deviation(batch_size), 1e-9),
-            radius_squared=radius_squared,
-            accuracy=accuracy,
-            num_clients=num_clients,
-        )
-        # One more: what a stage ends in is the beginning of the next one, and the last stage's end is the output.
-        return [*stages, stages[-1]]
+            "noise": max(self.dataset.gradient_deviation(batch_size), 1e-9),
+        }
 
     def objective(self, w: Vector) -> float:
         """Return the mean of the clients' expected losses, plus psi."""

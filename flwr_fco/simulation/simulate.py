@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.topology import Topology
-from flwr_fco.validation import checked
+from flwr_fco.validation import checked, takes
 
 __all__ = ["simulate"]
 
@@ -193,7 +192,8 @@ def _check_kinds(
         raise ConfigurationError(
             f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)"
         )
-    if not isinstance(client_app, ClientApp) and not _takes_messages(client_app):
+    # Something else that can be called as one, with a message and a context, will do.
+    if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
         raise ConfigurationError(
             f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load_objective) of "
             "flwr_fco.client_apps"
@@ -206,15 +206,6 @@ def _check_kinds(
     numbers = {"num_nodes": num_nodes, "num_rounds": num_rounds, "evaluate_every": evaluate_every}
     for name, value in numbers.items():
         checked(name, value, int)
-
-
-def _takes_messages(client_app: Any) -> bool:
-    """Return whether something that is no ClientApp can be called as one, with a message and a context."""
-    try:
-        signature(client_app).bind(None, None)
-    except (TypeError, ValueError):
-        return False
-    return not isinstance(client_app, type)
 
 
 def _called(value: Any) -> str:

@@ -7,7 +7,7 @@ keeps none (``client_state="reset"``): then a loss begins a new epoch, in which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from logging import INFO
 from typing import Any, NamedTuple
@@ -210,7 +210,7 @@ class ClientMemories:
         """
         present = self.present | {uplink.node.key for uplink in uplinks if uplink.node is not None}
         if self.client_weights is not None:
-            return sum(map(self._given_weight, sorted(present))) or float(len(present))
+            return sum(self._given_weights(present)) or float(len(present))
         if self.weighting == "uniform":
             return float(max(len(present), len(uplinks)))
         known = {key: self.members[key].examples for key in present if key in self.members}
@@ -223,18 +223,12 @@ class ClientMemories:
 
     def everybody(self, uplinks: Sequence[Uplink]) -> bool:
         """Whether all clients that are there, and whose answers can count, have answered."""
-        if self.client_weights is None:
-            return len(uplinks) >= len(self.present)
-        return len(uplinks) >= sum(
-            kind != _WITHOUT_PARTITION and who in self.client_weights for kind, who in self.present
-        )
+        return len(uplinks) >= len(self.present if self.client_weights is None else self._given_weights(self.present))
 
-    def _given_weight(self, key: Key) -> float:
-        """Return what the user says that a client weighs; 0 for one of whom nothing is said."""
-        kind, partition = key
-        if self.client_weights is None or kind == _WITHOUT_PARTITION:
-            return 0.0
-        return float(self.client_weights.get(partition, 0.0))
+    def _given_weights(self, clients: Iterable[Key]) -> list[float]:
+        """Return what the user says that clients weigh, without those of whom nothing is said."""
+        given = self.client_weights or {}
+        return [given[who] for kind, who in sorted(clients) if kind != _WITHOUT_PARTITION and who in given]
 
     def means(self) -> dict[str, Vector]:
         """Return the weighted means of what the clients that are there remember (with a ledger)."""

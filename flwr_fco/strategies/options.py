@@ -25,7 +25,7 @@ from flwr_fco.protocol import Node
 from flwr_fco.records import average_metrics
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
-from flwr_fco.validation import checked, takes
+from flwr_fco.validation import checked
 
 __all__ = [
     "AT_LEAST_ONE",
@@ -328,8 +328,6 @@ def rate_at(name: str, rate: Rate, server_round: int) -> float:
     if not callable(rate):
         return float(rate)
     where = f"{name}({server_round})"
-    if not takes(rate, 1):
-        raise ConfigurationError(f"{name}={rate!r} does not take the round; expected a function (round) -> rate")
     value = float(checked(where, rate(server_round), float))
     if not 0.0 < value < math.inf:
         raise ConfigurationError(f"{where}={value!r}; expected a finite number > 0")

@@ -175,6 +175,21 @@ def graph(strategy="DFedDAGT", seed=0, **values):
     return RunSettings.of("sparse-linear-graph", strategy, given, seed)
 
 
+def run_on_graph(recorder, keep):
+    """Run what a recorder records, and call `keep` after each round."""
+    objectives = recorder.task.clients
+    simulate(
+        recorder.strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=len(objectives),
+        num_rounds=recorder.settings.num_rounds,
+        initial_arrays=recorder.task.initial_arrays(),
+        evaluate_fn=recorder.evaluate,
+        callbacks=[keep],
+        progress=False,
+    )
+
+
 def test_a_run_over_a_graph_reports_means_over_the_nodes():
     own = graph(mixing="chain", structure_every=5, objective_every=20)
     task = own.load()
@@ -185,17 +200,7 @@ def test_a_run_over_a_graph_reports_means_over_the_nodes():
         if number % 5 == 0:
             points.append(recorder.strategy.node_primals())
 
-    objectives = task.clients
-    simulate(
-        recorder.strategy,
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=4,
-        num_rounds=20,
-        initial_arrays=task.initial_arrays(),
-        evaluate_fn=recorder.evaluate,
-        callbacks=[keep],
-        progress=False,
-    )
+    run_on_graph(recorder, keep)
     assert [line["round"] for line in recorder.history] == [0, 5, 10, 15, 20]
     optimum = task.dataset.optimum
     for line, nodes in zip(recorder.history[1:], points, strict=True):
@@ -253,18 +258,7 @@ def test_the_plateau_rule_can_watch_one_node():
         assert recorder.history[-1]["gap"] == pytest.approx(np.mean([ruled.load().dataset.gap(w) for w in points]))
         gaps.append(ruled.load().dataset.gap(points[0]))
 
-    task = ruled.load()
-    objectives = task.clients
-    simulate(
-        recorder.strategy,
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=4,
-        num_rounds=60,
-        initial_arrays=task.initial_arrays(),
-        evaluate_fn=recorder.evaluate,
-        callbacks=[keep],
-        progress=False,
-    )
+    run_on_graph(recorder, keep)
     watched = [line["gap-node-0"] for line in recorder.history]
     assert watched[1:] == pytest.approx(gaps, rel=1e-12)
     best, waited, halved = np.inf, 0, 0

@@ -381,7 +381,7 @@ def test_a_client_never_returns_none():
         ({"callbacks": lambda n, a, m: None}, "callbacks is a function; expected a list"),
         ({"callbacks": [lambda number: False]}, "does not take three arguments; expected a function"),
         ({"evaluate_fn": lambda number, arrays: 0.5}, "evaluate_fn returned a float after round 0; expected a Metric"),
-        ({"client_lr": lambda: 0.1}, "client_lr=.* does not take the round; expected a function"),
+        ({"client_lr": lambda: 0.1}, "client_lr=.* is a function; expected a number or a function of 1 argument"),
     ],
 )
 def test_functions_that_a_run_cannot_call_are_named(arguments, message):

@@ -173,7 +173,7 @@ def test_the_user_can_prescribe_who_takes_part():
         (lambda n, nodes: np.array(nodes), "not one of the connected nodes"),
         (lambda n, nodes: None, r"returned None in round 1; expected a list"),
         (lambda n, nodes: nodes[0], r"returned Node\(.*expected a list"),
-        (lambda n: [], "does not take two arguments"),
+        (lambda n: [], "is a function; expected a function of 2 arguments"),
     ],
 )
 def test_a_wrong_choice_of_nodes_is_an_error(choose, what):
