@@ -290,6 +290,24 @@ def test_the_page_and_the_figure_say_what_was_set(tmp_path, monkeypatch):
     assert kept["settings"]["num-clients"] == 9
 
 
+@pytest.mark.parametrize(
+    ("parts", "metrics", "columns"),
+    [(("",), ("f1", "density", "recall", "precision"), 0), (("a", "b"), ("f1",), 0), (("a", "b"), ("f1", "recall"), 2)],
+)
+def test_panels_of_several_parts_and_metrics_have_a_row_a_part(tmp_path, monkeypatch, parts, metrics, columns):
+    drawn = []
+    monkeypatch.setattr(
+        "flwr_fco.experiments.reproduction.draw_curves",
+        lambda curves, panels, title, path, **options: drawn.append((panels, options["columns"])),
+    )
+    (line,) = small().runs[:1]
+    runs = tuple(line._replace(part=part, label=f"{line.label}{part}") for part in parts)
+    reproduce(replace(small(), runs=runs, claims=(), panels=metrics), tmp_path)
+    ((panels, found),) = drawn
+    assert panels == [f"{metric}, {part}" if part else metric for part in parts for metric in metrics]
+    assert found == columns
+
+
 def test_a_folder_holds_one_experiment(tmp_path):
     definition = replace(small(), runs=small().runs[:1], claims=small().claims[:1])
     reproduce(definition, tmp_path)

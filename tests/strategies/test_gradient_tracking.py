@@ -661,3 +661,18 @@ def test_arrays_of_the_user_come_back():
         "intercept": (1,),
     }
     assert isinstance(result.arrays["intercept"], Array)
+
+
+def test_a_client_without_a_weight_leaves_the_control_to_the_duals():
+    """Everybody who counts has answered: the clients derive the control, and it need not travel."""
+    objectives = clients(EQUAL)
+    weights = {0: 3.0, 1: 1.0, 2: 2.0}
+    given = FedDAGT(client_weights=weights, **options(weighting="examples"))
+    result = run(given, objectives, 4)
+    assert given.state.derivable
+    rest = FedDAGT(client_weights=weights, min_train_nodes=3, min_available_nodes=3, **options(weighting="examples"))
+    alone = run(rest, objectives[:3], 4)
+    for number in (2, 3, 4):
+        vectors = result.train_metrics_clientapp[number]["bytes-down"] / 4
+        assert vectors == alone.train_metrics_clientapp[number]["bytes-down"] / 3
+    assert relative(given.state.dual, rest.state.dual) <= 1e-12

@@ -17,13 +17,14 @@ from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import Euclidean, OrthantEntropy, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.parameters import Layout
-from flwr_fco.protocol import Node, Plan, SpecError, Uplink
+from flwr_fco.protocol import OWN_LOOP, Node, Plan, SpecError, Uplink
 from flwr_fco.regularizers import L1, GroupLasso, Nuclear, PerParameter, Regularizer
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, saving
 from flwr_fco.strategies.aggregation import geometric_median, median, trimmed_mean
 from flwr_fco.strategies.bounds import IncrementBounds
 from flwr_fco.strategies.client_memory import ClientMemories
+from flwr_fco.work import FirstOrder
 
 D = FEATURES + 1
 SEVEN = (12, 25, 7, 16, 20, 14, 11)
@@ -562,3 +563,33 @@ def test_one_odd_metric_costs_nobody_elses():
 
     contents = [reply(loss=1.0, own=[1.0, 2.0]), reply(loss=3.0, own=[3.0, 4.0]), reply(loss=[5.0], own=[1.0])]
     assert dict(records.average_metrics(contents, "num-examples")) == {"loss": 2.0, "own": [2.0, 3.0]}
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_examples", "work", "reason"),
+    [
+        ({"elapsed": 0.2}, 20.0, None, "elapsed=0.2 after 4 steps"),
+        ({"steps": 5}, 20.0, None, "5 local steps, the plan asks for 4"),
+        ({"examples": 2e12}, 20.0, None, "more than max_examples"),
+        ({}, 10.0, None, "4 local steps, the plan asks for 2"),
+        ({}, None, None, "does not report 'num-examples'"),
+        ({}, 20.0, FirstOrder(steps=2, batch_size=5), "4 local steps, the plan asks for 2"),
+    ],
+    ids=["elapsed", "steps", "weight", "examples", "no examples", "another job"],
+)
+def test_what_one_client_may_say_is_no_leave_for_the_next(changes, num_examples, work, reason):
+    """Most clients of a round say the same, which is looked at once; the slightest difference is looked at again."""
+    asked = FedDualAvg(client_lr=0.1, batch_size=5)
+    asked.prepare(start_arrays())
+    honest, other = Node(2, 0), Node(3, 1)
+    said = Uplink({"increment": np.zeros(D)}, elapsed=0.4, steps=4, examples=20.0)
+    asked.check_claims(honest, said, 20.0)
+    asked.check_claims(other, said, 20.0)
+    if work is not None:
+        asked.current.jobs[other.node_id] = work
+    with pytest.raises(ProtocolError, match=reason):
+        asked.check_claims(other, said._replace(**changes), num_examples)
+    # And own training loops, which have schedules, are allowed more than our solvers are.
+    asked.check_claims(honest, said._replace(steps=40, metrics={OWN_LOOP: 1.0}), 20.0)
+    with pytest.raises(ProtocolError, match="40 local steps"):
+        asked.check_claims(honest, said._replace(steps=40), 20.0)
