@@ -100,7 +100,10 @@ def _errors() -> Iterator[None]:
             raise
         place = "a file" if error.filename is None else str(error.filename)
         place = place if len(place) <= 200 else f"{place[:197]}..."
-        _complain(f"{place} cannot be read or written: {error.strerror or error}. For results, --out is another place")
+        _complain(
+            f"{place} cannot be read or written: {error.strerror or error}. "
+            "If results were to go there, name another place with --out"
+        )
         raise typer.Exit(BAD_INPUT) from error
 
 

@@ -189,7 +189,7 @@ def test_a_diverged_run_says_so(tmp_path):
         (("run", "lasso-small", "--set", "num-rounds=0"), "num-rounds=0; expected a whole number >= 1"),
         (("run", "lasso-small", "--seed", "-1"), "-1"),
         (("list", "--out", "/dev/null/list.md"), "cannot be read or written"),
-        (("reproduce", "fco-theorems", "--quick", "--out", "/dev/null/folder"), "Give another place by --out"),
+        (("reproduce", "fco-theorems", "--quick", "--out", "/dev/null/folder"), "name another place with --out"),
         (("report", "/nowhere"), "has no config.json"),
         (("run", "lasso-small", "--set", "num-rounds=1", "--out", "x" * 300), "File name too long"),
         (("plot", "/nowhere", "--out", ""), "no name of a file"),
@@ -214,7 +214,8 @@ def test_a_full_or_read_only_disk_is_one_line(reason, tmp_path, monkeypatch):
     monkeypatch.setattr(Path, "write_text", refuse)
     result = call("list", "--out", tmp_path / "list.md")
     assert result.exit_code == 2
-    assert f"list.md cannot be read or written: {os.strerror(reason)}. For results, --out" in result.stderr
+    assert f"list.md cannot be read or written: {os.strerror(reason)}. If results" in result.stderr
+    assert "name another place with --out" in result.stderr
     assert "Traceback" not in result.output
 
 
