@@ -159,7 +159,7 @@ def dual_extrapolation(
         retrieve=lambda z, t, out: h.retrieve(z, t, psi, out),
         add_operator=add_operator,
     ):
-        total += half.primal
+        total += half
         count += 1
         if callback is not None:
             callback(so_far(count))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,22 +13,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Uplink
 
-__all__ = ["HalfStep", "dual_extrapolation", "extrapolations"]
-
-
-class HalfStep(NamedTuple):
-    """The extrapolated point of a step; both arrays are overwritten by the next step.
-
-    Parameters
-    ----------
-    dual : ndarray of float64, shape (d,)
-        omega_{k+1/2} = omega_k - step_size g(z_k).
-    primal : ndarray of float64, shape (d,)
-        z_{k+1/2} = retrieve(dual, elapsed + step_size (k + 1)).
-    """
-
-    dual: Vector
-    primal: Vector
+__all__ = ["dual_extrapolation", "extrapolations"]
 
 
 def extrapolations(
@@ -39,7 +24,8 @@ def extrapolations(
     step_size: float,
     retrieve: Callable[[Vector, float, Vector], Vector],
     add_operator: Callable[[Vector, Any, float, Vector], None],
-) -> Iterator[HalfStep]:
+    watch: Callable[[Vector], None] | None = None,
+) -> Iterator[Vector]:
     """Take the steps of dual extrapolation one by one, changing `dual` in place.
 
     Parameters
@@ -55,20 +41,26 @@ def extrapolations(
         ``retrieve(z, t, out)`` writes argmin_w -<z, w> + t psi(w) + h(w).
     add_operator : callable
         ``add_operator(point, batch, scale, out)`` adds scale times the operator at a point to `out`.
+    watch : callable, optional
+        Given omega_{k+1/2} = omega_k - step_size g(z_k) of each step, which is overwritten once it returns.
 
     Yields
     ------
-    HalfStep
-        Before the next step is taken, `dual` is omega_{k+1}.
+    ndarray of float64, shape (d,)
+        z_{k+1/2} = retrieve(omega_{k+1/2}, elapsed + step_size (k + 1)); `dual` is omega_{k+1}. The next step
+        overwrites both.
     """
     primal, half = np.empty_like(dual), np.empty_like(dual)
     for k, (first, second) in enumerate(batches):
         retrieve(dual, elapsed + step_size * k, primal)
         half[:] = dual
         add_operator(primal, first, -step_size, half)
-        retrieve(half, elapsed + step_size * (k + 1), primal)
-        add_operator(primal, second, -step_size, dual)
-        yield HalfStep(half, primal)
+        if watch is not None:
+            watch(half)
+        # In place: arrays that psi leaves alone need not be copied once more.
+        retrieve(half, elapsed + step_size * (k + 1), half)
+        add_operator(half, second, -step_size, dual)
+        yield half
 
 
 @local_solver("dual_extrapolation")
@@ -107,19 +99,18 @@ def dual_extrapolation(
     plan, client_lr = downlink.plan, rate_of(downlink)
     start = downlink.vectors["dual"]
     dual = start.copy()
-    half_steps = extrapolations(
+    trajectory: list[Vector] = []
+    half_points = extrapolations(
         dual,
         plan_pairs(downlink, objective, rng),
         elapsed=downlink.elapsed,
         step_size=client_lr,
         retrieve=plan.point,
         add_operator=objective.add_gradient,
+        watch=(lambda half: trajectory.append(half - start)) if plan.options["trajectory"] else None,
     )
-    vectors: dict[str, Vector] = {}
-    if plan.options["trajectory"]:
-        vectors["trajectory"] = np.array([half.dual - start for half in half_steps])
-        steps = len(vectors["trajectory"])
-    else:
-        steps = sum(1 for _ in half_steps)
-    vectors["increment"] = dual - start
+    steps = sum(1 for _ in half_points)
+    vectors: dict[str, Vector] = {"trajectory": np.array(trajectory)} if plan.options["trajectory"] else {}
+    dual -= start
+    vectors["increment"] = dual
     return Uplink(vectors, client_lr * steps, steps), state
