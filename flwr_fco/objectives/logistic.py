@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, logsumexp, softmax
+from scipy.special import expit, softmax
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import (
@@ -149,7 +149,8 @@ class MultinomialLogistic(LinearModel):
         self.labels = self._targets = np.ascontiguousarray(given, dtype=np.int64)
 
     def _mean_loss(self, scores: Scores) -> float:
-        return float((logsumexp(scores, axis=1) - scores[self.design.rows, self.labels]).mean())
+        # SciPy's logsumexp takes more than twice as long for a client's hundred examples.
+        return float((np.logaddexp.reduce(scores, axis=1) - scores[self.design.rows, self.labels]).mean())
 
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
         return float(softmax_slopes(scores, targets, weight))
