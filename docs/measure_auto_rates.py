@@ -4,7 +4,7 @@
     python docs/measure_auto_rates.py table.json --problems lasso-I digits     # the others: as the file has them
 
 A problem is run with `client-lr=auto` and server rate 1, and with client rates of 1/4, 1/2, 1, 2, ... 64 times what was
-chosen. The best rate is the one with the lowest score after 30 rounds (haxby: 10); how many rounds does auto take to
+chosen. The best rate is the one with the lowest score after 30 rounds (haxby and adversarial-network-cifar10: 10); how many rounds does auto take to
 that score? A score is the objective, for saddle points the duality gap or the loss under attack, over a graph the
 optimality gap.
 """
@@ -34,25 +34,28 @@ PATIENCE = 4
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 #: Problems with other methods, scores, or fewer rounds because they take long.
 METHODS = {"sparse-linear-graph": "DFedDAGT", "sparse-logistic-graph": "DFedDAGT"}
-SADDLE = ("bilinear-l1", "bilinear-nuclear", "adversarial-digits", "adversarial-mnist", "adversarial-cifar10")
+SADDLE = ("bilinear-", "adversarial-")
 OPTIONS: dict[str, dict[str, Any]] = {
     # Smaller than the named problem, for the time it takes.
     "adversarial-mnist": {"num-clients": 10, "num-examples": 1000},
     "adversarial-cifar10": {"num-clients": 10, "num-examples": 1000},
-    "mnist-l1-ball": {"num-examples": 2000, "local-epochs": 1},
-    "mnist-l2-ball": {"num-examples": 2000, "local-epochs": 1},
+    "adversarial-network-cifar10": {"num-clients": 10, "num-examples": 1000},
+    "mnist-l1-ball": {"num-examples": 6000, "local-epochs": 1},
+    "mnist-l2-ball": {"num-examples": 6000, "local-epochs": 1},
+    "two-layers-mnist": {"num-examples": 6000, "local-epochs": 1},
+    "two-layers-digits": {"local-epochs": 1},
     "logistic-mnist": {"num-examples": 2000},
     "logistic-cifar10": {"num-examples": 1000},
     "synthetic-brain": {"num-voxels": 5000},
     "bilinear-l1": {"num-clients": 4},
     "bilinear-nuclear": {"num-clients": 4, "start": "projected"},
 }
-SHORT = ("haxby",)
+SHORT = ("haxby", "adversarial-network-cifar10")
 
 
 def measure(name: str) -> dict[str, Any]:
     """Return the row of a problem."""
-    strategy = METHODS.get(name, "FeDualEx" if name in SADDLE else "FedDualAvg")
+    strategy = METHODS.get(name, "FeDualEx" if name.startswith(SADDLE) else "FedDualAvg")
     rounds = 10 if name in SHORT else ROUNDS
     shared = {**OPTIONS.get(name, {}), "objective-every": 1, "structure-every": 1}
     began = time.process_time()
