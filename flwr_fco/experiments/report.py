@@ -437,7 +437,8 @@ def draw_tuned(
 ) -> None:
     """Draw what methods reach at their best rates: a column for what is varied, a row for each metric.
 
-    A line goes through the medians, a bar from the smallest to the largest seed.
+    Of one metric, six panels and more are in two rows. A line goes through the medians, a bar from the smallest to the
+    largest seed.
 
     Parameters
     ----------
@@ -460,45 +461,50 @@ def draw_tuned(
     """
     parts = list(dict.fromkeys(part for part, _ in points))
     metrics = list(dict.fromkeys(metric for _, metric in points))
-    figure = _figure(2.7 * len(parts) + 0.9, 2.6 * len(metrics) + 1.0)
-    axes = figure.subplots(len(metrics), len(parts), squeeze=False, sharey="row" if len(parts) < 6 else False)
+    panels = [(part, metric) for metric in metrics for part in parts]
+    columns = len(parts) if len(metrics) > 1 or len(parts) < 6 else -(-len(parts) // 2)
+    rows = -(-len(panels) // columns)
+    figure = _figure(2.7 * columns + 0.9, 2.6 * rows + 1.0)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if columns < 6 else False)
+    for place in axes.ravel()[len(panels) :]:
+        place.set_axis_off()
     looks = _looks(list(methods), methods)
     handles: dict[str, Any] = {}
-    for level, (row, metric) in enumerate(zip(axes, metrics, strict=True)):
-        for place, part in zip(row, parts, strict=True):
-            panel = points[part, metric]
-            values = [value for value, _ in next(iter(panel.values()))]
-            numbers = all(isinstance(value, int | float) for value in values)
-            for number, (label, found) in enumerate(panel.items()):
-                kept = [(value, seeds) for value, seeds in found if seeds]
-                # Beside each other, so that bars of equal height are seen.
-                shift = (number - (len(panel) - 1) / 2) * 0.06
-                across = [value if numbers else values.index(value) + shift for value, _ in kept]
-                middle = np.array([float(np.median(seeds)) for _, seeds in kept])
-                below = middle - [min(seeds) for _, seeds in kept]
-                above = [max(seeds) for _, seeds in kept] - middle
-                color, line, _ = looks[label]
-                handles[label] = place.errorbar(
-                    across, middle, (below, above), color=color, linestyle=line, marker="o", markersize=4, capsize=2
-                )
-            if metric in logarithmic:
-                place.set_yscale("log")
-            if metric in limits:
-                place.set_ylim(*limits[metric])
-            if not numbers:
-                place.set_xticks(range(len(values)), values)
-                place.margins(x=0.25)
-            elif spans_decades([value for value in values if value > 0]) and min(values) > 0:
-                place.set_xscale("log")
-                place.set_xticks(values, [f"{value:g}" for value in values], minor=False)
-                place.minorticks_off()
-            place.grid(alpha=0.25)
-            place.spines[["top", "right"]].set_visible(False)
-            if level == len(metrics) - 1 and numbers:
-                place.set_xlabel(part)
-            if level == 0 and not numbers:
-                place.set_title(part, fontsize=10)
-        row[0].set_ylabel(metric)
+    for position, (place, (part, metric)) in enumerate(zip(axes.ravel(), panels, strict=False)):
+        panel = points[part, metric]
+        values = [value for value, _ in next(iter(panel.values()))]
+        numbers = all(isinstance(value, int | float) for value in values)
+        for number, (label, found) in enumerate(panel.items()):
+            kept = [(value, seeds) for value, seeds in found if seeds]
+            # Beside each other, so that bars of equal height are seen.
+            shift = (number - (len(panel) - 1) / 2) * 0.06
+            across = [value if numbers else values.index(value) + shift for value, _ in kept]
+            middle = np.array([float(np.median(seeds)) for _, seeds in kept])
+            below = middle - [min(seeds) for _, seeds in kept]
+            above = [max(seeds) for _, seeds in kept] - middle
+            color, line, _ = looks[label]
+            handles[label] = place.errorbar(
+                across, middle, (below, above), color=color, linestyle=line, marker="o", markersize=4, capsize=2
+            )
+        if metric in logarithmic:
+            place.set_yscale("log")
+        if metric in limits:
+            place.set_ylim(*limits[metric])
+        if not numbers:
+            place.set_xticks(range(len(values)), values)
+            place.margins(x=0.25)
+        elif spans_decades([value for value in values if value > 0]) and min(values) > 0:
+            place.set_xscale("log")
+            place.set_xticks(values, [f"{value:g}" for value in values], minor=False)
+            place.minorticks_off()
+        place.grid(alpha=0.25)
+        place.spines[["top", "right"]].set_visible(False)
+        if metric == metrics[-1] and numbers:
+            place.set_xlabel(part)
+        if metric == metrics[0] and not numbers:
+            place.set_title(part, fontsize=10)
+        if position % columns == 0:
+            place.set_ylabel(metric)
     _set_title(figure, title)
     figure.legend(
         handles.values(),

@@ -134,3 +134,20 @@ def test_panels_of_numbers_and_of_words(tmp_path):
     draw_tuned(points, "title", tmp_path / "a.png", methods={m: m for m in numbers}, logarithmic=("gap",))
     drawn = (tmp_path / "a.svg").read_text()
     assert all(text in drawn for text in ("steps", "LASSO", "finer", "FedMid", "FedDualAvg", "100"))
+
+
+def test_many_panels_of_one_metric_are_in_two_rows(tmp_path):
+    from matplotlib.image import imread
+
+    from flwr_fco.experiments.report import draw_tuned
+
+    own = {m: [(v, [1.0, 2.0]) for v in ("paper's", "finer")] for m in ("FedMid", "FedDualAvg")}
+    sizes = {}
+    for count in (4, 7):
+        points = {(f"data {i}", "gap"): own for i in range(count)}
+        draw_tuned(points, "title", tmp_path / "a.png", methods={m: m for m in own})
+        drawn = (tmp_path / "a.svg").read_text()
+        assert all(f"data {i}" in drawn for i in range(count))
+        sizes[count] = imread(tmp_path / "a.png").shape[:2]
+    assert sizes[7][0] > 1.5 * sizes[4][0]
+    assert sizes[7][1] == sizes[4][1]
