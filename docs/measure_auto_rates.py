@@ -4,9 +4,9 @@
     python docs/measure_auto_rates.py table.json --problems lasso-I digits     # the others: as the file has them
 
 A problem is run with `client-lr=auto` and server rate 1, and with client rates of 1/4, 1/2, 1, 2, ... 64 times what was
-chosen. The best rate is the one with the lowest score after 30 rounds (haxby and adversarial-network-cifar10: 10); how many rounds does auto take to
-that score? A score is the objective, for saddle points the duality gap or the loss under attack, over a graph the
-optimality gap.
+chosen. The best rate is the one with the lowest score after 30 rounds (haxby and adversarial-network-cifar10: 10); how
+many rounds does auto take to that score? A score is the objective, for saddle points the duality gap or the loss under
+attack, over a graph the optimality gap.
 """
 
 from __future__ import annotations
