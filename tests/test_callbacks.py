@@ -114,6 +114,34 @@ def test_any_callback_ends_the_run_and_all_are_told_of_the_round(answer):
     assert diary.entries[-2][1] == 2
 
 
+@pytest.mark.parametrize(
+    "answer", [{}, {"own": 1.0}, (False, {}), [], 0, 1, "no", np.array([True, False])], ids=lambda answer: repr(answer)
+)
+def test_a_functions_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
+    with pytest.raises(ConfigurationError, match=f"returned a {type(answer).__name__}; expected True or None"):
+        run(strategy(), clients(), 3, callbacks=[lambda *_: answer])
+
+
+@pytest.mark.parametrize(
+    "answer", [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})], ids=repr
+)
+def test_an_objects_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
+    class Odd:
+        def on_round_end(self, server_round, arrays, metrics):
+            return answer
+
+    with pytest.raises(ConfigurationError, match=r"returned a \w+; expected True, None, or such a word and a mapping"):
+        run(strategy(), clients(), 3, callbacks=[Odd()])
+
+
+@pytest.mark.parametrize("word", [bool, np.bool_, lambda stop: np.array(stop), lambda stop: stop or None])
+def test_a_word_may_come_from_a_comparison(word):
+    def after_two(server_round, arrays, metrics):
+        return word(server_round == 2)
+
+    assert max(run(strategy(), clients(), 5, callbacks=[after_two]).train_metrics_clientapp) == 2
+
+
 def test_the_end_is_told_after_an_error_too():
     diary = Diary()
     with pytest.raises(DivergedError):

@@ -66,7 +66,8 @@ def client_app(
     Raises
     ------
     ConfigurationError
-        If there is no function to load an objective with, or a mod clips what the client answers.
+        If there is no function to load an objective with, `mods` is no sequence of functions, or a mod clips what the
+        client answers.
 
     Examples
     --------
@@ -84,15 +85,8 @@ def client_app(
                 f"{name} is a {type(load).__name__}; expected a function (context) -> Objective. For an objective that "
                 "is here already: lambda context: objectives[context.node_config['partition-id']]"
             )
-    for mod in mods or ():
-        name = getattr(mod, "__name__", type(mod).__name__)
-        if name in _PRIVACY_MODS:
-            raise ConfigurationError(
-                f"the mod {name} clips (reply - what was received). The clients of flwr_fco reply with increments of "
-                "a dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
-            )
     allowed = Limits() if limits is None else limits
-    app = ClientApp(mods=list(mods or []))
+    app = ClientApp(mods=checked_mods(mods))
     identity = uuid4().hex
 
     def training_objective(context: Context) -> Objective:
@@ -185,6 +179,31 @@ def client_app(
         return records.reply(message, records.partition_reply(context))
 
     return app
+
+
+def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
+    """Return a client's mods as a list.
+
+    Parameters
+    ----------
+    mods : sequence of callable, optional
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no sequence of functions, or a mod clips what the client answers.
+    """
+    given: Any = () if mods is None else mods
+    if not isinstance(given, Sequence) or not all(map(callable, given)):
+        raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
+    for mod in given:
+        name = getattr(mod, "__name__", type(mod).__name__)
+        if name in _PRIVACY_MODS:
+            raise ConfigurationError(
+                f"the mod {name} clips (reply - what was received). The clients of flwr_fco reply with increments of "
+                "a dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
+            )
+    return list(given)
 
 
 def forget_objectives(run_id: int) -> None:
