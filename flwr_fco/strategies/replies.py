@@ -358,7 +358,7 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
     if not contents:
         return MetricRecord()
     try:
-        metrics = aggregate(contents, weighted_by_key)
+        metrics: Any = aggregate(contents, weighted_by_key)
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         log(WARNING, "the clients' metrics cannot be averaged, so the round reports none of them: %s", error)
         return MetricRecord()
