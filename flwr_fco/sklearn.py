@@ -65,7 +65,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     Raises
     ------
     ConfigurationError
-        If the objective is not one of these three, or the arrays or the number of classes are not its own.
+        If it is no result, the objective is not one of these three, or the arrays or the number of classes are not its
+        own.
 
     Examples
     --------
@@ -76,6 +77,10 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     >>> to_estimator(SimpleNamespace(arrays=arrays), objective).predict([[3.0, 5.0]])
     array([7.])
     """
+    if not hasattr(result, "arrays"):
+        raise ConfigurationError(
+            f"result is a {type(result).__name__}; expected what `start` or `simulate` returned, with `arrays`"
+        )
     if not isinstance(objective, LeastSquares | Logistic | MultinomialLogistic):
         raise ConfigurationError(
             f"{type(objective).__name__} has no estimator; LeastSquares, Logistic and MultinomialLogistic have one"
@@ -101,6 +106,9 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     names = labels if classes is None else np.asarray(classes)
     if names.shape != labels.shape:
         raise ConfigurationError(f"classes={names.tolist()}; expected {labels.size} of them, for {labels.tolist()}")
+    if isinstance(objective, MultinomialLogistic) and names.size == 2:
+        # scikit-learn reads two classes as one row, of which it takes the logistic function.
+        coefficients, intercept = coefficients[:, 1] - coefficients[:, 0], intercept[1:] - intercept[:1]
     classifier = LogisticRegression(fit_intercept="intercept" in arrays)
     classifier.coef_ = np.atleast_2d(coefficients.T)
     classifier.intercept_, classifier.classes_ = intercept, names
