@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import numpy as np
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -231,6 +232,12 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
                 "flwr_fco.objectives.Logistic(features, labels)"
             )
         objective = loaded
+        count: Any = objective.num_examples
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise ConfigurationError(
+                f"the objective has num_examples={count!r}; expected a whole number >= 1. A client without examples "
+                "has no loss: leave it out of the federation"
+            )
         _objectives[key] = objective
     return objective
 
