@@ -55,7 +55,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     objective : LeastSquares, Logistic or MultinomialLogistic
         One client's; it says what the arrays mean.
     classes : array-like, optional
-        What the labels 0, 1, ... (or -1, +1) stand for, in this order; by default themselves.
+        What the labels 0, 1, ... (or -1, +1) stand for, in this order; by default themselves. Needed for a client whose
+        labels are all 1, which does not know the other one.
 
     Returns
     -------
@@ -100,6 +101,11 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
         regression.n_features_in_ = coefficients.shape[0]
         return regression
     if isinstance(objective, Logistic):
+        if classes is None and np.isin(objective.labels, 1).all():
+            raise ConfigurationError(
+                "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients; say which they "
+                "are: classes=[0, 1] or classes=[-1, 1]"
+            )
         labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
     else:
         labels = np.arange(objective.num_classes)

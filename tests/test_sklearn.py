@@ -198,6 +198,12 @@ def test_the_probabilities_of_a_classifier_are_those_of_the_loss(num_classes, in
     [
         (None, LeastSquares(np.eye(2), np.ones(2)), {}, "result is a NoneType; expected what"),
         ({"coefficients": np.ones(2)}, LeastSquares(np.eye(2), np.ones(2)), {}, "result is a dict; expected what"),
+        (
+            Result(coefficients=np.ones(2), intercept=[0.0]),
+            Logistic(np.eye(2), [1, 1]),
+            {},
+            "say which they are: classes=",
+        ),
         (Result(), TraceRegression(np.ones((3, 2, 2)), np.ones(3)), {}, "has no estimator"),
         (Result(coefficients=np.ones(3)), LeastSquares(np.eye(2), np.ones(2)), {}, "of different runs"),
         (
