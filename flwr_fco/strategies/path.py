@@ -307,7 +307,7 @@ class StrengthPath:
                 f"num_strengths={self.num_strengths!r}, ratio={self.ratio!r}; expected at least 2 and a number "
                 "between 0 and 1"
             )
-        if self.strengths is not None:
+        if given is not None:
             numbers = [checked(f"strengths[{i}]", strength, float) for i, strength in enumerate(given)]
             self.strengths = sorted(numbers, reverse=True)
             if not self.strengths or not all(0.0 <= strength < math.inf for strength in self.strengths):
