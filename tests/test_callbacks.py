@@ -118,7 +118,7 @@ def test_any_callback_ends_the_run_and_all_are_told_of_the_round(answer):
     "answer", [{}, {"own": 1.0}, (False, {}), [], 0, 1, "no", np.array([True, False])], ids=lambda answer: repr(answer)
 )
 def test_a_functions_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
-    with pytest.raises(ConfigurationError, match=f"returned a {type(answer).__name__}; expected True or None"):
+    with pytest.raises(ConfigurationError, match=f"returned a {type(answer).__name__}; expected True, False or None"):
         run(strategy(), clients(), 3, callbacks=[lambda *_: answer])
 
 
@@ -130,7 +130,9 @@ def test_an_objects_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_ru
         def on_round_end(self, server_round, arrays, metrics):
             return answer
 
-    with pytest.raises(ConfigurationError, match=r"returned a \w+; expected True, None, or such a word and a mapping"):
+    with pytest.raises(
+        ConfigurationError, match=r"returned a \w+; expected True, False or None, or that and a mapping"
+    ):
         run(strategy(), clients(), 3, callbacks=[Odd()])
 
 

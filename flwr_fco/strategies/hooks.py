@@ -132,11 +132,11 @@ class Hooks:
         stop, added = False, dict[str, Number]()
         for callback in self._callbacks:
             if not self._is_object(callback):
-                stop = _wants_to_stop(callback, callback(server_round, arrays, metrics), "True or None") or stop
+                stop = _wants_to_stop(callback, callback(server_round, arrays, metrics), "True, False or None") or stop
             elif hasattr(callback, "on_round_end"):
                 answer = callback.on_round_end(server_round, arrays, {**numbers, **added})
                 wants, more = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
-                expected = "True, None, or such a word and a mapping of numbers"
+                expected = "True, False or None, or that and a mapping of numbers"
                 stop = _wants_to_stop(callback, wants, expected) or stop
                 if not isinstance(more, Mapping):
                     _refuse(callback, answer, expected)
