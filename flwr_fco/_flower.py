@@ -186,8 +186,9 @@ _NO_LIFESPAN = ClientApp().__dict__.get("_lifespan")
 
 def call(app: ClientApp, message: Message, context: Context) -> Message | None:
     """Return ``app(message, context)``; a handler of a plain type, in an app without a lifespan, is called at once."""
-    own = app.__dict__
-    if type(app) is ClientApp and own.get("_lifespan") is _NO_LIFESPAN:
+    # Another callable in its place need not even have a `__dict__`.
+    own: dict[str, Any] = app.__dict__ if type(app) is ClientApp else {}
+    if own.get("_lifespan") is _NO_LIFESPAN:
         # An app of the old kind, of one function, has none.
         handlers = own.get("_registered_funcs")
         # Flower looks at a type letter by letter before it adds the name of the default action.

@@ -23,6 +23,7 @@ from flwr_fco.results import Number, Result, write_csv
 from flwr_fco.strategies.base import CompositeStrategy
 from flwr_fco.strategies.contract import log
 from flwr_fco.strategies.hooks import Answer
+from flwr_fco.strategies.plateau import score_of
 
 __all__ = [
     "Callback",
@@ -163,6 +164,12 @@ class EarlyStopping(Callback):
                 f"tol={tol!r}, certificate={certificate!r}, validation={validation!r}; expected tol (what the "
                 "model may still move), or tol and certificate, or validation"
             )
+        for name, value in (("certificate", certificate), ("validation", validation)):
+            if not (value is None or isinstance(value, str) or (callable(value) and not isinstance(value, type))):
+                raise ConfigurationError(
+                    f"{name}={value!r}; expected a function of the arrays, or the name of a metric such as "
+                    "'evaluate/loss'"
+                )
         if tol is not None and not 0.0 <= tol < math.inf:
             raise ConfigurationError(f"tol={tol!r}; expected a finite number >= 0")
         if patience < 1 or every < 1 or mode not in ("min", "max"):
@@ -219,7 +226,7 @@ class EarlyStopping(Callback):
 
     def _look(self, what: Score | str, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> float | None:
         if not isinstance(what, str):
-            return float(what(arrays))
+            return score_of("certificate" if self.validation is None else "validation", what, arrays)
         self._seen = self._seen or what in metrics
         return float(metrics[what]) if what in metrics else None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import zipfile
 from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
@@ -35,7 +36,7 @@ def save_npz(
     Parameters
     ----------
     source : Result, ArrayRecord or mapping of str to array
-        The model.
+        The model. Tensors of dtypes that NumPy does not have (bfloat16) become float32.
     path : path-like
         The file; it is replaced at once, so that there is never half a file.
 
@@ -43,6 +44,11 @@ def save_npz(
     -------
     dict of str to {"dense", "csr"}
         How each array was written.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no model, or an array of it holds anything but numbers.
 
     Examples
     --------
@@ -83,6 +89,8 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
         If the file is another one's.
     """
     arrays: dict[str, NDArray[Any]] = {}
+    if not zipfile.is_zipfile(path) and Path(path).is_file():
+        raise ConfigurationError(f"{os.fspath(path)} is no .npz file, or a damaged one; expected one of save_npz")
     with np.load(path, allow_pickle=False) as file:
         for key in file.files:
             name = key.removeprefix(_DENSE)
@@ -123,7 +131,8 @@ def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> 
         torch = import_module("torch")
     except ImportError as error:
         raise ConfigurationError("state_dict needs PyTorch: pip install torch") from error
-    return {name: torch.from_numpy(array.copy()) for name, array in _arrays_of(source).items()}
+    native = {name: array.astype(array.dtype.newbyteorder("=")) for name, array in _arrays_of(source).items()}
+    return {name: torch.from_numpy(array) for name, array in native.items()}
 
 
 def arrays_from(source: Any) -> ArrayRecord:
@@ -171,12 +180,27 @@ def _arrays_of(source: Any) -> dict[str, NDArray[Any]]:
     if isinstance(source, ArrayRecord):
         return {name: array.numpy() for name, array in source.items()}
     if isinstance(source, Mapping):
-        return {str(name): _array(value) for name, value in source.items()}
+        return {str(name): _array(str(name), value) for name, value in source.items()}
     raise ConfigurationError(
         f"{source!r} is a {type(source).__name__}; expected a Result, an ArrayRecord or a mapping of names to arrays"
     )
 
 
-def _array(value: Any) -> NDArray[Any]:
-    # Tensors that require a gradient, or are on another device, say no to np.asarray.
-    return np.asarray(value.detach().cpu() if hasattr(value, "detach") else value)
+def _array(name: str, value: Any) -> NDArray[Any]:
+    if isinstance(value, Array):
+        return value.numpy()
+    if hasattr(value, "detach"):
+        # Tensors that require a gradient, or are on another device, say no to np.asarray.
+        value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":
+            value = value.float()
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise ConfigurationError(f"the array {name!r} is none: {error}") from error
+    if array.dtype.kind not in "biufc":
+        # An array of objects would be pickled, and not be read back.
+        raise ConfigurationError(
+            f"the array {name!r} is of {type(value).__name__} with dtype {array.dtype}; expected an array of numbers"
+        )
+    return array

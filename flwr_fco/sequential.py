@@ -69,7 +69,8 @@ def dual_extrapolation(
     ----------
     operator : Objective or callable
         An objective's gradient (that of a :class:`flwr_fco.objectives.SaddleObjective` is g = (grad_x f, -grad_y f)),
-        or a function of the point that returns g there as a new array, stochastic or not.
+        or a function of the point that returns g there, an array of the point's shape, stochastic or not. The point is
+        the function's own: it may keep and change it.
     start : ndarray of float64, shape (d,), optional
         z_0; omega_0 is grad h(z_0). By default the primal point of the dual 0; a function as operator needs a start.
     steps : int
@@ -95,8 +96,10 @@ def dual_extrapolation(
     Raises
     ------
     ConfigurationError
-        If `steps` is not a whole number >= 1, `step_size` not a finite number > 0, `batch_size` is given without `rng`,
-        a function without a start, or the geometry cannot be combined with psi.
+        If an argument is of the wrong kind, `steps` is not a whole number >= 1, `step_size` not a finite number > 0,
+        `start` is not finite, `batch_size` is given without `rng` or with a function, a function without a start, or
+        the geometry cannot be combined with psi. When it is called: if a function's answer has another shape than the
+        point.
 
     Notes
     -----
@@ -123,8 +126,18 @@ def dual_extrapolation(
     """
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
         raise ConfigurationError(f"steps={steps!r}; expected a whole number >= 1")
-    if not 0.0 < step_size < np.inf:
+    numbers = int | float | np.integer | np.floating
+    if isinstance(step_size, bool) or not isinstance(step_size, numbers) or not 0.0 < step_size < np.inf:
         raise ConfigurationError(f"step_size={step_size!r}; expected a finite number > 0")
+    for name, value, fits, expected in (
+        ("operator", operator, isinstance(operator, Objective) or _is_function(operator), "an objective or a function"),
+        ("regularizer", regularizer, _is_psi(regularizer), "a regularizer, such as L1(0.1)"),
+        ("mirror_map", mirror_map, isinstance(mirror_map, MirrorMap | None), "a mirror map, such as Euclidean()"),
+        ("rng", rng, isinstance(rng, np.random.Generator | None), "numpy.random.default_rng(seed)"),
+        ("callback", callback, callback is None or callable(callback), "a function of an Extrapolation"),
+    ):
+        if not fits:
+            raise ConfigurationError(f"{name}={value!r}; expected {expected}")
     psi: Proximable = Zero() if regularizer is None else regularizer
     h: MirrorMap = Euclidean() if mirror_map is None else mirror_map
     work = FirstOrder(steps=int(steps), batch_size=batch_size)
@@ -139,11 +152,18 @@ def dual_extrapolation(
         start = h.start(operator.layout.size, psi) if start is None else start
     elif start is None:
         raise ConfigurationError("a function has no size: give start=, a vector")
+    elif batch_size is not None:
+        raise ConfigurationError(
+            f"batch_size={batch_size}: a function has no batches; draw them in it, or give an objective"
+        )
     else:
         add_operator = _adder(operator)
         batches = iter([None] * work.num_draws(1, 2))
     h.require(psi)
-    dual = np.asarray(h.gradient(np.asarray(start, dtype=np.float64)), dtype=np.float64).copy()
+    first = np.asarray(start, dtype=np.float64)
+    if not np.isfinite(first).all():
+        raise ConfigurationError("start holds NaN or infinite numbers; expected finite ones")
+    dual = np.asarray(h.gradient(first), dtype=np.float64).copy()
     total = np.zeros_like(dual)
 
     def so_far(count: int) -> Extrapolation:
@@ -166,8 +186,23 @@ def dual_extrapolation(
     return so_far(count)
 
 
+def _is_psi(regularizer: Any) -> bool:
+    return regularizer is None or (hasattr(regularizer, "prox") and not isinstance(regularizer, type))
+
+
+def _is_function(operator: Any) -> bool:
+    return callable(operator) and not isinstance(operator, type)
+
+
 def _adder(operator: Operator) -> Callable[[Vector, Any, float, Vector], None]:
     def add(point: Vector, batch: Any, scale: float, out: Vector) -> None:
-        out += scale * operator(point)
+        # A copy: the steps overwrite their points.
+        found = np.asarray(operator(point.copy()))
+        if found.shape != out.shape or found.dtype.kind not in "fiub":
+            raise ConfigurationError(
+                f"the operator returned shape {found.shape} and dtype {found.dtype}; expected real numbers of shape "
+                f"{out.shape}, that of the point"
+            )
+        out += scale * found
 
     return add

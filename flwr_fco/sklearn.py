@@ -55,7 +55,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     objective : LeastSquares, Logistic or MultinomialLogistic
         One client's; it says what the arrays mean.
     classes : array-like, optional
-        What the labels 0, 1, ... (or -1, +1) stand for, in this order; by default themselves.
+        What the labels 0, 1, ... (or -1, +1) stand for, in this order; by default themselves. Needed for a client whose
+        labels are all 1, which does not know the other one.
 
     Returns
     -------
@@ -65,7 +66,8 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     Raises
     ------
     ConfigurationError
-        If the objective is not one of these three, or the arrays or the number of classes are not its own.
+        If it is no result, the objective is not one of these three, or the arrays or the number of classes are not its
+        own.
 
     Examples
     --------
@@ -76,6 +78,10 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     >>> to_estimator(SimpleNamespace(arrays=arrays), objective).predict([[3.0, 5.0]])
     array([7.])
     """
+    if not hasattr(result, "arrays"):
+        raise ConfigurationError(
+            f"result is a {type(result).__name__}; expected what `start` or `simulate` returned, with `arrays`"
+        )
     if not isinstance(objective, LeastSquares | Logistic | MultinomialLogistic):
         raise ConfigurationError(
             f"{type(objective).__name__} has no estimator; LeastSquares, Logistic and MultinomialLogistic have one"
@@ -95,12 +101,20 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
         regression.n_features_in_ = coefficients.shape[0]
         return regression
     if isinstance(objective, Logistic):
+        if classes is None and np.isin(objective.labels, 1).all():
+            raise ConfigurationError(
+                "all labels of this objective are 1, which are 0 and 1 or -1 and +1 on other clients; say which they "
+                "are: classes=[0, 1] or classes=[-1, 1]"
+            )
         labels = np.array([0, 1]) if np.isin(objective.labels, (0, 1)).all() else np.array([-1, 1])
     else:
         labels = np.arange(objective.num_classes)
     names = labels if classes is None else np.asarray(classes)
     if names.shape != labels.shape:
         raise ConfigurationError(f"classes={names.tolist()}; expected {labels.size} of them, for {labels.tolist()}")
+    if isinstance(objective, MultinomialLogistic) and names.size == 2:
+        # scikit-learn reads two classes as one row, of which it takes the logistic function.
+        coefficients, intercept = coefficients[:, 1] - coefficients[:, 0], intercept[1:] - intercept[:1]
     classifier = LogisticRegression(fit_intercept="intercept" in arrays)
     classifier.coef_ = np.atleast_2d(coefficients.T)
     classifier.intercept_, classifier.classes_ = intercept, names

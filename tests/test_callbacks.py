@@ -26,7 +26,7 @@ from flwr_fco.callbacks import (
 from flwr_fco.errors import ConfigurationError, DivergedError
 from flwr_fco.pooled import lasso_duality_gap
 from flwr_fco.regularizers import L1
-from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies import FedDualAvg, Plateau
 
 STRENGTH = 0.3
 
@@ -112,6 +112,36 @@ def test_any_callback_ends_the_run_and_all_are_told_of_the_round(answer):
     result = run(strategy(), clients(), 9, callbacks=[Stops(), diary])
     assert max(result.train_metrics_clientapp) == 2
     assert diary.entries[-2][1] == 2
+
+
+@pytest.mark.parametrize(
+    "answer", [{}, {"own": 1.0}, (False, {}), [], 0, 1, "no", np.array([True, False])], ids=lambda answer: repr(answer)
+)
+def test_a_functions_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
+    with pytest.raises(ConfigurationError, match=f"returned a {type(answer).__name__}; expected True, False or None"):
+        run(strategy(), clients(), 3, callbacks=[lambda *_: answer])
+
+
+@pytest.mark.parametrize(
+    "answer", [{"own": 1.0}, [False, {"own": 1.0}], (False,), (False, None), (False, {}, {}), ("no", {})], ids=repr
+)
+def test_an_objects_answer_that_is_no_word_is_an_error_and_not_the_end_of_the_run(answer):
+    class Odd:
+        def on_round_end(self, server_round, arrays, metrics):
+            return answer
+
+    with pytest.raises(
+        ConfigurationError, match=r"returned a \w+; expected True, False or None, or that and a mapping"
+    ):
+        run(strategy(), clients(), 3, callbacks=[Odd()])
+
+
+@pytest.mark.parametrize("word", [bool, np.bool_, lambda stop: np.array(stop), lambda stop: stop or None])
+def test_a_word_may_come_from_a_comparison(word):
+    def after_two(server_round, arrays, metrics):
+        return word(server_round == 2)
+
+    assert max(run(strategy(), clients(), 5, callbacks=[after_two]).train_metrics_clientapp) == 2
 
 
 def test_the_end_is_told_after_an_error_too():
@@ -211,7 +241,15 @@ def test_a_metric_that_never_comes_is_said(caplog):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"tol": 1.0, "validation": "x"}, {"certificate": "x"}, {"tol": -1.0}, {"tol": 1.0, "patience": 0}],
+    [
+        {},
+        {"tol": 1.0, "validation": "x"},
+        {"certificate": "x"},
+        {"tol": -1.0},
+        {"tol": 1.0, "patience": 0},
+        {"tol": 1.0, "certificate": 3},
+        {"validation": float},
+    ],
 )
 def test_early_stopping_says_what_it_needs(options):
     with pytest.raises(ConfigurationError, match="expected"):
@@ -384,3 +422,31 @@ def test_a_missing_library_names_the_command_before_the_first_round(make, librar
 
 def test_the_names_are_those_of_the_page():
     assert set(module.__all__) >= {"EarlyStopping", "JsonLines", "Csv", "Progress", "TensorBoard", "WandB", "MLflow"}
+
+
+@pytest.mark.parametrize("score", [None, "low", np.ones(2)], ids=str)
+def test_a_score_that_is_no_number_is_named(score):
+    plateau = Plateau(lambda arrays: score, every=1)
+    for name, callback in (
+        ("certificate", EarlyStopping(tol=1.0, certificate=lambda arrays: score)),
+        ("validation", EarlyStopping(validation=lambda arrays: score)),
+        ("score", plateau),
+    ):
+        with pytest.raises(ConfigurationError, match=f"{name} returned a {type(score).__name__}; expected a number"):
+            run(strategy(), clients(), 1, callbacks=[callback])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Plateau(3), "score=3 is a int; expected a function"),
+        (lambda: Plateau(len, every=1.5), "every=1.5 is a float; expected a whole number"),
+        (lambda: Plateau(len, patience="3"), "patience='3' is a str; expected a whole number"),
+        (lambda: Plateau(len).rate("auto"), "start='auto' is a str; expected a number"),
+        (lambda: Plateau(len).rate(lambda server_round: 0.1), "start=.* is a function; expected a number"),
+        (lambda: Plateau(len).rate(-1.0), "start=-1.0; expected a finite number > 0"),
+    ],
+)
+def test_a_plateau_says_what_it_needs(make, message):
+    with pytest.raises(ConfigurationError, match=message):
+        make()

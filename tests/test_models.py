@@ -110,3 +110,48 @@ def test_a_record_of_arrays_is_copied_into_tensors():
     torch = pytest.importorskip("torch")
     record = ArrayRecord({"w": Array(np.zeros((2, 2), np.float32))})
     assert state_dict(record)["w"].dtype == torch.float32
+
+
+def test_flowers_arrays_by_their_names_are_a_model(tmp_path):
+    """The items of ``Result.arrays``: they were written as pickled objects, which nothing reads back."""
+    record = ArrayRecord({name: Array(array) for name, array in MODEL.items()})
+    save_npz(dict(record.items()), tmp_path / "model.npz")
+    same(load_npz(tmp_path / "model.npz"), MODEL)
+    same({name: array.numpy() for name, array in arrays_from(dict(record.items())).items()}, MODEL)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"w": ["a", "b"]}, {"w": [1.0, None]}, {"w": [[1.0, 2.0], [3.0]]}, {"w": object()}, {"w": "weights"}],
+    ids=str,
+)
+def test_what_is_no_array_of_numbers_is_refused(wrong, tmp_path):
+    path = tmp_path / "model.npz"
+    for use in (lambda: save_npz(wrong, path), lambda: arrays_from(wrong)):
+        with pytest.raises(ConfigurationError, match="the array 'w'"):
+            use()
+    assert not path.exists()
+
+
+def test_a_damaged_file_and_one_of_another_format_are_refused(tmp_path):
+    path = tmp_path / "model.npz"
+    save_npz(MODEL, path)
+    whole = path.read_bytes()
+    np.save(tmp_path / "array.npy", np.ones(3))
+    for content in (whole[: len(whole) // 2], b"", b"text", (tmp_path / "array.npy").read_bytes()):
+        path.write_bytes(content)
+        with pytest.raises(ConfigurationError, match=r"is no \.npz file"):
+            load_npz(path)
+    with pytest.raises(FileNotFoundError):
+        load_npz(tmp_path / "missing.npz")
+
+
+def test_dtypes_that_only_one_side_has():
+    torch = pytest.importorskip("torch", reason="needs PyTorch: make test-torch, or pip install torch")
+    values = torch.tensor([1.0, -0.5, 3.0e38]).to(torch.bfloat16)
+    found = arrays_from({"w": values})
+    assert found["w"].numpy().dtype == np.float32
+    again = torch.zeros(3, dtype=torch.bfloat16)
+    again.copy_(state_dict(found)["w"])
+    assert torch.equal(again, values)
+    assert state_dict({"w": np.array([1.0, 2.0], dtype=">f8")})["w"].tolist() == [1.0, 2.0]

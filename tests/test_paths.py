@@ -206,7 +206,22 @@ def test_a_regularizer_without_a_strength(regularizer):
         StrengthPath(FedDualAvg(regularizer=regularizer))
 
 
-@pytest.mark.parametrize("options", [{"num_strengths": 1}, {"ratio": 1.0}, {"strengths": []}, {"strengths": [-1.0]}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"num_strengths": 1},
+        {"num_strengths": 2.5},
+        {"ratio": 1.0},
+        {"ratio": "small"},
+        {"strengths": []},
+        {"strengths": [-1.0]},
+        {"strengths": 0.5},
+        {"strengths": ["1"]},
+        {"strengths": [True]},
+        {"validate": "no"},
+    ],
+    ids=str,
+)
 def test_arguments_out_of_range(options):
     with pytest.raises(ConfigurationError, match="expected"):
         StrengthPath(FedDualAvg(regularizer=L1(1.0)), **options)

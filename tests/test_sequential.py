@@ -251,3 +251,64 @@ def test_a_function_needs_a_start_and_a_pair_must_fit():
             regularizer=Nuclear(1.0),
             mirror_map=Product({"*": SimplexEntropy()}),
         )
+
+
+def turn(z):
+    return np.array([z[1], -z[0]])
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [1.0, None, np.ones(1), np.ones(3), np.ones((2, 1)), np.ones((1, 2)), 1j * np.ones(2), ["1", "2"]],
+    ids=lambda answer: repr(answer),
+)
+def test_an_operator_of_another_shape_is_refused_and_not_stretched(answer):
+    with pytest.raises(ConfigurationError, match=r"the operator returned shape .* of shape \(2,\)"):
+        dual_extrapolation(lambda z: answer, np.ones(2), steps=2, step_size=0.5)
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [lambda z: turn(z).tolist(), lambda z: tuple(turn(z)), lambda z: (z.__setitem__(slice(None), turn(z)), z)[1]],
+    ids=["list", "tuple", "in place"],
+)
+def test_an_operator_may_compute_as_it_likes(operator):
+    options = {"steps": 5, "step_size": 0.5, "regularizer": L1(0.05)}
+    found = dual_extrapolation(operator, np.ones(2), **options)
+    for one, other in zip(found, dual_extrapolation(turn, np.ones(2), **options), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_an_operator_may_keep_its_points():
+    """They are the points of the steps: first and half-way ones in turn, whose mean is the ergodic point."""
+    points = []
+
+    def kept(z):
+        points.append(z)
+        return turn(z)
+
+    found = dual_extrapolation(kept, np.ones(2), steps=7, step_size=0.5)
+    np.testing.assert_allclose(np.mean(points[1::2], axis=0), found.ergodic, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"operator": 3}, "operator=3; expected an objective or a function"),
+        ({"operator": MatrixGame}, "operator=.*; expected an objective or a function"),
+        ({"step_size": "a"}, "step_size='a'"),
+        ({"step_size": True}, "step_size=True"),
+        ({"step_size": np.array([0.1, 0.2])}, "step_size=array"),
+        ({"regularizer": "l1"}, "regularizer='l1'"),
+        ({"regularizer": L1}, "regularizer=<class"),
+        ({"mirror_map": Euclidean}, "mirror_map=<class"),
+        ({"callback": 3}, "callback=3"),
+        ({"rng": 0}, "rng=0"),
+        ({"batch_size": 2, "rng": np.random.default_rng(0)}, "batch_size=2: a function has no batches"),
+        ({"start": np.array([np.nan, 1.0])}, "start holds NaN"),
+    ],
+    ids=str,
+)
+def test_arguments_are_looked_at(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        dual_extrapolation(**{"operator": turn, "start": np.ones(2), "steps": 2, "step_size": 0.5, **options})

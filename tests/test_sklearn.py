@@ -12,6 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import load_iris
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
+from sklearn.metrics import log_loss
 from sklearn.utils.estimator_checks import check_estimator
 
 from flwr_fco.errors import ConfigurationError
@@ -177,9 +178,32 @@ def test_classifiers_of_a_run():
     assert to_estimator(Result(coefficients=w[:4]), own).intercept_ == 0.0
 
 
+@pytest.mark.parametrize("num_classes", [2, 3, 5])
+@pytest.mark.parametrize("intercept", [True, False])
+def test_the_probabilities_of_a_classifier_are_those_of_the_loss(num_classes, intercept):
+    """Two classes of a multinomial model too, of which scikit-learn keeps one row and not two."""
+    rng = np.random.default_rng(num_classes)
+    X, labels = rng.normal(size=(40, 4)), np.arange(40) % num_classes
+    own = MultinomialLogistic(X, labels, num_classes=num_classes, intercept=intercept)
+    objectives = [own, Logistic(X, labels, intercept=intercept)] if num_classes == 2 else [own]
+    for objective in objectives:
+        w = rng.normal(size=objective.layout.size)
+        model = to_estimator(Result(**objective.layout.views(w)), objective)
+        assert log_loss(labels, model.predict_proba(X)) == pytest.approx(objective.value(w), rel=1e-12)
+        np.testing.assert_array_equal(model.predict(X), objective.predict(w))
+
+
 @pytest.mark.parametrize(
     ("result", "objective", "options", "message"),
     [
+        (None, LeastSquares(np.eye(2), np.ones(2)), {}, "result is a NoneType; expected what"),
+        ({"coefficients": np.ones(2)}, LeastSquares(np.eye(2), np.ones(2)), {}, "result is a dict; expected what"),
+        (
+            Result(coefficients=np.ones(2), intercept=[0.0]),
+            Logistic(np.eye(2), [1, 1]),
+            {},
+            "say which they are: classes=",
+        ),
         (Result(), TraceRegression(np.ones((3, 2, 2)), np.ones(3)), {}, "has no estimator"),
         (Result(coefficients=np.ones(3)), LeastSquares(np.eye(2), np.ones(2)), {}, "of different runs"),
         (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import numpy as np
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -66,7 +67,8 @@ def client_app(
     Raises
     ------
     ConfigurationError
-        If there is no function to load an objective with, or a mod clips what the client answers.
+        If there is no function to load an objective with, `mods` is no sequence of functions, or a mod clips what the
+        client answers.
 
     Examples
     --------
@@ -84,15 +86,8 @@ def client_app(
                 f"{name} is a {type(load).__name__}; expected a function (context) -> Objective. For an objective that "
                 "is here already: lambda context: objectives[context.node_config['partition-id']]"
             )
-    for mod in mods or ():
-        name = getattr(mod, "__name__", type(mod).__name__)
-        if name in _PRIVACY_MODS:
-            raise ConfigurationError(
-                f"the mod {name} clips (reply - what was received). The clients of flwr_fco reply with increments of "
-                "a dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
-            )
     allowed = Limits() if limits is None else limits
-    app = ClientApp(mods=list(mods or []))
+    app = ClientApp(mods=checked_mods(mods))
     identity = uuid4().hex
 
     def training_objective(context: Context) -> Objective:
@@ -187,6 +182,31 @@ def client_app(
     return app
 
 
+def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
+    """Return a client's mods as a list.
+
+    Parameters
+    ----------
+    mods : sequence of callable, optional
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no sequence of functions, or a mod clips what the client answers.
+    """
+    given: Any = () if mods is None else mods
+    if not isinstance(given, Sequence) or not all(map(callable, given)):
+        raise ConfigurationError(f"mods={mods!r}; expected a list of functions (message, context, call_next)")
+    for mod in given:
+        name = getattr(mod, "__name__", type(mod).__name__)
+        if name in _PRIVACY_MODS:
+            raise ConfigurationError(
+                f"the mod {name} clips (reply - what was received). The clients of flwr_fco reply with increments of "
+                "a dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
+            )
+    return list(given)
+
+
 def forget_objectives(run_id: int) -> None:
     """Drop the objectives of a run, and the last message, from this process's memory."""
     records.forget_downlink()
@@ -212,6 +232,12 @@ def _objective(load: LoadObjective, key: tuple[str, str, int, int], context: Con
                 "flwr_fco.objectives.Logistic(features, labels)"
             )
         objective = loaded
+        count: Any = objective.num_examples
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise ConfigurationError(
+                f"the objective has num_examples={count!r}; expected a whole number >= 1. A client without examples "
+                "has no loss: leave it out of the federation"
+            )
         _objectives[key] = objective
     return objective
 

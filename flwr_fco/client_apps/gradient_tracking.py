@@ -187,4 +187,5 @@ def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.r
 def _as_sent(vector: Vector, plan: Plan) -> Vector:
     """Round to the wire's precision: what the client remembers must be what the server sees."""
     # With "auto" a client that remembers sends all digits.
-    return vector.astype(np.float32).astype(np.float64) if plan.wire_dtype == "float32" else vector
+    rounded = vector.astype(np.float32) if plan.wire_dtype == "float32" else vector
+    return rounded.astype(np.float64, copy=False)

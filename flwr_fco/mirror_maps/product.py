@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -81,6 +81,22 @@ class Product(MirrorMap):
         """Raise unless every array has a map that can act on it, and every pattern an array."""
         self.bind(layout)
 
+    def require_names(self, names: Iterable[str]) -> None:
+        """Raise unless every pattern is the first that matches one of the names of arrays.
+
+        Parameters
+        ----------
+        names : iterable of str
+
+        Raises
+        ------
+        ConfigurationError
+        """
+        known = list(names)
+        used = {next((pattern for pattern in self.maps if fnmatchcase(name, pattern)), "") for name in known}
+        if unused := set(self.maps) - used:
+            _refuse_unused(unused, known)
+
     def value(self, w: Vector) -> float:
         """Raise: a vector without names has no maps."""
         self._refuse()
@@ -119,6 +135,13 @@ class Product(MirrorMap):
         raise ConfigurationError(
             "Product acts on named arrays: use Product(...).bind(layout), and psi.bind(layout) of the same layout"
         )
+
+
+def _refuse_unused(patterns: set[str], names: list[str]) -> NoReturn:
+    raise ConfigurationError(
+        f"Product: the patterns {sorted(patterns)} match no array that is still free; the arrays are {names} and the "
+        "first pattern that matches wins"
+    )
 
 
 class _Part:
@@ -171,10 +194,7 @@ class BoundProduct(MirrorMap):
             unused.discard(pattern)
             self.parts.append(_Part(entry, product.maps[pattern]))
         if unused:
-            raise ConfigurationError(
-                f"Product: the patterns {sorted(unused)} match no array that is still free; the arrays are "
-                f"{[entry.name for entry in layout.optimized]} and the first pattern that matches wins"
-            )
+            _refuse_unused(unused, [entry.name for entry in layout.optimized])
         self._split: WeakKeyDictionary[BoundRegularizer, list[BoundRegularizer]] = WeakKeyDictionary()
         self._accepted: WeakSet[Proximable] = WeakSet()
 

@@ -168,7 +168,7 @@ class Objective(ABC):
             Usually minus the step size.
         out : ndarray of float64, shape (layout.size,)
         """
-        out += scale * self.gradient(w, batch)
+        _add(self.gradient(w, batch), scale, out)
 
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
         """Return the mean over a batch and its gradient; in one pass over the data where a subclass can.
@@ -366,6 +366,9 @@ def shuffled_epochs(
     [4, 2]
     """
     assert work.batch_size is not None
+    if num_examples < 1:
+        # Epochs of no rows would go on for ever.
+        raise ConfigurationError(f"num_examples={num_examples}; expected at least one example to draw minibatches from")
     per_epoch = -(-num_examples // work.batch_size)
     remaining = work.num_draws(num_examples, per_step)
     while remaining > 0:
@@ -406,9 +409,18 @@ def _place(cls: type, name: str) -> int:
 def _adding(gradient: Callable[..., Vector]) -> Callable[..., None]:
     @wraps(Objective.add_gradient)
     def add_gradient(self: Objective, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        out += scale * gradient(self, w, batch)
+        _add(gradient(self, w, batch), scale, out)
 
     return add_gradient
+
+
+def _add(gradient: Vector, scale: float, out: Vector) -> None:
+    """Add scale times a gradient; one number, or one entry, would be added to every coordinate."""
+    if np.shape(gradient) != out.shape:
+        raise ConfigurationError(
+            f"the gradient has shape {np.shape(gradient)}; expected {out.shape}, that of the model"
+        )
+    out += scale * gradient
 
 
 def _from_zeros(add_gradient: Callable[..., None]) -> Callable[..., Vector]:

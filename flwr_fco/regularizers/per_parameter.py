@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
@@ -92,17 +92,33 @@ class PerParameter(Regularizer):
         ConfigurationError
             If one has none: a misspelt name would leave its array without a regularizer.
         """
+        left_alone = [entry.name for entry in layout.optimized if not entry.regularized]
+        self.require_names(layout.regularized_names, left_alone)
+        return super().bind(layout, scope=scope)
+
+    def require_names(self, names: Sequence[str], left_alone: Sequence[str] = ()) -> None:
+        """Raise unless every pattern is the first that matches one of the names of arrays.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Of the arrays that are regularized.
+        left_alone : sequence of str
+            Of those that are not, for the message.
+
+        Raises
+        ------
+        ConfigurationError
+        """
         unused = dict.fromkeys(self.regularizers)
-        for name in layout.regularized_names:
+        for name in names:
             unused.pop(next((pattern for pattern in self.regularizers if fnmatchcase(name, pattern)), ""), None)
         if unused:
-            left_alone = [entry.name for entry in layout.optimized if not entry.regularized]
-            besides = f" ({left_alone} are not regularized: name them in apply_to=)" if left_alone else ""
+            besides = f" ({list(left_alone)} are not regularized: name them in apply_to=)" if left_alone else ""
             raise ConfigurationError(
                 f"PerParameter: the patterns {list(unused)} match no array that is still free; the arrays are "
-                f"{list(layout.regularized_names)}{besides} and the first pattern that matches wins"
+                f"{list(names)}{besides} and the first pattern that matches wins"
             )
-        return super().bind(layout, scope=scope)
 
     def value(self, w: Array) -> float:
         """Raise: an array without its name has no psi."""

@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
 from flwr_fco import _flower
-from flwr_fco.errors import ClientError
+from flwr_fco.errors import ClientError, ConfigurationError
 
 __all__ = ["InProcessGrid"]
 
@@ -69,7 +69,12 @@ class InProcessGrid(Grid):
         self.partition_ids: dict[int, int] = {}
         for partition in range(num_nodes):
             node_id = partition + 2  # 1 is the SuperLink
-            own = dict(node_config(partition)) if node_config is not None else {}
+            given: Any = {} if node_config is None else node_config(partition)
+            if not isinstance(given, Mapping):
+                raise ConfigurationError(
+                    f"node_config({partition}) is a {type(given).__name__}; expected a mapping, such as {{}}"
+                )
+            own = dict(given)
             own.update({"partition-id": partition, "num-partitions": num_nodes})
             self.contexts[node_id] = _flower.new_context(self.run_id, node_id, own, dict(run_config or {}))
             self.partition_ids[node_id] = partition
@@ -126,6 +131,8 @@ class InProcessGrid(Grid):
         state = context.state if self.raise_errors else _flower.isolated(context.state)
         try:
             reply = _flower.call(self.client_app, request, context)
+            if reply is not None and not isinstance(reply, Message):
+                raise TypeError(f"the ClientApp returned a {type(reply).__name__}; expected a Message")
         except Exception as error:
             if self.raise_errors:
                 number = message.metadata.group_id

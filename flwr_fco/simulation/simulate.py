@@ -118,6 +118,8 @@ def simulate(
             f"num_nodes={num_nodes}, num_rounds={num_rounds}, evaluate_every={evaluate_every}; expected at least one "
             "node, no negative number of rounds, and an interval of at least 1"
         )
+    checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
+    checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
     if not isinstance(initial_arrays, ArrayRecord):
         initial_arrays = ArrayRecord(

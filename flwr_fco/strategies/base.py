@@ -95,7 +95,7 @@ class CompositeStrategy(Asking, FedAvg):
         self.bounds = IncrementBounds(self.max_ratio, self.max_increment_norm)
         self._output: Output | None = None
         self._plan: Plan | None = None
-        self.chosen, self.reasons = {}, {}
+        self.chosen, self.reasons, self._rates_known = {}, {}, {}
         self._spec: Spec | None = None
         self._digest = self._settings_digest = ""
         self._initial = ArrayRecord()

@@ -90,6 +90,8 @@ class ServerHalf(CommonOptions, ABC):
     left_out: list[LeftOut]
     averaging: PointAverage
     _plan: Plan | None
+    #: Of the rates that are functions of the round: the function, the round that it was last asked for, its answer.
+    _rates_known: dict[str, tuple[Rate, int, float]]
 
     # --- the mathematics: what a subclass says --------------------------------------------------------------------
 
@@ -176,7 +178,26 @@ class ServerHalf(CommonOptions, ABC):
         return current.client_lr
 
     def _rate(self, name: str, rate: Rate) -> float:
-        return self.number(name) if rate == AUTO else rate_at(name, rate, max(self.current.number, 1))
+        return self.number(name) if rate == AUTO else self.rate_now(name, rate)
+
+    def rate_now(self, name: str, rate: Rate) -> float:
+        """Return a rate in the round under way; a function of the round is called once in a round.
+
+        Clients and server must mean the same number, also where the function keeps a count of its own.
+
+        Parameters
+        ----------
+        name : str
+            Of the option.
+        rate : float or callable
+        """
+        if not callable(rate):
+            return rate_at(name, rate, 1)
+        server_round = max(self.current.number, 1)
+        known = self._rates_known.get(name)
+        if known is None or known[0] is not rate or known[1] != server_round:
+            known = self._rates_known[name] = (rate, server_round, rate_at(name, rate, server_round))
+        return known[2]
 
     def number(self, name: str) -> float:
         """Return an option that may be ``"auto"``: what was chosen for it, and before that its default.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from contextlib import suppress
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 
@@ -25,6 +26,24 @@ _METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_run_end")
 def _is_numpys(value: Any) -> bool:
     """Whether a value is a number of NumPy's, or an array of one."""
     return isinstance(value, np.generic | np.ndarray) and value.size == 1
+
+
+def _wants_to_stop(callback: Any, answer: Any, expected: str) -> bool:
+    """Return whether an answer is to end the run: anything else that counts as true would end it unawares."""
+    if hasattr(answer, "item"):
+        # A comparison of NumPy's or of PyTorch's; of more than one element there is no item.
+        with suppress(TypeError, ValueError, RuntimeError):
+            answer = answer.item()
+    if answer is not None and not isinstance(answer, bool):
+        _refuse(callback, answer, expected)
+    return bool(answer)
+
+
+def _refuse(callback: Any, answer: Any, expected: str) -> NoReturn:
+    raise ConfigurationError(
+        f"callback {callback!r} returned a {type(answer).__name__}; expected {expected}: where it says True, the run "
+        "ends"
+    )
 
 
 class RoundHooks(Protocol):
@@ -104,15 +123,23 @@ class Hooks:
             Of training: what functions are given.
         numbers : mapping of str to number
             All of the round: what objects are given, with what those before them have added.
+
+        Raises
+        ------
+        ConfigurationError
+            If one answers anything but whether to stop.
         """
         stop, added = False, dict[str, Number]()
         for callback in self._callbacks:
             if not self._is_object(callback):
-                stop = bool(callback(server_round, arrays, metrics)) or stop
+                stop = _wants_to_stop(callback, callback(server_round, arrays, metrics), "True, False or None") or stop
             elif hasattr(callback, "on_round_end"):
                 answer = callback.on_round_end(server_round, arrays, {**numbers, **added})
-                wants, more = answer if isinstance(answer, tuple) else (answer, {})
-                stop = bool(wants) or stop
+                wants, more = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
+                expected = "True, False or None, or that and a mapping of numbers"
+                stop = _wants_to_stop(callback, wants, expected) or stop
+                if not isinstance(more, Mapping):
+                    _refuse(callback, answer, expected)
                 # NumPy's numbers too, as a float32 model's norm is one: JSON and trackers take Python's only.
                 added.update({name: value.item() if _is_numpys(value) else value for name, value in more.items()})
         return stop, added

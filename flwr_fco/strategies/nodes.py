@@ -126,6 +126,11 @@ class Nodes:
                 "that it is given, such as nodes[:1]"
             )
         found = list(answer)
+        if not found:
+            raise ConfigurationError(
+                f"choose_nodes returned no nodes in round {server_round}, so there would be nothing to do; return some "
+                "of the nodes that it is given"
+            )
         strangers = [node for node in found if not isinstance(node, Node) or node not in self.ordered]
         if strangers or len(set(found)) < len(found):
             what = f"{strangers[0]!r}, which is not one of the connected nodes" if strangers else "a node twice"

@@ -288,11 +288,14 @@ class RateOptions:
     Parameters
     ----------
     client_lr : float, callable or "auto", default 0.1
-        Step size of the local solver, eta_c; or a function of Flower's round (from 1). ``"auto"``: what the method's
-        theory says for the smoothness of the clients' losses, which they are asked for before round 1.
+        Step size of the local solver, eta_c; or a function of Flower's round (from 1), which is called once a round.
+        ``"auto"``: what the method's theory says for the smoothness of the clients' losses, which they are asked for
+        before round 1.
     server_lr : float, callable or "auto", default 1.0
-        Step size of the server, eta_s; or a function of Flower's round (from 1). ``"auto"``: the extrapolation of
-        FedExP, from the lengths of each round's increments; for methods that take a plain mean of them.
+        Step size of the server, eta_s; or a function of Flower's round (from 1), which is called once a round.
+        ``"auto"``: the extrapolation of FedExP, from the lengths of each round's increments; for methods that take a
+        plain mean of them. Where clients disagree at the solution itself it grows without bound near it, and the run
+        does not settle there.
     """
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import INFO
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -28,6 +28,7 @@ from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.results import Number, Result, columns_of, write_csv
 from flwr_fco.strategies.contract import ArrayRecord, Grid, log
+from flwr_fco.validation import checked
 
 if TYPE_CHECKING:
     from flwr_fco.strategies.base import CompositeStrategy
@@ -293,13 +294,22 @@ class StrengthPath:
 
     def __post_init__(self) -> None:
         with_strength(self.strategy.regularizer, 1.0)
+        checked("num_strengths", self.num_strengths, int)
+        checked("ratio", self.ratio, float)
+        checked("validate", self.validate, bool)
+        given: Any = self.strengths
+        if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
+            raise ConfigurationError(
+                f"strengths={self.strengths!r}; expected a list of numbers >= 0, such as [1.0, 0.1]"
+            )
         if self.num_strengths < 2 or not 0.0 < self.ratio < 1.0:
             raise ConfigurationError(
                 f"num_strengths={self.num_strengths!r}, ratio={self.ratio!r}; expected at least 2 and a number "
                 "between 0 and 1"
             )
-        if self.strengths is not None:
-            self.strengths = sorted(map(float, self.strengths), reverse=True)
+        if given is not None:
+            numbers = [checked(f"strengths[{i}]", strength, float) for i, strength in enumerate(given)]
+            self.strengths = sorted(numbers, reverse=True)
             if not self.strengths or not all(0.0 <= strength < math.inf for strength in self.strengths):
                 raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
 

@@ -4,11 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.strategies.contract import ArrayRecord, MetricRecord
+from flwr_fco.validation import checked
 
-__all__ = ["Plateau"]
+__all__ = ["Plateau", "score_of"]
+
+
+def score_of(name: str, score: Callable[[ArrayRecord], float], arrays: ArrayRecord) -> float:
+    """Return what a user's function says of a model.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for the message.
+    score : callable
+    arrays : ArrayRecord
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no number.
+    """
+    found: Any = score(arrays)
+    try:
+        return float(found)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name} returned a {type(found).__name__}; expected a number") from error
 
 
 class Plateau:
@@ -56,6 +80,9 @@ class Plateau:
         factor: float = 0.5,
         forget_at_restart: bool = False,
     ) -> None:
+        checked("score", score, Callable[[ArrayRecord], float])
+        for name, value, kind in (("every", every, int), ("patience", patience, int), ("factor", factor, float)):
+            checked(name, value, kind)
         if every < 1 or patience < 1 or not 0.0 < factor < 1.0:
             raise ConfigurationError(
                 f"every={every!r}, patience={patience!r}, factor={factor!r}; expected whole numbers >= 1 and a factor "
@@ -72,7 +99,15 @@ class Plateau:
         ----------
         start : float
             Its first value.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no finite number > 0.
         """
+        start = checked("start", start, float)
+        if not 0.0 < start < math.inf:
+            raise ConfigurationError(f"start={start!r}; expected a finite number > 0")
         return lambda server_round: start * self.scale
 
     def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
@@ -84,7 +119,7 @@ class Plateau:
                 self.best, self._waited = math.inf, 0
         if server_round % self.every:
             return
-        score = self.score(arrays)
+        score = score_of("score", self.score, arrays)
         if score < self.best:
             self.best, self._waited = score, 0
             return

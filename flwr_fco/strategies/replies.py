@@ -14,7 +14,7 @@ from flwr.common import log
 from numpy.typing import NDArray
 
 from flwr_fco import records
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.parameters import Vector
 from flwr_fco.protocol import Downlink, Node, Uplink
 from flwr_fco.strategies.aggregation import centre
@@ -358,10 +358,15 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
     if not contents:
         return MetricRecord()
     try:
-        metrics = aggregate(contents, weighted_by_key)
+        metrics: Any = aggregate(contents, weighted_by_key)
     except (ValueError, TypeError, KeyError, ArithmeticError) as error:
         log(WARNING, "the clients' metrics cannot be averaged, so the round reports none of them: %s", error)
         return MetricRecord()
+    if not isinstance(metrics, MetricRecord):
+        name = getattr(aggregate, "__name__", repr(aggregate))
+        raise ConfigurationError(
+            f"{name}, which averages the clients' metrics, returned a {type(metrics).__name__}; expected a MetricRecord"
+        )
     if "elapsed" in metrics:
         # On the wire it stands beside a dual; in a table of metrics it would be read as seconds.
         metrics["sum-of-step-sizes"] = metrics.pop("elapsed")

@@ -30,7 +30,7 @@ from typing import Any, ClassVar
 
 from flwr_fco.protocol import Downlink, Node, Option
 from flwr_fco.strategies.fed_avg_subgradient import FedAvgSubgradient
-from flwr_fco.strategies.options import POSITIVE, Rate, rate_at, rate_text
+from flwr_fco.strategies.options import POSITIVE, Rate, rate_text
 
 __all__ = ["DistributedPGDA", "ExtraStepLocalSGD", "FedAvgS"]
 
@@ -136,5 +136,4 @@ class DistributedPGDA(FedAvgSubgradient):
         shared = super().downlink(state, node)
         if self.ascent_lr is None:
             return shared
-        ascent_lr = rate_at("ascent_lr", self.ascent_lr, max(self.current.number, 1))
-        return shared._replace(numbers={"ascent-lr": ascent_lr})
+        return shared._replace(numbers={"ascent-lr": self.rate_now("ascent_lr", self.ascent_lr)})

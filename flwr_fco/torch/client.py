@@ -31,7 +31,7 @@ from flwr.app import Context, Message
 from torch import nn
 
 from flwr_fco import records
-from flwr_fco.client_apps.app import _PRIVACY_MODS, Mod, read_checked
+from flwr_fco.client_apps.app import Mod, checked_mods, read_checked
 from flwr_fco.client_apps.gradient_tracking import Tracking
 from flwr_fco.client_apps.limits import Limits, check_time, clear_errors
 from flwr_fco.errors import ConfigurationError
@@ -86,7 +86,7 @@ class ClientApp(flwr.clientapp.ClientApp):
     Raises
     ------
     ConfigurationError
-        If a mod clips what the client answers.
+        If `mods` is no sequence of functions, or a mod clips what the client answers.
 
     Examples
     --------
@@ -101,19 +101,13 @@ class ClientApp(flwr.clientapp.ClientApp):
     """
 
     def __init__(self, *, mods: Sequence[Mod] | None = None, limits: Limits | None = None) -> None:
-        for mod in mods or ():
-            name = getattr(mod, "__name__", type(mod).__name__)
-            if name in _PRIVACY_MODS:
-                raise ConfigurationError(
-                    f"the mod {name} clips (reply - what was received). Clients of flwr_fco reply with increments of a "
-                    "dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
-                )
+        own = checked_mods(mods)
         allowed = Limits() if limits is None else limits
 
         def answering(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
             return _answer_what_is_missing(message, context, call_next, allowed)
 
-        super().__init__(mods=[*(mods or ()), answering])
+        super().__init__(mods=[*own, answering])
 
         @self.query("partition")
         def partition(message: Message, context: Context) -> Message:

@@ -78,7 +78,8 @@ class TorchObjective(Objective):
     Raises
     ------
     ConfigurationError
-        If the data set is empty, a pattern matches nothing, or two parameters are one tensor.
+        If an argument is of the wrong kind, the data set is empty, a pattern matches nothing, or two parameters are one
+        tensor. When it is called: if the loss is no tensor of one number, or does not depend on the parameters.
 
     Examples
     --------
@@ -106,11 +107,13 @@ class TorchObjective(Objective):
         collate: Callable[[list[Any]], Any] = default_collate,
         chunk_size: int = 1024,
     ) -> None:
+        if not isinstance(model, nn.Module):
+            raise ConfigurationError(f"model={model!r}; expected a torch.nn.Module")
+        if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
+            raise ConfigurationError(f"chunk_size={chunk_size!r}; expected a whole number >= 1")
         self.model = model
         self.loss = loss
-        if not isinstance(dataset, Dataset) and not len(dataset):
-            raise ConfigurationError("the data set is empty; expected tensors, such as (images, labels)")
-        self.dataset = dataset if isinstance(dataset, Dataset) else TensorDataset(*dataset)
+        self.dataset = dataset if isinstance(dataset, Dataset) else _tensors(dataset)
         self.scores = scores
         self._collate = collate
         self._losses: list[float] = []
@@ -186,7 +189,11 @@ class TorchObjective(Objective):
         with torch.random.fork_rng(devices=self._cuda_devices()):
             _seed(0 if batch is None else batch.seed)
             for share, examples in self._chunks(rows):
-                loss = self.loss(self.model, examples)
+                loss = self._loss_of(examples)
+                if not loss.requires_grad:
+                    raise ConfigurationError(
+                        "the loss does not depend on the parameters that require a gradient, or was detached from them"
+                    )
                 found = torch.autograd.grad(loss, parameters, allow_unused=True, materialize_grads=True)
                 value += share * float(loss.detach())
                 if share == 1.0:
@@ -196,6 +203,9 @@ class TorchObjective(Objective):
                 for part, gradient in zip(total, found, strict=True):
                     part.add_(gradient, alpha=share)
         for entry, sign, part in zip(self.layout.optimized, self._signs, total, strict=True):
+            if part.is_sparse:
+                # Of an embedding with sparse=True; the gradient is a dense vector all the same.
+                part = part.to_dense()
             np.multiply(part.reshape(-1).cpu().to(torch.float64).numpy(), sign, out=out[entry.block])
         self._losses.append(value)
         return value, out
@@ -248,11 +258,18 @@ class TorchObjective(Objective):
         with torch.no_grad(), torch.random.fork_rng(devices=self._cuda_devices()):
             _seed(0)
             for share, examples in self._chunks(None):
-                means["loss"] += share * float(self.loss(self.model, examples))
+                means["loss"] += share * float(self._loss_of(examples))
                 for name, score in (scores(self.model, examples) if scores else {}).items():
                     means[name] = means.get(name, 0.0) + share * float(score)
         self.model.train(was_training)
         return means
+
+    def _loss_of(self, examples: Any) -> Tensor:
+        loss: Any = self.loss(self.model, examples)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = f"a tensor of shape {list(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+            raise ConfigurationError(f"the loss is {found}; expected a tensor of one number, the mean over the batch")
+        return loss
 
     def _load(self, w: Vector) -> None:
         """Set the model's parameters."""
@@ -285,6 +302,23 @@ class TorchObjective(Objective):
 
     def _sum_dtype(self, p: Tensor) -> torch.dtype:
         return torch.float32 if p.device.type == "mps" else torch.float64
+
+
+def _tensors(dataset: Any) -> TensorDataset:
+    """Return a data set of tensors whose first axis counts examples."""
+    given = list(dataset) if isinstance(dataset, Sequence) else None
+    if given == []:
+        raise ConfigurationError("the data set is empty; expected tensors, such as (images, labels)")
+    if given is None or not all(isinstance(tensor, Tensor) and tensor.ndim for tensor in given):
+        raise ConfigurationError(
+            f"dataset is a {type(dataset).__name__}; expected a data set, or a list or tuple of tensors whose first "
+            "axis counts examples, such as (images, labels). Of one tensor: (images,); of arrays: "
+            "torch.from_numpy(...); of a DataLoader: its dataset"
+        )
+    sizes = [len(tensor) for tensor in given]
+    if len(set(sizes)) > 1:
+        raise ConfigurationError(f"the tensors have {sizes} examples; expected as many of each")
+    return TensorDataset(*given)
 
 
 def _seed(seed: int) -> None:

@@ -76,7 +76,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
     Raises
     ------
     ConfigurationError
-        If an argument is not as described, or a regularizer or map has no form on tensors.
+        If an argument is not as described, or a regularizer or map has no form on tensors. At the first step: if a
+        pattern of ``apply_to``, of a ``PerParameter`` or of a ``Product`` matches no parameter of the groups that have
+        it: a misspelt name would leave its parameter without a regularizer.
     """
 
     def __init__(
@@ -99,7 +101,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         self._geometries: dict[int, tuple[list[torch.device], Geometry]] = {}
         self._apply_to = apply_to
         defaults = {
-            "lr": lr,
+            "lr": _plain(lr),
             "regularizer": Zero() if regularizer is None else regularizer,
             "mirror_map": Euclidean() if mirror_map is None else mirror_map,
             "apply_to": apply_to,
@@ -107,6 +109,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
             "maximize": maximize,
         }
         super().__init__(_as_groups(params), defaults)
+        if not any(group["params"] for group in self.param_groups):
+            raise ConfigurationError("no group has any parameters; expected some, such as model.named_parameters()")
 
     # --- groups ------------------------------------------------------------------------------------------------------
 
@@ -120,9 +124,11 @@ class CompositeOptimizer(torch.optim.Optimizer):
             ``maximize``.
         """
         group = dict(param_group)
+        if "lr" in group:
+            group["lr"] = _plain(group["lr"])
         given = [group["params"]] if isinstance(group["params"], Tensor) else list(group["params"])
         known = sum(len(other["params"]) for other in self.param_groups)
-        group["named"] = bool(given) and all(isinstance(item, tuple) for item in given)
+        group["named"] = all(isinstance(item, tuple) for item in given)
         group["names"] = [str(item[0]) if isinstance(item, tuple) else str(known + i) for i, item in enumerate(given)]
         group["params"] = [item[1] if isinstance(item, tuple) else item for item in given]
         # Its own regularizer acts on all of a group, unless the group says where.
@@ -144,9 +150,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
             for name, p in zip(group["names"], group["params"], strict=True)
         }
         by_default = set(_layout(shapes, None).regularized_names)
-        if self._apply_to is not None and any(group["named"] for group in self.param_groups):
-            _layout(shapes, self._apply_to)  # raises for a pattern that matches nothing
+        self._require_patterns(list(shapes))
         found: dict[str, Regularizer | None] = {}
+        acted_on: dict[PerParameter, list[str]] = {}
         for group in self.param_groups:
             for name in group["names"]:
                 if group["everywhere"]:
@@ -156,7 +162,30 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 else:
                     acts = any(fnmatchcase(name, pattern) for pattern in _patterns(group["apply_to"]))
                 found[name] = group["regularizer"].for_array(name) if acts else None
+                if isinstance(group["regularizer"], PerParameter):
+                    acted_on.setdefault(group["regularizer"], []).extend([name] if acts else [])
+        for psi, names in acted_on.items():
+            psi.require_names(names, [name for name in shapes if found[name] is None and name not in names])
         return found
+
+    def _require_patterns(self, names: Sequence[str]) -> None:
+        """Raise if a pattern of `apply_to` or of a Product matches none of the parameters that it is for."""
+        named = [group for group in self.param_groups if group["named"]]
+        if self._apply_to is not None and named:
+            _require_match(self._apply_to, names)
+        mapped: dict[Product, list[str]] = {}
+        for group in named:
+            if group["apply_to"] is not None and group["apply_to"] != self._apply_to:
+                _require_match(group["apply_to"], group["names"])
+            if isinstance(group["mirror_map"], Product):
+                mapped.setdefault(group["mirror_map"], []).extend(group["names"])
+        for product, own in mapped.items():
+            product.require_names(own)
+
+    @property
+    def _filled(self) -> list[tuple[int, Group]]:
+        """The groups that have parameters, with their places: PyTorch lets a group be empty."""
+        return [(index, group) for index, group in enumerate(self.param_groups) if group["params"]]
 
     def _geometry(self, index: int) -> Geometry:
         """Return what turns the duals of a group into parameters, made at the first call and when a device changes."""
@@ -272,7 +301,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             What the closure returned.
         """
         loss = self._evaluate(closure)
-        for index in range(len(self.param_groups)):
+        for index, _ in self._filled:
             self._begin(index)
             self._step(index)
         return loss
@@ -344,7 +373,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return int(self._common("steps"))
 
     def _common(self, key: str) -> float:
-        values = [float(group[key]) for group in self.param_groups]
+        values = [float(group[key]) for _, group in self._filled]
         if max(values) - min(values) > 1e-9 * max(map(abs, values)):
             raise ConfigurationError(
                 f"the parameter groups differ in their sums of step sizes ({values}): one number cannot say what they "
@@ -427,7 +456,7 @@ class _DualOptimizer(CompositeOptimizer):
         elapsed : float, default 0.0
             The weight of psi: the sum of the step sizes behind the duals.
         """
-        for index, group in enumerate(self.param_groups):
+        for index, group in self._filled:
             duals = self._start_values(group, vectors)
             self._keep(group, "dual", duals)
             self._keep(group, "start", [dual.clone() for dual in duals])
@@ -441,7 +470,7 @@ class _DualOptimizer(CompositeOptimizer):
 
     def _differences(self, key: str) -> dict[str, Tensor]:
         found = {}
-        for index, group in enumerate(self.param_groups):
+        for index, group in self._filled:
             self._begin(index)
             for name, end, start in zip(
                 group["names"], self._kept(group, key), self._kept(group, "start"), strict=True
@@ -452,11 +481,11 @@ class _DualOptimizer(CompositeOptimizer):
     @property
     def duals(self) -> dict[str, Tensor]:
         """The duals by the parameters' names (not copies)."""
-        for index in range(len(self.param_groups)):
+        for index, _ in self._filled:
             self._begin(index)
         return {
             name: dual
-            for group in self.param_groups
+            for _, group in self._filled
             for name, dual in zip(group["names"], self._kept(group, "dual"), strict=True)
         }
 
@@ -533,7 +562,7 @@ class _PrimalOptimizer(CompositeOptimizer):
         elapsed : float, default 0.0
             The sum of the step sizes behind them; the steps do not depend on it.
         """
-        for index, group in enumerate(self.param_groups):
+        for index, group in self._filled:
             self._write(group, self._start_values(group, vectors))
             for p in group["params"]:
                 self.state[p].pop("start", None)
@@ -545,7 +574,7 @@ class _PrimalOptimizer(CompositeOptimizer):
     def increments(self) -> dict[str, Tensor]:
         """Return w_K - w_0 by the parameters' names."""
         found = {}
-        for index, group in enumerate(self.param_groups):
+        for index, group in self._filled:
             self._begin(index)
             for name, end, start in zip(group["names"], self._points(group), self._kept(group, "start"), strict=True):
                 found[name] = end - start
@@ -601,7 +630,7 @@ class _Extragradient(CompositeOptimizer):
         """
         if self.is_half_way:
             raise ConfigurationError("half_step() twice in a row; complete the step with step() first")
-        for index, group in enumerate(self.param_groups):
+        for index, group in self._filled:
             self._begin(index)
             group["pending_lr"] = float(group["lr"])
             self._half_step(index)
@@ -647,12 +676,12 @@ class _Extragradient(CompositeOptimizer):
     def undo_half_step(self) -> None:
         """Go back to the point before a half step that will not be completed, such as at the end of an odd epoch."""
         if self.is_half_way:
-            for index, group in enumerate(self.param_groups):
+            for index, group in self._filled:
                 group["pending_lr"] = None
                 self._back(index)
 
     def _complete(self) -> None:
-        for index, group in enumerate(self.param_groups):
+        for index, group in self._filled:
             self._step(index)
             group["pending_lr"] = None
 
@@ -815,6 +844,17 @@ def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[st
     up = matching([name for name, _ in named], maximize)
     parts = ([pair for pair in named if pair[0] not in up], [pair for pair in named if pair[0] in up])
     return [{"params": part, "maximize": ascends} for part, ascends in zip(parts, (False, True), strict=True) if part]
+
+
+def _plain(lr: Any) -> Any:
+    """Return a rate of NumPy's as Python's: states with NumPy's numbers are not read back with ``weights_only``."""
+    return lr.item() if isinstance(lr, np.generic) else lr
+
+
+def _require_match(apply_to: str | Sequence[str], names: Sequence[str]) -> None:
+    for pattern in _patterns(apply_to):
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise ConfigurationError(f"apply_to={pattern!r} matches none of the parameters {list(names)}")
 
 
 def _patterns(apply_to: str | Sequence[str]) -> tuple[str, ...]:

@@ -99,7 +99,13 @@ def buffers_of(model: nn.Module) -> dict[str, NDArray[Any]]:
     >>> sorted(buffers_of(nn.BatchNorm1d(3)))
     ['num_batches_tracked', 'running_mean', 'running_var']
     """
-    return {name: np.array(tensor.detach().cpu().numpy()) for name, tensor in _passing(model).items()}
+    return {name: _as_array(tensor) for name, tensor in _passing(model).items()}
+
+
+def _as_array(tensor: Tensor) -> NDArray[Any]:
+    """Return a copy of a tensor, of the dtype that :func:`layout_of` says."""
+    plain = tensor.detach().cpu()
+    return np.array((plain.float() if _numpy_name(plain.dtype) != str(plain.dtype)[6:] else plain).numpy())
 
 
 @torch.no_grad()

@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, Objective
+from flwr_fco.parameters import Layout
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, FeDualEx
 from flwr_fco.testing import check_objective
+from flwr_fco.work import FirstOrder
 
 RNG = np.random.default_rng(0)
 DATA, TARGETS = RNG.standard_normal((20, 4)), RNG.standard_normal(20)
@@ -127,3 +132,53 @@ def test_without_buffers_none_are_taken():
     objective.load_buffers({})
     with pytest.raises(ConfigurationError, match=r"\['count'\]; _Bare has none"):
         objective.load_buffers({"count": np.array(3)})
+
+
+class Centre(Objective):
+    """The mean of ||w - 1||^2 / 2, with what a test would have of it."""
+
+    def __init__(self, num_examples=10, change=lambda gradient: gradient):
+        self.layout = Layout.from_arrays({"coefficients": np.zeros(3)})
+        self.num_examples, self.change = num_examples, change
+
+    def value(self, w):
+        return 0.5 * float((w - 1.0) @ (w - 1.0))
+
+    def gradient(self, w, batch=None, out=None):
+        return self.change(w - 1.0)
+
+
+def _train(objective, strategy):
+    options = {"num_nodes": 2, "num_rounds": 2, "initial_arrays": {"coefficients": np.zeros(3)}, "progress": False}
+    return simulate(strategy, client_app(lambda context: objective), **options)
+
+
+@pytest.mark.parametrize("make", [FedDualAvg, FedMid, FeDualEx])
+@pytest.mark.parametrize("change", [np.sum, lambda g: g[:1], lambda g: g[:, None], lambda g: None], ids=range(4))
+def test_a_gradient_of_another_shape_is_refused_and_not_stretched(make, change):
+    with pytest.raises(ClientError, match=r"ConfigurationError .* the gradient has shape .*; expected \(3,\)"):
+        _train(Centre(change=change), make(client_lr=0.1, local_steps=2, fraction_evaluate=0.0))
+
+
+@pytest.mark.parametrize("count", [0, -1, 2.5, None, True, "3"], ids=repr)
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_a_client_without_examples_is_named_and_does_not_go_on_for_ever(count, batch_size):
+    strategy = FedDualAvg(client_lr=0.1, local_steps=2, batch_size=batch_size, fraction_evaluate=0.0)
+    with pytest.raises(ClientError, match=rf"num_examples={count!r}; expected a whole number >= 1"):
+        _train(Centre(count), strategy)
+
+
+def test_minibatches_of_no_rows_are_an_error():
+    with pytest.raises(ConfigurationError, match="num_examples=0"):
+        list(Centre(0).batches(np.random.default_rng(0), FirstOrder(steps=2, batch_size=4)))
+
+
+def test_a_float32_gradient_counts_in_every_round_of_gradient_tracking():
+    """In the round of first gradients too, whose replies were left out for their dtype."""
+    options = {"client_lr": 0.1, "local_steps": 2, "fraction_evaluate": 0.0}
+    results = [
+        _train(Centre(change=change), FedDAGT(**options))
+        for change in (lambda g: g.astype(np.float32), lambda g: g.astype(np.float32).astype(np.float64))
+    ]
+    assert [result.left_out for result in results] == [[], []]
+    np.testing.assert_allclose(*(result.arrays["coefficients"].numpy() for result in results), rtol=1e-7)

@@ -168,3 +168,57 @@ def test_functions_of_wrong_shapes_are_refused():
 def test_errors(make, message):
     with pytest.raises(ConfigurationError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("found", "dtype"), [([1j, 2.0], "complex128"), (["1", "2"], "<U1"), ([1.0, None], "object")], ids=str
+)
+def test_functions_that_return_no_real_numbers_are_refused(found, dtype):
+    """NumPy would drop the imaginary part, and read the text."""
+    objective = FunctionSaddle(lambda x, y: np.array(found), lambda x, y: x, x=2, y=2)
+    with pytest.raises(ConfigurationError, match=f"grad_x returned dtype {dtype}; expected real numbers"):
+        objective.gradient(np.ones(4))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"grad_x": None}, "grad_x is a NoneType; expected a function"),
+        ({"grad_y": np.ones(2)}, "grad_y is a ndarray; expected a function"),
+        ({"value": 3.0}, "value is a float; expected a function"),
+        ({"x": None}, "x=None; expected the shape"),
+        ({"x": 2.0}, r"x=2\.0; expected the shape"),
+        ({"lipschitz": -1.0}, r"lipschitz=-1\.0"),
+        ({"lipschitz": np.nan}, "lipschitz=nan"),
+        ({"lipschitz": "1"}, "lipschitz='1'"),
+    ],
+    ids=str,
+)
+def test_arguments_of_functions_are_looked_at(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        SaddleObjective.from_functions(
+            **{"grad_x": lambda x, y: y, "grad_y": lambda x, y: x, "x": 2, "y": 2, **options}
+        )
+
+
+@pytest.mark.parametrize("answer", [None, "high", np.ones(2)], ids=str)
+def test_a_value_is_a_number(answer):
+    objective = FunctionSaddle(lambda x, y: y, lambda x, y: x, x=2, y=2, value=lambda x, y: answer)
+    with pytest.raises(ConfigurationError, match=f"value returned a {type(answer).__name__}; expected a number"):
+        objective.value(np.ones(4))
+
+
+def test_functions_that_compute_in_place_change_nobodys_point():
+    def grad_x(x, y):
+        x += y
+        return x
+
+    def grad_y(x, y):
+        x -= y
+        return x
+
+    w = np.array([1.0, 2.0, 3.0, 5.0])
+    objective = FunctionSaddle(grad_x, grad_y, x=2, y=2, value=lambda x, y: x.sort() or 1.0)
+    np.testing.assert_array_equal(objective.gradient(w), [4.0, 7.0, 2.0, 3.0])
+    objective.value(w)
+    np.testing.assert_array_equal(w, [1.0, 2.0, 3.0, 5.0])

@@ -8,7 +8,7 @@ pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pi
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from flwr_fco.client_apps import find_solver
 from flwr_fco.errors import ConfigurationError
@@ -257,3 +257,65 @@ def test_the_loss_of_the_minibatches_is_kept_until_it_is_taken():
     values = [objective.value_and_gradient(np.full(8, scale))[0] for scale in (0.0, 0.5)]
     assert objective.take_training_loss() == pytest.approx(sum(values) / 2)
     assert objective.take_training_loss() is None
+
+
+class _Words(nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        self.embedding = nn.Embedding(6, 3, sparse=sparse, dtype=torch.float64)
+        self.head = nn.Linear(3, 2, dtype=torch.float64)
+
+    def forward(self, words):
+        return self.head(self.embedding(words))
+
+
+@pytest.mark.parametrize("chunk_size", [7, 1024])
+def test_sparse_gradients_are_those_of_a_dense_embedding(chunk_size):
+    words = torch.arange(20) % 5
+    data = words, words % 2
+    sparse, dense = (
+        TorchObjective(_Words(kind), _cross_entropy, data, chunk_size=chunk_size) for kind in (True, False)
+    )
+    w = np.random.default_rng(0).normal(size=dense.layout.size)
+    batch = next(iter(dense.batches(np.random.default_rng(0), FirstOrder(steps=1, batch_size=4))))
+    for rows in (None, batch):
+        np.testing.assert_allclose(sparse.gradient(w, rows), dense.gradient(w, rows), rtol=1e-12, atol=1e-15)
+
+
+def test_buffers_of_a_dtype_that_numpy_does_not_have():
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)).to(torch.bfloat16)
+    objective = TorchObjective(model, _squares, (torch.ones(2, 4), torch.ones(2, 3)))
+    model[1].running_mean.copy_(torch.tensor([1.0, -0.5, 3.0e38]))
+    before, found = model[1].running_mean.clone(), objective.buffers()
+    assert {name: str(array.dtype) for name, array in found.items()} == {
+        entry.name: entry.dtype for entry in objective.layout.passed_through
+    }
+    model[1].running_mean.zero_()
+    objective.load_buffers(found)
+    assert torch.equal(model[1].running_mean, before)
+
+
+X, Y = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model": Linear}, "model=.*; expected a torch.nn.Module"),
+        ({"chunk_size": 0}, "chunk_size=0; expected a whole number >= 1"),
+        ({"chunk_size": 2.5}, r"chunk_size=2\.5"),
+        ({"dataset": X}, r"dataset is a Tensor; .* Of one tensor: \(images,\)"),
+        ({"dataset": (X.numpy(), Y.numpy())}, "dataset is a tuple; .* of arrays"),
+        ({"dataset": DataLoader(TensorDataset(X, Y))}, "dataset is a DataLoader; .* its dataset"),
+        ({"dataset": (X, Y[:3])}, r"the tensors have \[4, 3\] examples"),
+        ({"loss": lambda model, batch: model(batch[0]) - batch[1]}, r"the loss is a tensor of shape \[4\]"),
+        ({"loss": lambda model, batch: _squares(model, batch).item()}, "the loss is a float; expected a tensor"),
+        ({"loss": lambda model, batch: None}, "the loss is a NoneType; expected a tensor"),
+        ({"loss": lambda model, batch: _squares(model, batch).detach()}, "does not depend on the parameters"),
+    ],
+    ids=lambda value: "" if isinstance(value, str) else next(iter(value)),
+)
+def test_what_is_no_model_data_or_loss_is_named(changed, message):
+    options = {"model": Linear(2), "loss": _squares, "dataset": (X, Y), **changed}
+    with pytest.raises(ConfigurationError, match=message):
+        TorchObjective(**options).gradient(np.zeros(3))

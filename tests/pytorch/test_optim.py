@@ -579,3 +579,91 @@ def test_groups_of_different_rates_have_no_common_time():
     _train(model, optimizer, 1)
     with pytest.raises(ConfigurationError, match="the same learning rate"):
         _ = optimizer.elapsed
+
+
+def _step(optimizer, model):
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("groups", "options", "words"),
+    [
+        (None, {"regularizer": PerParameter({"0.wieght": L1(1.0)})}, r"PerParameter.*\['0.wieght'\] match no array"),
+        (None, {"regularizer": PerParameter({"*": L1(1.0), "0.weight": L2(1.0)})}, r"\['0.weight'\] match no array"),
+        (None, {"regularizer": PerParameter({"*.bias": L1(1.0)})}, r"are not regularized: name them in apply_to="),
+        (None, {"mirror_map": Product({"*": Euclidean(), "head": PNorm(3.0)})}, r"Product.*\['head'\] match no array"),
+        (None, {"apply_to": "0.wieght"}, r"apply_to='0.wieght' matches none of the parameters"),
+        ({"apply_to": "0.wieght"}, {"regularizer": L1(1.0)}, r"apply_to='0.wieght' matches none of the parameters"),
+        ({"apply_to": "1.weight"}, {"regularizer": L1(1.0)}, r"apply_to='1.weight' matches none of the parameters"),
+        ({"regularizer": PerParameter({"1.*": L1(1.0)})}, {}, r"PerParameter.*\['1.\*'\] match no array"),
+        ({"mirror_map": Product({"*": Euclidean(), "1.*": PNorm(3.0)})}, {}, r"Product.*\['1.\*'\] match no array"),
+    ],
+)
+@pytest.mark.parametrize("kind", ALL)
+def test_a_pattern_that_matches_nothing_is_an_error_and_not_a_parameter_without_psi(kind, groups, options, words):
+    model = nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2))
+    named = list(model.named_parameters())
+    params = named if groups is None else [{"params": named[:2], **groups}, {"params": named[2:]}]
+    with pytest.raises(ConfigurationError, match=words):
+        _step(kind(params, lr=0.1, **options), model)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_patterns_of_all_groups_together_need_not_match_in_each_of_them(kind):
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    options = {
+        "lr": 0.1,
+        "regularizer": PerParameter({"0.*": L1(0.5), "1.*": L2(0.5)}),
+        "mirror_map": Product({"0.*": Euclidean(), "1.*": Euclidean()}),
+        "apply_to": ["0.weight", "1.weight"],
+    }
+    whole, parts = (list(model.named_parameters()) for model in models)
+    for model, params in zip(models, (whole, [{"params": parts[:2]}, {"params": parts[2:]}]), strict=True):
+        optimizer = kind(params, **options)
+        for _ in range(4):
+            optimizer.zero_grad()
+            _step(optimizer, model)
+    assert all(torch.equal(one, other) for one, other in zip(*(m.parameters() for m in models), strict=True))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+@pytest.mark.parametrize("kind", ALL)
+def test_an_empty_group_changes_nothing(kind, place):
+    """As in PyTorch's own optimisers: a split of the parameters may leave a part of it without any."""
+    torch.manual_seed(0)
+    models = [nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+    psi = PerParameter({"0.*": L1(0.5), "1.*": L2(0.5)})
+    plain = kind(models[0].named_parameters(), lr=0.1, regularizer=psi)
+    groups = [{"params": models[1].named_parameters()}]
+    groups.insert(place, {"params": [], "lr": 3.0})
+    odd = kind(groups, lr=0.1, regularizer=psi)
+    for _ in range(2):
+        for optimizer, model in ((plain, models[0]), (odd, models[1])):
+            for _ in range(2):
+                optimizer.zero_grad()
+                _step(optimizer, model)
+        saved = odd.state_dict()
+        odd.load_state_dict(saved)
+    assert all(torch.equal(one, other) for one, other in zip(*(m.parameters() for m in models), strict=True))
+    assert (odd.elapsed, odd.num_steps) == (plain.elapsed, plain.num_steps)
+    found, expected = odd.increments(), plain.increments()
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    with pytest.raises(ConfigurationError, match="no group has any parameters"):
+        kind([{"params": []}])
+
+
+def test_a_rate_of_numpys_is_a_number():
+    model = Linear(4)
+    optimizer = DualAveraging(model.named_parameters(), lr=np.float32(0.5))
+    model(torch.ones(1, 4, dtype=torch.float64)).sum().backward()
+    optimizer.step()
+    assert model.coefficients.tolist() == [-0.5] * 4
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    optimizer.load_state_dict(torch.load(file, weights_only=True))

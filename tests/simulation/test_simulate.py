@@ -1,6 +1,7 @@
 """The in-process grid and `simulate`."""
 
 import logging
+from functools import partial
 from types import MappingProxyType
 
 import numpy as np
@@ -20,6 +21,8 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import DFedDA, FedDualAvg
 from flwr_fco.topology import ring
+
+OBJECTIVES = clients()
 
 
 def strategy(**options):
@@ -200,6 +203,49 @@ def test_a_handler_that_forgets_to_answer_is_silent():
         assert grid.send_and_receive([grid.create_message(RecordDict(), "query", 2, "1")]) == []
 
 
+@pytest.mark.parametrize("answer", ["done", {"loss": 1.0}, RecordDict()], ids=lambda a: type(a).__name__)
+def test_what_is_no_message_is_an_error_of_the_client(answer):
+    def app(message, context):
+        return answer if context.node_config["partition-id"] == 1 else app_of(OBJECTIVES)(message, context)
+
+    options = {"num_nodes": 4, "num_rounds": 1, "initial_arrays": start_arrays(), "progress": False}
+    with pytest.raises(ClientError, match=f"partition 1.*returned a {type(answer).__name__}; expected a Message"):
+        simulate(strategy(), app, **options)
+    result = simulate(strategy(), app, raise_errors=False, **options)
+    assert [(entry.partition_id, "expected a Message" in entry.reason) for entry in result.left_out] == [(1, True)]
+
+
+def test_an_app_may_be_any_callable():
+    class App:
+        __slots__ = ()
+
+        def __call__(self, message, context):
+            return app(message, context)
+
+    app = app_of(OBJECTIVES)
+    options = {"num_nodes": 4, "num_rounds": 3, "initial_arrays": start_arrays(), "progress": False}
+    results = [simulate(strategy(), kind, **options) for kind in (app, App(), partial(app), app.__call__)]
+    for result in results[1:]:
+        np.testing.assert_array_equal(flat(result.arrays), flat(results[0].arrays))
+
+
+@pytest.mark.parametrize("mods", [lambda message, context, call_next: call_next(message, context), "abc", [None], 3])
+def test_mods_are_a_sequence_of_functions(mods):
+    with pytest.raises(ConfigurationError, match=r"mods=.*expected a list of functions"):
+        client_app(lambda context: OBJECTIVES[0], mods=mods)
+
+
+@pytest.mark.parametrize("which", ["train", "evaluate"])
+@pytest.mark.parametrize("answer", [None, {"loss": 1.0}], ids=str)
+def test_averaged_metrics_are_a_record(which, answer):
+    def averaged(contents, weighted_by_key):
+        return answer
+
+    made = strategy(**{f"{which}_metrics_aggr_fn": averaged})
+    with pytest.raises(ConfigurationError, match=f"averaged, .* returned a {type(answer).__name__}; expected a Metric"):
+        run(made, clients(), 1, fraction_evaluate=1.0)
+
+
 @pytest.mark.parametrize(
     "numbers", [{"num_nodes": 0}, {"num_rounds": -1}, {"evaluate_every": 0}], ids=lambda n: next(iter(n))
 )
@@ -218,6 +264,10 @@ def test_bad_numbers_are_refused(numbers):
         ({"client_app": lambda context: None}, "client_app=a function; expected a ClientApp"),
         ({"initial_arrays": [np.zeros(3)]}, "initial_arrays is a list; expected an ArrayRecord, or a mapping"),
         ({"strategy": DFedDA(mixing=ring(5))}, "mixing has 5 nodes, but there are num_nodes=4"),
+        ({"evaluate_fn": lambda server_round: None}, "evaluate_fn=<.*expected a function of 2 arguments or None"),
+        ({"evaluate_fn": 3}, "evaluate_fn=3 is a int; expected a function of 2 arguments or None"),
+        ({"node_config": {"path": "/data"}}, "node_config=.* is a dict; expected a function of 1 argument or None"),
+        ({"node_config": lambda partition: None}, r"node_config\(0\) is a NoneType; expected a mapping"),
         ({"num_nodes": 1}, "min_train_nodes=2 and min_available_nodes=2, but there are num_nodes=1"),
     ],
     ids=str,

@@ -10,10 +10,23 @@ import pytest
 from flwr.serverapp.strategy import FedAvg
 from problems import app_of, clients, flat, run, start_arrays
 
+from flwr_fco.client_apps import client_app
+from flwr_fco.datasets import sparse_bilinear
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import STRATEGIES, FastFedDA, FedDAGT, FedDualAvg, FedDualAvgOSP, FedMid, Plateau
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import (
+    STRATEGIES,
+    DFedDA,
+    DistributedPGDA,
+    FastFedDA,
+    FedDAGT,
+    FedDualAvg,
+    FedDualAvgOSP,
+    FedMid,
+    FeDualEx,
+    Plateau,
+)
 from flwr_fco.strategies.options import parameter_entries
 
 ALL = pytest.mark.parametrize("cls", STRATEGIES.values(), ids=STRATEGIES)
@@ -172,6 +185,8 @@ def test_the_user_can_prescribe_who_takes_part():
         (lambda n, nodes: [node.node_id for node in nodes], "not one of the connected nodes"),
         (lambda n, nodes: np.array(nodes), "not one of the connected nodes"),
         (lambda n, nodes: None, r"returned None in round 1; expected a list"),
+        (lambda n, nodes: [], "returned no nodes in round 1"),
+        (lambda n, nodes: (node for node in nodes if n > 1), "returned no nodes in round 1"),
         (lambda n, nodes: nodes[0], r"returned Node\(.*expected a list"),
         (lambda n: [], "is a function; expected a function of 2 arguments"),
     ],
@@ -207,3 +222,32 @@ def test_the_plateau_rule_can_forget_its_best_at_a_restart():
         return plateau.scale
 
     assert (halved(False), halved(True)) == (0.5, 1.0)
+
+
+@pytest.mark.parametrize("name", ["client_lr", "server_lr"])
+@pytest.mark.parametrize("make", [FedDualAvg, FeDualEx, FedMid, FedDAGT, DFedDA])
+def test_a_function_of_the_round_may_count_by_itself(make, name):
+    """It is called once a round: clients and server mean the same number, and none is passed over."""
+    values = [0.05, 0.04, 0.03, 0.02, 0.01]
+    countdown = iter(values)
+    options = {"local_steps": 2, "batch_size": None, **({"mixing": "ring"} if make is DFedDA else {})}
+    asked = run(make(**{name: lambda server_round: next(countdown)}, **options), clients(), 5)
+    by_round = run(make(**{name: lambda server_round: values[server_round - 1]}, **options), clients(), 5)
+    assert not asked.left_out
+    np.testing.assert_array_equal(flat(asked.arrays), flat(by_round.arrays))
+    assert list(countdown) == []
+
+
+def test_the_ascent_rate_is_one_number_for_all_nodes_of_a_round():
+    objectives = sparse_bilinear(num_clients=3, rows=4, columns=3, noise=0.0)
+    rates = []
+    for rate in ([0.1, 0.2], [0.1, 0.2, 9.0, 9.0, 9.0, 9.0]):
+        countdown = iter(rate)
+        strategy = DistributedPGDA(
+            client_lr=0.1, ascent_lr=lambda n, left=countdown: next(left), local_steps=1, fraction_evaluate=0.0
+        )
+        app = client_app(lambda context: objectives.objective(int(context.node_config["partition-id"])))
+        options = {"num_nodes": 3, "num_rounds": 2, "initial_arrays": objectives.start(), "progress": False}
+        arrays = simulate(strategy, app, **options).arrays
+        rates.append(np.concatenate([array.numpy().ravel() for array in arrays.values()]))
+    np.testing.assert_array_equal(*rates)

@@ -45,8 +45,9 @@ class FunctionSaddle(SaddleObjective):
     Raises
     ------
     ConfigurationError
-        If a shape is not made of whole numbers >= 1. When it is called: if a gradient has another shape than its
-        player.
+        If a gradient or `value` is no function, a shape is not made of whole numbers >= 1, or `lipschitz` is no finite
+        number >= 0. When it is called: if a gradient is not made of real numbers, or has another shape than its player,
+        or if `value` returns no number.
 
     Examples
     --------
@@ -70,7 +71,14 @@ class FunctionSaddle(SaddleObjective):
         minibatch: bool = False,
         lipschitz: float | None = None,
     ) -> None:
-        self._gradients, self._value, self._lipschitz = (grad_x, grad_y), value, lipschitz
+        functions = {"grad_x": grad_x, "grad_y": grad_y, **({} if value is None else {"value": value})}
+        for name, function in functions.items():
+            if not callable(function):
+                raise ConfigurationError(f"{name} is a {type(function).__name__}; expected a function of x and y")
+        if lipschitz is not None and not (_is_number(lipschitz) and 0.0 <= lipschitz < np.inf):
+            raise ConfigurationError(f"lipschitz={lipschitz!r}; expected a finite number >= 0, or None")
+        self._gradients, self._value = (grad_x, grad_y), value
+        self._lipschitz = None if lipschitz is None else float(lipschitz)
         self.minibatch = minibatch
         self.num_examples = check_examples(num_examples)
         self._set_players({"x": _shape("x", x)}, {"y": _shape("y", y)})
@@ -87,8 +95,11 @@ class FunctionSaddle(SaddleObjective):
             raise ConfigurationError(
                 "the value of this saddle function is not known: give value=, a function of x and y, to from_functions"
             )
-        x, y = self.layout.views(w).values()
-        return float(self._value(x, y))
+        found = self._value(*self._players(w))
+        try:
+            return float(found)
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"value returned a {type(found).__name__}; expected a number") from error
 
     def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
         """Return the operator (grad_x f, -grad_y f).
@@ -108,10 +119,12 @@ class FunctionSaddle(SaddleObjective):
         """
         self._check(w)
         out = np.empty(self.layout.size) if out is None else out
-        points, results = tuple(self.layout.views(w).values()), self.layout.views(out)
-        arguments = (*points, batch) if self.minibatch else points
-        for function, (name, result) in zip(self._gradients, results.items(), strict=True):
-            found = np.asarray(function(*arguments))
+        rows = (batch,) if self.minibatch else ()
+        for function, (name, result) in zip(self._gradients, self.layout.views(out).items(), strict=True):
+            found = np.asarray(function(*self._players(w), *rows))
+            if found.dtype.kind not in "fiub":
+                # NumPy would leave an imaginary part behind, and read numbers from text.
+                raise ConfigurationError(f"grad_{name} returned dtype {found.dtype}; expected real numbers")
             if found.shape != result.shape:
                 raise ConfigurationError(
                     f"grad_{name} returned shape {found.shape}; expected {result.shape}, that of {name}"
@@ -119,6 +132,10 @@ class FunctionSaddle(SaddleObjective):
             result[...] = found
         out[self.split :] *= -1.0
         return out
+
+    def _players(self, w: Vector) -> tuple[NDArray[np.float64], ...]:
+        """Return copies of x and y: what a function does to them is not done to the solver's point."""
+        return tuple(self.layout.views(w.copy()).values())
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
         """Yield the row numbers of each query of a round; None where the functions take none.
@@ -147,8 +164,12 @@ class FunctionSaddle(SaddleObjective):
         return metrics if self._value is None else {"loss": self.value(w), **metrics}
 
 
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
 def _shape(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
-    shape = (given,) if isinstance(given, int | np.integer) else tuple(given)
+    shape = tuple(given) if isinstance(given, Sequence | np.ndarray) else (given,)
     if any(isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1 for size in shape):
         raise ConfigurationError(f"{name}={given!r}; expected the shape of a player, whole numbers >= 1")
     return tuple(int(size) for size in shape)
