@@ -431,6 +431,30 @@ def test_the_servers_rate_is_fedexps():
     assert loss["auto"] < loss[1.0]
 
 
+def test_the_servers_rate_does_not_blow_up_what_is_only_rounding():
+    """From the optimum of clients that pull in opposite directions, whose mean is nothing but rounding."""
+    targets = np.linspace(0.1, 0.7, 7)
+    objectives = [LeastSquares(np.eye(7), sign * targets + 0.3, intercept=False) for sign in (1.0, -1.0)]
+    farthest = 0.0
+
+    def look(server_round, arrays, metrics):
+        nonlocal farthest
+        farthest = max(farthest, float(np.abs(arrays["coefficients"].numpy() - 0.3).max()))
+
+    strategy = FedDualAvg(client_lr=0.1, server_lr="auto", local_steps=3, batch_size=None, fraction_evaluate=0.0)
+    simulate(
+        strategy,
+        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+        num_nodes=2,
+        num_rounds=20,
+        initial_arrays={"coefficients": np.full(7, 0.3)},
+        callbacks=[look],
+        progress=False,
+    )
+    # 1 / (4 sqrt(1e-6)) times the clients' own increments is the longest step.
+    assert farthest < 250.0 * np.linalg.norm(targets)
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

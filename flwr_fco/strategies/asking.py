@@ -209,24 +209,31 @@ class Asking(Messaging):
             self.renew_plan(self.plan.mirror_map)
 
 
+#: The share of the increments' mean square below which a mean is no direction.
+_ROUNDING = 1e-6
+
+
 def extrapolation(uplinks: Sequence[Uplink]) -> float:
-    """Return the server rate of FedExP: max(1, sum_m p_m ||x_m||^2 / (2 ||sum_m p_m x_m||^2)), x_m the increments.
+    """Return the server rate of FedExP: max(1, S / (2 (||sum_m p_m x_m||^2 + 1e-6 S))), S = sum_m p_m ||x_m||^2.
 
     Parameters
     ----------
     uplinks : sequence of Uplink
-        With weights.
+        With weights, and the increments x_m.
 
     References
     ----------
     Jhunjhunwala, Wang, Joshi: FedExP, speeding up federated averaging via extrapolation (ICLR 2023), equation (4),
-    there with equal weights and a small constant in the denominator.
+    there with equal weights and a small constant in the denominator, which is in proportion to the increments here:
+    clients that pull in opposite directions leave a mean of nothing but rounding, which no rate may blow up.
 
     Examples
     --------
-    >>> extrapolation([Uplink({"increment": np.array(x)}, 1.0, 1, weight=0.5) for x in ([4.0, 0.0], [0.0, 4.0])])
+    >>> def increments(*vectors):
+    ...     return [Uplink({"increment": np.array(x)}, 1.0, 1, weight=0.5) for x in vectors]
+    >>> extrapolation(increments([4.0, 0.0], [0.0, 4.0]))
     1.0
-    >>> extrapolation([Uplink({"increment": np.array(x)}, 1.0, 1, weight=0.5) for x in ([4.0, 1.0], [-4.0, 1.0])])
+    >>> round(extrapolation(increments([4.0, 1.0], [-4.0, 1.0])), 3)
     8.5
     """
     mean = np.zeros_like(uplinks[0].vectors["increment"])
@@ -235,5 +242,5 @@ def extrapolation(uplinks: Sequence[Uplink]) -> float:
         vector = uplink.vectors["increment"]
         mean += uplink.weight * vector
         squares += uplink.weight * float(vector @ vector)
-    size = float(mean @ mean)
+    size = float(mean @ mean) + _ROUNDING * squares
     return max(1.0, squares / (2.0 * size)) if size > 0.0 else 1.0

@@ -294,7 +294,7 @@ class RateOptions:
     server_lr : float, callable or "auto", default 1.0
         Step size of the server, eta_s; or a function of Flower's round (from 1), which is called once a round.
         ``"auto"``: the extrapolation of FedExP, from the lengths of each round's increments; for methods that take a
-        plain mean of them. Where clients disagree at the solution itself it grows without bound near it, and the run
+        plain mean of them. Where clients disagree at the solution itself it grows to 500,000 near it, and the run
         does not settle there.
     """
 
