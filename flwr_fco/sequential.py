@@ -15,6 +15,7 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Proximable
+from flwr_fco.validation import checked
 from flwr_fco.work import FirstOrder
 
 __all__ = ["Extrapolation", "dual_extrapolation"]
@@ -126,18 +127,16 @@ def dual_extrapolation(
     """
     if isinstance(steps, bool) or not isinstance(steps, int | np.integer) or steps < 1:
         raise ConfigurationError(f"steps={steps!r}; expected a whole number >= 1")
-    numbers = int | float | np.integer | np.floating
-    if isinstance(step_size, bool) or not isinstance(step_size, numbers) or not 0.0 < step_size < np.inf:
+    step_size = checked("step_size", step_size, float)
+    if not 0.0 < step_size < np.inf:
         raise ConfigurationError(f"step_size={step_size!r}; expected a finite number > 0")
-    for name, value, fits, expected in (
-        ("operator", operator, isinstance(operator, Objective) or _is_function(operator), "an objective or a function"),
-        ("regularizer", regularizer, _is_psi(regularizer), "a regularizer, such as L1(0.1)"),
-        ("mirror_map", mirror_map, isinstance(mirror_map, MirrorMap | None), "a mirror map, such as Euclidean()"),
-        ("rng", rng, isinstance(rng, np.random.Generator | None), "numpy.random.default_rng(seed)"),
-        ("callback", callback, callback is None or callable(callback), "a function of an Extrapolation"),
-    ):
-        if not fits:
-            raise ConfigurationError(f"{name}={value!r}; expected {expected}")
+    if not isinstance(operator, Objective) and (isinstance(operator, type) or not callable(operator)):
+        raise ConfigurationError(f"operator={operator!r}; expected an objective or a function")
+    if regularizer is not None and (isinstance(regularizer, type) or not hasattr(regularizer, "prox")):
+        raise ConfigurationError(f"regularizer={regularizer!r}; expected a regularizer, such as L1(0.1)")
+    checked("mirror_map", mirror_map, MirrorMap | None)
+    checked("rng", rng, np.random.Generator | None)
+    checked("callback", callback, Callable[[Extrapolation], Any] | None)
     psi: Proximable = Zero() if regularizer is None else regularizer
     h: MirrorMap = Euclidean() if mirror_map is None else mirror_map
     work = FirstOrder(steps=int(steps), batch_size=batch_size)
@@ -184,14 +183,6 @@ def dual_extrapolation(
         if callback is not None:
             callback(so_far(count))
     return so_far(count)
-
-
-def _is_psi(regularizer: Any) -> bool:
-    return regularizer is None or (hasattr(regularizer, "prox") and not isinstance(regularizer, type))
-
-
-def _is_function(operator: Any) -> bool:
-    return callable(operator) and not isinstance(operator, type)
 
 
 def _adder(operator: Operator) -> Callable[[Vector, Any, float, Vector], None]:

@@ -301,7 +301,7 @@ def test_an_operator_may_keep_its_points():
         ({"step_size": np.array([0.1, 0.2])}, "step_size=array"),
         ({"regularizer": "l1"}, "regularizer='l1'"),
         ({"regularizer": L1}, "regularizer=<class"),
-        ({"mirror_map": Euclidean}, "mirror_map=<class"),
+        ({"mirror_map": Euclidean}, "mirror_map=Euclidean is a class"),
         ({"callback": 3}, "callback=3"),
         ({"rng": 0}, "rng=0"),
         ({"batch_size": 2, "rng": np.random.default_rng(0)}, "batch_size=2: a function has no batches"),

@@ -95,7 +95,10 @@ class Product(MirrorMap):
         known = list(names)
         used = {next((pattern for pattern in self.maps if fnmatchcase(name, pattern)), "") for name in known}
         if unused := set(self.maps) - used:
-            _refuse_unused(unused, known)
+            raise ConfigurationError(
+                f"Product: the patterns {sorted(unused)} match no array that is still free; the arrays are {known} and "
+                "the first pattern that matches wins"
+            )
 
     def value(self, w: Vector) -> float:
         """Raise: a vector without names has no maps."""
@@ -137,13 +140,6 @@ class Product(MirrorMap):
         )
 
 
-def _refuse_unused(patterns: set[str], names: list[str]) -> NoReturn:
-    raise ConfigurationError(
-        f"Product: the patterns {sorted(patterns)} match no array that is still free; the arrays are {names} and the "
-        "first pattern that matches wins"
-    )
-
-
 class _Part:
     """One array of a product: its place, its layout by itself, and its map."""
 
@@ -182,7 +178,6 @@ class BoundProduct(MirrorMap):
     def __init__(self, product: Product, layout: Layout) -> None:
         self.product = product
         self.layout = layout
-        unused = set(product.maps)
         self.parts: list[_Part] = []
         for entry in layout.optimized:
             pattern = next((pattern for pattern in product.maps if fnmatchcase(entry.name, pattern)), None)
@@ -191,10 +186,8 @@ class BoundProduct(MirrorMap):
                     f"Product has no map for the array {entry.name!r}; its patterns are {list(product.maps)}. Add one, "
                     'or "*": Euclidean() for all the others.'
                 )
-            unused.discard(pattern)
             self.parts.append(_Part(entry, product.maps[pattern]))
-        if unused:
-            _refuse_unused(unused, [entry.name for entry in layout.optimized])
+        product.require_names(entry.name for entry in layout.optimized)
         self._split: WeakKeyDictionary[BoundRegularizer, list[BoundRegularizer]] = WeakKeyDictionary()
         self._accepted: WeakSet[Proximable] = WeakSet()
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.saddle.base import SaddleObjective, check_examples
 from flwr_fco.parameters import Vector
+from flwr_fco.validation import checked
 from flwr_fco.work import FirstOrder
 
 __all__ = ["FunctionSaddle"]
@@ -75,10 +76,10 @@ class FunctionSaddle(SaddleObjective):
         for name, function in functions.items():
             if not callable(function):
                 raise ConfigurationError(f"{name} is a {type(function).__name__}; expected a function of x and y")
-        if lipschitz is not None and not (_is_number(lipschitz) and 0.0 <= lipschitz < np.inf):
+        self._lipschitz: float | None = checked("lipschitz", lipschitz, float | None)
+        if lipschitz is not None and not 0.0 <= lipschitz < np.inf:
             raise ConfigurationError(f"lipschitz={lipschitz!r}; expected a finite number >= 0, or None")
         self._gradients, self._value = (grad_x, grad_y), value
-        self._lipschitz = None if lipschitz is None else float(lipschitz)
         self.minibatch = minibatch
         self.num_examples = check_examples(num_examples)
         self._set_players({"x": _shape("x", x)}, {"y": _shape("y", y)})
@@ -162,10 +163,6 @@ class FunctionSaddle(SaddleObjective):
         """Return f as ``loss``, if it is known, and the Euclidean norm of the operator."""
         metrics = {"operator-norm": float(np.linalg.norm(self.gradient(w)))}
         return metrics if self._value is None else {"loss": self.value(w), **metrics}
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
 
 
 def _shape(name: str, given: int | Sequence[int]) -> tuple[int, ...]:
