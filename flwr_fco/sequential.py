@@ -12,7 +12,7 @@ from flwr_fco.client_apps.pairs import in_pairs
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.objectives.base import Objective
-from flwr_fco.parameters import Vector
+from flwr_fco.parameters import Vector, all_finite
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Proximable
 from flwr_fco.validation import checked
@@ -99,8 +99,8 @@ def dual_extrapolation(
     ConfigurationError
         If an argument is of the wrong kind, `steps` is not a whole number >= 1, `step_size` not a finite number > 0,
         `start` is not finite, `batch_size` is given without `rng` or with a function, a function without a start, or
-        the geometry cannot be combined with psi. When it is called: if a function's answer has another shape than the
-        point.
+        the geometry cannot be combined with psi. On the way: if a function's answer has another shape than the point,
+        or the dual overflows.
 
     Notes
     -----
@@ -180,6 +180,11 @@ def dual_extrapolation(
     ):
         total += half
         count += 1
+        if not all_finite(dual):
+            raise ConfigurationError(
+                f"the dual is not finite after step {count}: step_size={step_size:g} is too large for it, or "
+                "the operator returns NaN or infinite numbers"
+            )
         if callback is not None:
             callback(so_far(count))
     return so_far(count)

@@ -312,3 +312,9 @@ def test_an_operator_may_keep_its_points():
 def test_arguments_are_looked_at(options, message):
     with pytest.raises(ConfigurationError, match=message):
         dual_extrapolation(**{"operator": turn, "start": np.ones(2), "steps": 2, "step_size": 0.5, **options})
+
+
+@pytest.mark.parametrize("factor", [1e300, np.nan, np.inf])
+def test_an_overflow_is_no_answer(factor):
+    with pytest.raises(ConfigurationError, match=r"the dual is not finite after step [12]: step_size=1 is too large"):
+        dual_extrapolation(lambda z: factor * z, np.ones(2), steps=3, step_size=1.0)
