@@ -117,7 +117,7 @@ class Claim:
     def labels(self) -> list[str]:
         """Return the labels that the rule looks at."""
         found: list[str] = []
-        for key in ("run", "than", "runs", "group"):
+        for key in ("run", "leader", "than", "runs", "group"):
             value = self.arguments.get(key, [])
             found += [value] if isinstance(value, str) else list(value)
         return found

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flwr_fco.experiments.baselines import BASELINES
-from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, MultistepReFedDAGT, Stage
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
 
 __all__ = [
     "STAGED",
@@ -15,13 +15,11 @@ __all__ = [
     "automatic_options",
     "equal_stages",
     "extrapolates",
+    "halving_stages",
     "make_strategy",
     "needs_everyone",
     "option_names",
 ]
-
-#: Strategies that a length of stages makes sense for.
-STAGED = tuple(name for name, kind in STRATEGIES.items() if issubclass(kind, MultistepReFedDAGT))
 
 #: Arguments of a strategy that the problem or other settings decide.
 _DECIDED = frozenset(
@@ -155,6 +153,28 @@ def equal_stages(length: int, num_rounds: int) -> list[Stage]:
     return [Stage(length)] * (num_rounds // length + 1)
 
 
+def halving_stages(length: int, radius: float) -> list[ModelStage]:
+    """Return the three stages of Bao's experiments with MC-FedDA: ball and strength halve, the last goes on to the end.
+
+    Parameters
+    ----------
+    length : int
+        Rounds of the first and of the second stage.
+    radius : float
+        Of the first stage's ball.
+
+    Examples
+    --------
+    >>> [tuple(stage) for stage in halving_stages(250, 5e3)]
+    [(250, 5000.0, 1.0), (250, 2500.0, 0.5), (250, 1250.0, 0.25)]
+    """
+    return [ModelStage(length, radius / 2**s, 1 / 2**s) for s in range(3)]
+
+
 def _arguments(kind: type[CompositeStrategy]) -> list[str]:
     """Return the names of a strategy's arguments."""
     return list(inspect.signature(kind).parameters)
+
+
+#: Strategies that a length of stages makes sense for.
+STAGED = tuple(name for name, kind in STRATEGIES.items() if "stages" in _arguments(kind))

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.methods import equal_stages, make_strategy, needs_everyone
+from flwr_fco.experiments.methods import equal_stages, halving_stages, make_strategy, needs_everyone
 from flwr_fco.experiments.settings import RunSettings
 from flwr_fco.experiments.tasks import Task
 from flwr_fco.mirror_maps.named import named_map
@@ -282,8 +282,11 @@ def build_strategy(
         decided["local_steps"] = settings.local_steps
     else:
         decided["local_epochs"] = settings.local_epochs
-    if settings.stage_rounds:
-        decided["stages"] = equal_stages(max(1, settings.stage_rounds // settings.stretch), settings.exchanges)
+    length = max(1, settings.stage_rounds // settings.stretch)
+    if settings.stage_rounds and settings.strategy == "MCFedDA":
+        decided["stages"] = halving_stages(length, settings.strategy_options["radius"])
+    elif settings.stage_rounds:
+        decided["stages"] = equal_stages(length, settings.exchanges)
     elif settings.stage_accuracy:
         decided["stages"] = _stages_of_theory(settings, num_clients)
     options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}

@@ -375,6 +375,41 @@ def final_close(
     return Measurement(values, all(value <= tolerance for value in values), f"difference in final {metric}")
 
 
+def final_nearer(
+    outcomes: Outcomes, *, run: str, leader: str, than: Sequence[str], metric: str, window: int = 1
+) -> Measurement:
+    """Ask that a run ends nearer to a leader than another run does to a leader of its own, for every seed.
+
+    Parameters
+    ----------
+    outcomes : mapping
+    run, leader : str
+    than : (str, str)
+        Another run and its leader.
+    metric : str
+    window : int, default 1
+
+    Returns
+    -------
+    Measurement
+        By how much nearer; NaN where a run diverged.
+
+    Examples
+    --------
+    >>> worse, bad, good = (Outcome([{"round": 1.0, "f1": value}]) for value in (0.5, 0.8, 1.0))
+    >>> outcomes = {"a": [bad], "b": [worse], "best": [good]}
+    >>> round(final_nearer(outcomes, run="a", leader="best", than=["b", "best"], metric="f1").values[0], 9)
+    0.3
+    """
+
+    def distance(label: str, to: str, seed: int) -> float:
+        return abs(outcomes[label][seed].final(metric, window) - outcomes[to][seed].final(metric, window))
+
+    other, other_leader = than
+    values = [distance(other, other_leader, n) - distance(run, leader, n) for n in range(len(outcomes[run]))]
+    return Measurement(values, all(value > 0.0 for value in values), f"nearer in final {metric}", 0.0)
+
+
 def stays_stable(outcomes: Outcomes, *, run: str) -> Measurement:
     """Ask that no seed diverges.
 
@@ -910,6 +945,7 @@ RULES: Mapping[str, Rule] = MappingProxyType(
         "faster": faster,
         "final-better": final_better,
         "final-close": final_close,
+        "final-nearer": final_nearer,
         "final-not-worse": final_not_worse,
         "final-ratio": final_ratio,
         "final-within": final_within,

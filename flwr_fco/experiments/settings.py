@@ -84,7 +84,8 @@ class RunSettings:
     plateau_every, plateau_patience : int, default 10 and 30
         Rounds between two looks at it, and looks without a new best after which the rates are halved.
     stage_rounds : int, default 0
-        Length of the stages of ``MultistepReFedDAGT``; 0: one stage without an end.
+        Length of the stages of ``MultistepReFedDAGT``, or of the first two of the three of ``MCFedDA``, whose ball
+        (the option `radius` is that of the first) and strength halve; 0: one stage without an end.
     stage_accuracy : float, default 0.0
         In the place of `stage_rounds`, for the problem ``sparse-linear-graph``: the squared L1 error for which
         :func:`flwr_fco.strategies.theorem_stages` makes the stages, with the strategy's `radius_squared` and
@@ -218,8 +219,10 @@ class RunSettings:
             raise self._error("stage_rounds", f"0, because {self.strategy} has no stages ({', '.join(STAGED)} has)")
         if not 0.0 <= self.stage_accuracy < math.inf:
             raise self._error("stage_accuracy", "a finite number >= 0")
-        if self.stage_accuracy and (self.strategy not in STAGED or self.stage_rounds):
-            raise self._error("stage_accuracy", f"0, or {', '.join(STAGED)} without stage-rounds")
+        if self.stage_rounds and self.strategy == "MCFedDA" and "radius" not in self.strategy_options:
+            raise self._error("stage_rounds", "0, or the option radius as well: of the ball of the first stage")
+        if self.stage_accuracy and (self.strategy != "MultistepReFedDAGT" or self.stage_rounds):
+            raise self._error("stage_accuracy", "0, or MultistepReFedDAGT without stage-rounds")
         if not 0 <= self.seed < 2**32:
             raise self._error("seed", "a whole number from 0 to 2**32 - 1")
 

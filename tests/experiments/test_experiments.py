@@ -100,7 +100,7 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 
 def test_the_papers_figures_are_there():
     first = {f"fco-fig{number}" for number in range(1, 16)} | {
-        f"fco-{name}" for name in ("theorems", "when", "grid", "brain")
+        f"fco-{name}" for name in ("theorems", "when", "grid", "grid-fmri", "grid-mnist", "brain", "brain-rates")
     }
     third = {f"spp-fig{number}" for number in range(4, 9)} | {"spp-theory"}
     fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {
@@ -419,7 +419,7 @@ def test_the_second_papers_printed_settings():
             assert (own.plateau, own.plateau_node) == (("gap", 0) if line.strategy.startswith("D") else ("", -1))
             graph = line.strategy.startswith("D")
             assert own.strategy_options.get("mixing") == ("chain" if graph else None)
-            geometry = "euclidean" if line.strategy in ("DFedMid", "FastFedDA", "CFedDA") else "p-norm(12)"
+            geometry = "euclidean" if line.strategy in ("DFedMid", "FastFedDA", "CFedDA", "MCFedDA") else "p-norm(12)"
             assert own.mirror_map == geometry
 
 

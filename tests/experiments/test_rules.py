@@ -72,6 +72,18 @@ BLOWN = run(0.0, 9.0, diverged=1)
             {"a": GOOD, "b": BLOWN},
         ),
         (
+            "final-nearer",
+            {"run": "a", "leader": "best", "than": ["b", "best"], "metric": "f1"},
+            {"a": run(0.95), "b": run(0.9), "best": GOOD},
+            {"a": run(0.9), "b": run(0.95), "best": GOOD},
+        ),
+        (
+            "final-nearer",
+            {"run": "a", "leader": "best", "than": ["b", "best"], "metric": "f1"},
+            {"a": run(0.95), "b": run(0.9), "best": GOOD},
+            {"a": run(0.95), "b": BLOWN, "best": GOOD},
+        ),
+        (
             "always-at-most",
             {"runs": ["a", "b"], "metric": "f1", "bound": 1.0},
             {"a": GOOD, "b": BAD},

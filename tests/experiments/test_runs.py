@@ -333,6 +333,18 @@ def test_stages_restart_from_a_sparse_mean():
         graph("DFedDA", stage_rounds=10)
 
 
+def test_the_stages_of_mc_fedda_halve_ball_and_strength():
+    own = graph("MCFedDA", stage_rounds=10, variant="liang", radius=64.0)
+    strategy = Recorder(own.load(), own).strategy
+    assert [tuple(stage) for stage in strategy.stages] == [(10, 64.0, 1.0), (10, 32.0, 0.5), (10, 16.0, 0.25)]
+    # The last one goes on to the end.
+    assert strategy.stage_at(2).rounds == 0
+    with pytest.raises(ConfigurationError, match=r"stage-rounds=10; expected 0, or the option radius"):
+        graph("MCFedDA", stage_rounds=10, variant="liang")
+    with pytest.raises(ConfigurationError, match=r"stage-accuracy=1.*MultistepReFedDAGT"):
+        graph("MCFedDA", stage_accuracy=1.0, variant="liang", radius=64.0)
+
+
 def test_settings_of_a_graph_survive_and_others_keep_their_configuration():
     own = graph(mixing="chain", plateau="gap", stretch=2)
     assert RunSettings.from_config(own.to_config()) == own
