@@ -3,7 +3,8 @@
     flwr-fco reproduce all --out results
     python docs/collect_reproduction.py results
 
-Takes every experiment that has a folder in `results` and names the others.
+Takes every experiment that has a folder in `results` and names the others. `--commit` says on which commit they were
+run, where all were run on one.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ LARGE = 100_000
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("results", type=Path)
+    parser.add_argument("--commit", default="", help="of all runs: the pages name it")
     options = parser.parse_args()
     HERE.mkdir(exist_ok=True)
     for page in PAGES:
@@ -101,7 +103,7 @@ def main() -> None:
         done = [name for name in names if _is_full_run(options.results / name)]
         if done:
             lines = [
-                *_summary(page, done, options.results),
+                *_summary(page, done, options.results, options.commit),
                 *(line for name in done for line in _details(name, options.results)),
             ]
             missing = [name for name in names if name not in done]
@@ -123,7 +125,7 @@ def page_of(name: str) -> Page | None:
     return fitting[-1] if fitting else None
 
 
-def _summary(page: Page, done: list[str], results: Path) -> list[str]:
+def _summary(page: Page, done: list[str], results: Path, commit: str) -> list[str]:
     """Return the head of a page: how it was run, a row for each experiment."""
     rows = []
     total = 0.0
@@ -148,14 +150,15 @@ def _summary(page: Page, done: list[str], results: Path) -> list[str]:
     wanted = [f'"{p}*" --out results' if p.endswith("-") else f"{p} --out results/{p}" for p in page.prefix.split()]
     commands = ", ".join(f"`flwr-fco reproduce {arguments}`" for arguments in wanted)
     python, numpy = platform.python_version(), version("numpy")
+    went = f", in one go on commit {commit}" if commit else ""
     return [
         f"# {page.title}",
         "",
         "Written by `docs/collect_reproduction.py` from the folders of a full run; nothing here is typed by hand.",
         "",
         f"Command: {commands} (`make reproduce`: all), {page.data}. One "
-        f"process, one BLAS thread, Python {python}, NumPy {numpy}: {total / 60:.0f} minutes of runs in all. These are "
-        "wall times of a machine in use; the metrics do not depend on them. The settings are in "
+        f"process, one BLAS thread, Python {python}, NumPy {numpy}: {total / 60:.0f} minutes of runs in all{went}. "
+        "These are wall times of a machine in use; the metrics do not depend on them. The settings are in "
         "`flwr_fco/experiments/definitions`.",
         "",
         "Verdicts: a claim *holds* with every seed or *does not*; a *tie* is a comparison that neither side wins with "

@@ -118,7 +118,11 @@ class Exact(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the gap is certified for one and for three local steps."""
         for steps in (1, 3):
-            gap = problem.gap(run(300, client_lr=0.3 / steps, local_steps=steps))
+            # A third of the rounds is enough for most methods.
+            for rounds in (100, 300):
+                gap = problem.gap(run(rounds, client_lr=0.3 / steps, local_steps=steps))
+                if gap <= 1e-8:
+                    break
             _require(gap <= 1e-8, f"with {steps} local steps the certified gap is {gap:.2e}, expected at most 1e-8")
 
 
