@@ -216,11 +216,13 @@ class RunSettings:
         if self.stretch > self.num_rounds:
             raise self._error("stretch", f"at most num-rounds={self.num_rounds}")
         if self.stage_rounds and self.strategy not in STAGED:
-            raise self._error("stage_rounds", f"0, because {self.strategy} has no stages ({', '.join(STAGED)} has)")
+            raise self._error("stage_rounds", f"0, because {self.strategy} has no stages ({' and '.join(STAGED)} have)")
         if not 0.0 <= self.stage_accuracy < math.inf:
             raise self._error("stage_accuracy", "a finite number >= 0")
-        if self.stage_rounds and self.strategy == "MCFedDA" and "radius" not in self.strategy_options:
-            raise self._error("stage_rounds", "0, or the option radius as well: of the ball of the first stage")
+        radius = self.strategy_options.get("radius")
+        if self.stage_rounds and self.strategy == "MCFedDA" and not isinstance(radius, int | float):
+            expected = f"0, or a number as the option radius, that of the first stage's ball; radius={radius!r}"
+            raise self._error("stage_rounds", expected)
         if self.stage_accuracy and (self.strategy != "MultistepReFedDAGT" or self.stage_rounds):
             raise self._error("stage_accuracy", "0, or MultistepReFedDAGT without stage-rounds")
         if not 0 <= self.seed < 2**32:

@@ -339,8 +339,11 @@ def test_the_stages_of_mc_fedda_halve_ball_and_strength():
     assert [tuple(stage) for stage in strategy.stages] == [(10, 64.0, 1.0), (10, 32.0, 0.5), (10, 16.0, 0.25)]
     # The last one goes on to the end.
     assert strategy.stage_at(2).rounds == 0
-    with pytest.raises(ConfigurationError, match=r"stage-rounds=10; expected 0, or the option radius"):
-        graph("MCFedDA", stage_rounds=10, variant="liang")
+    for wrong in ({}, {"radius": "large"}):
+        with pytest.raises(ConfigurationError, match=r"stage-rounds=10; expected 0, or a number as the option radius"):
+            graph("MCFedDA", stage_rounds=10, variant="liang", **wrong)
+    with pytest.raises(ConfigurationError, match=r"radius=-1\.0"):
+        Recorder(own.load(), replace(own, strategy_options={**own.strategy_options, "radius": -1.0}))
     with pytest.raises(ConfigurationError, match=r"stage-accuracy=1.*MultistepReFedDAGT"):
         graph("MCFedDA", stage_accuracy=1.0, variant="liang", radius=64.0)
 
