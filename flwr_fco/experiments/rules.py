@@ -376,9 +376,18 @@ def final_close(
 
 
 def final_nearer(
-    outcomes: Outcomes, *, run: str, leader: str, than: Sequence[str], metric: str, window: int = 1
+    outcomes: Outcomes,
+    *,
+    run: str,
+    leader: str,
+    than: Sequence[str],
+    metric: str,
+    largest: bool = False,
+    window: int = 1,
 ) -> Measurement:
-    """Ask that a run ends nearer to a leader than another run does to a leader of its own, for every seed.
+    """Ask that a run ends less far behind a leader than another run behind a leader of its own, for every seed.
+
+    A run that overtakes its leader is not behind it.
 
     Parameters
     ----------
@@ -387,27 +396,29 @@ def final_nearer(
     than : (str, str)
         Another run and its leader.
     metric : str
+    largest : bool, default False
+        Whether larger is better.
     window : int, default 1
 
     Returns
     -------
     Measurement
-        By how much nearer; NaN where a run diverged.
+        By how much less; NaN where a run diverged.
 
     Examples
     --------
     >>> worse, bad, good = (Outcome([{"round": 1.0, "f1": value}]) for value in (0.5, 0.8, 1.0))
     >>> outcomes = {"a": [bad], "b": [worse], "best": [good]}
-    >>> round(final_nearer(outcomes, run="a", leader="best", than=["b", "best"], metric="f1").values[0], 9)
+    >>> found = final_nearer(outcomes, run="a", leader="best", than=["b", "best"], metric="f1", largest=True)
+    >>> round(found.values[0], 9)
     0.3
     """
-
-    def distance(label: str, to: str, seed: int) -> float:
-        return abs(outcomes[label][seed].final(metric, window) - outcomes[to][seed].final(metric, window))
-
     other, other_leader = than
-    values = [distance(other, other_leader, n) - distance(run, leader, n) for n in range(len(outcomes[run]))]
-    return Measurement(values, all(value > 0.0 for value in values), f"nearer in final {metric}", 0.0)
+    ahead = _advantages(outcomes, run, [leader], metric, largest, window)
+    ahead_there = _advantages(outcomes, other, [other_leader], metric, largest, window)
+    # Not the built-in minimum, for which a NaN is no number.
+    values = [float(np.minimum(a, 0.0) - np.minimum(b, 0.0)) for a, b in zip(ahead, ahead_there, strict=True)]
+    return Measurement(values, all(value > 0.0 for value in values), f"less far behind in final {metric}", 0.0)
 
 
 def stays_stable(outcomes: Outcomes, *, run: str) -> Measurement:

@@ -100,7 +100,8 @@ def test_every_experiment_can_be_run_and_has_a_quick_version(name):
 
 def test_the_papers_figures_are_there():
     first = {f"fco-fig{number}" for number in range(1, 16)} | {
-        f"fco-{name}" for name in ("theorems", "when", "grid", "grid-fmri", "grid-mnist", "brain", "brain-rates")
+        f"fco-{name}"
+        for name in ("theorems", "when", "grid", "grid-fmri", "grid-l1", "grid-l2", "brain", "brain-rates")
     }
     third = {f"spp-fig{number}" for number in range(4, 9)} | {"spp-theory"}
     fourth = {f"dualfl-fig1{letter}" for letter in "abcdef"} | {

@@ -73,13 +73,13 @@ BLOWN = run(0.0, 9.0, diverged=1)
         ),
         (
             "final-nearer",
-            {"run": "a", "leader": "best", "than": ["b", "best"], "metric": "f1"},
-            {"a": run(0.95), "b": run(0.9), "best": GOOD},
-            {"a": run(0.9), "b": run(0.95), "best": GOOD},
+            {"run": "a", "leader": "c", "than": ["b", "c"], "metric": "f1", "largest": True},
+            {"a": run(0.9), "b": run(0.5), "c": run(0.8)},
+            {"a": run(0.7), "b": run(0.9), "c": run(0.8)},
         ),
         (
             "final-nearer",
-            {"run": "a", "leader": "best", "than": ["b", "best"], "metric": "f1"},
+            {"run": "a", "leader": "best", "than": ["b", "best"], "metric": "f1", "largest": True},
             {"a": run(0.95), "b": run(0.9), "best": GOOD},
             {"a": run(0.95), "b": BLOWN, "best": GOOD},
         ),
