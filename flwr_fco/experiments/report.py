@@ -437,8 +437,8 @@ def draw_tuned(
 ) -> None:
     """Draw what methods reach at their best rates: a column for what is varied, a row for each metric.
 
-    Of one metric, six panels and more are in two rows. A line goes through the medians, a bar from the smallest to the
-    largest seed.
+    Of one metric, six panels and more are in two rows; if one thing is varied, its metrics are beside each other. A
+    line goes through the medians, a bar from the smallest to the largest seed.
 
     Parameters
     ----------
@@ -462,10 +462,16 @@ def draw_tuned(
     parts = list(dict.fromkeys(part for part, _ in points))
     metrics = list(dict.fromkeys(metric for _, metric in points))
     panels = [(part, metric) for metric in metrics for part in parts]
-    columns = len(parts) if len(metrics) > 1 or len(parts) < 6 else -(-len(parts) // 2)
+    alone = len(parts) == 1
+    if alone:
+        columns = len(metrics)
+    elif len(metrics) > 1 or len(parts) < 6:
+        columns = len(parts)
+    else:
+        columns = -(-len(parts) // 2)
     rows = -(-len(panels) // columns)
     figure = _figure(2.7 * columns + 0.9, 2.6 * rows + 1.0)
-    axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if columns < 6 else False)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if columns < 6 and not alone else False)
     for place in axes.ravel()[len(panels) :]:
         place.set_axis_off()
     looks = _looks(list(methods), methods)
@@ -499,11 +505,11 @@ def draw_tuned(
             place.minorticks_off()
         place.grid(alpha=0.25)
         place.spines[["top", "right"]].set_visible(False)
-        if metric == metrics[-1] and numbers:
+        if numbers and (alone or metric == metrics[-1]):
             place.set_xlabel(part)
-        if metric == metrics[0] and not numbers:
+        if not numbers and not alone and metric == metrics[0]:
             place.set_title(part, fontsize=10)
-        if position % columns == 0:
+        if alone or position % columns == 0:
             place.set_ylabel(metric)
     _set_title(figure, title)
     figure.legend(

@@ -151,3 +151,21 @@ def test_many_panels_of_one_metric_are_in_two_rows(tmp_path):
         sizes[count] = imread(tmp_path / "a.png").shape[:2]
     assert sizes[7][0] > 1.5 * sizes[4][0]
     assert sizes[7][1] == sizes[4][1]
+
+
+def test_the_metrics_of_one_panel_are_beside_each_other(tmp_path):
+    from matplotlib.image import imread
+
+    from flwr_fco.experiments.report import draw_tuned
+
+    own = {m: [(v, [1.0, 2.0]) for v in ("paper's", "finer")] for m in ("FedMid", "FedDualAvg")}
+    draw_tuned(
+        {("data", metric): own for metric in ("gap", "f1", "norm")},
+        "title",
+        tmp_path / "a.png",
+        methods={m: m for m in own},
+    )
+    height, width = imread(tmp_path / "a.png").shape[:2]
+    assert width > 2 * height
+    drawn = (tmp_path / "a.svg").read_text()
+    assert all(metric in drawn for metric in ("gap", "f1", "norm"))
