@@ -608,8 +608,9 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         for line in definition.runs:
             groups.setdefault(line.group, []).append(line.label)
         x, y = definition.panels
-        last = int(max(line["round"] for own in outcomes.values() for run in own for line in run.history))
-        moments = [when for when in (10, 30, 100, 300) if when <= last] or [last]
+        lines = [line for own in outcomes.values() for run in own for line in run.history]
+        measured = {int(line["round"]) for line in lines if x in line and y in line}
+        moments = [when for when in (10, 30, 100, 300) if when in measured] or [max(measured)]
         points = {
             group: [
                 [
