@@ -451,7 +451,7 @@ def draw_tuned(
     methods : mapping of str to str
         Label to the name of the strategy, which decides colour and line style.
     logarithmic : collection of str
-        Metrics with a logarithmic axis.
+        Metrics with a logarithmic axis, where what was reached spans decades.
     limits : mapping of str to (low, high)
 
     Raises
@@ -474,6 +474,10 @@ def draw_tuned(
     axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if columns < 6 and not alone else False)
     for place in axes.ravel()[len(panels) :]:
         place.set_axis_off()
+    reached = {
+        metric: [one for part in parts for found in points[part, metric].values() for _, seeds in found for one in seeds]
+        for metric in metrics
+    }
     looks = _looks(list(methods), methods)
     handles: dict[str, Any] = {}
     for position, (place, (part, metric)) in enumerate(zip(axes.ravel(), panels, strict=False)):
@@ -492,7 +496,7 @@ def draw_tuned(
             handles[label] = place.errorbar(
                 across, middle, (below, above), color=color, linestyle=line, marker="o", markersize=4, capsize=2
             )
-        if metric in logarithmic:
+        if metric in logarithmic and spans_decades(reached[metric]):
             place.set_yscale("log")
         if metric in limits:
             place.set_ylim(*limits[metric])
