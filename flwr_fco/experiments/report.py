@@ -474,10 +474,9 @@ def draw_tuned(
     axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if columns < 6 and not alone else False)
     for place in axes.ravel()[len(panels) :]:
         place.set_axis_off()
-    reached = {
-        metric: [one for part in parts for found in points[part, metric].values() for _, seeds in found for one in seeds]
-        for metric in metrics
-    }
+    reached: dict[str, list[float]] = {metric: [] for metric in metrics}
+    for (_, metric), own in points.items():
+        reached[metric] += [one for found in own.values() for _, seeds in found for one in seeds]
     looks = _looks(list(methods), methods)
     handles: dict[str, Any] = {}
     for position, (place, (part, metric)) in enumerate(zip(axes.ravel(), panels, strict=False)):
