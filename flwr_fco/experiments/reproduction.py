@@ -610,7 +610,7 @@ def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
         x, y = definition.panels
         lines = [line for own in outcomes.values() for run in own for line in run.history]
         measured = {int(line["round"]) for line in lines if x in line and y in line}
-        moments = [when for when in (10, 30, 100, 300) if when in measured] or [max(measured)]
+        moments = sorted(measured & {10, 30, 100, 300}) or [max(measured)]
         points = {
             group: [
                 [
