@@ -497,6 +497,9 @@ def draw_tuned(
             )
         if metric in logarithmic and spans_decades(reached[metric]):
             place.set_yscale("log")
+        else:
+            # Numbers as they are: not their distance to a number above the axis.
+            place.ticklabel_format(axis="y", useOffset=False)
         if metric in limits:
             place.set_ylim(*limits[metric])
         if not numbers:
