@@ -23,7 +23,7 @@ $(INSTALLED): pyproject.toml
 	@touch $@
 
 run: $(INSTALLED) ## Train on real data through Flower: FedDualAvg beside FedAvg and scikit-learn, a table and a picture
-	$(BIN)/python -m flwr_fco.app.main_job
+	$(BIN)/python -m flwr_fco.experiments.app.main_job
 
 test: $(INSTALLED) ## Run the tests, without those marked slow
 	$(BIN)/python -m pytest -q -m "not slow"
@@ -82,7 +82,7 @@ reproduce: $(INSTALLED) ## Run all experiments in full (many hours of one core, 
 	$(BIN)/python docs/collect_reproduction.py .run/reproduce
 
 pictures: $(INSTALLED) ## Draw the pictures of the README again
-	$(BIN)/python -m flwr_fco.app.main_job --picture docs/images/main-job.png
+	$(BIN)/python -m flwr_fco.experiments.app.main_job --picture docs/images/main-job.png
 	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
 
 clean: ## Remove .venv and what runs and tests have written

@@ -31,9 +31,9 @@ from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import lasso
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate, warmup
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid

@@ -21,15 +21,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 from flwr_fco.client_apps import client_app, find_solver
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import sparse_linear_graph
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.protocol import Downlink, Plan
-from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy, DFedDAGT, FedDAGT, FedDualAvg
 from flwr_fco.topology import chain
+from flwr_fco.wire.protocol import Downlink, Plan
 
 CLIENTS, DIMENSION, STEPS, BATCH, P, RATE = 16, 1024, 10, 10, 12.0, 1e-3
 

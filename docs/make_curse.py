@@ -12,14 +12,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from matplotlib.figure import Figure
 
-from flwr_fco.client_apps.local import find_solver
+from flwr_fco.client_apps.solvers.table import find_solver
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import digits
-from flwr_fco.experiments.appearance import appearance
+from flwr_fco.experiments.pictures.appearance import appearance
 from flwr_fco.pooled import density
-from flwr_fco.protocol import Node
-from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
+from flwr_fco.wire.protocol import Node
 
 ROUNDS, CLIENTS, STRENGTH = 300, 10, 2e-3
 

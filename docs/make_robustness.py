@@ -18,10 +18,10 @@ from flwr.serverapp.strategy import FedAvg, FedMedian, FedTrimmedAvg, Krum
 from matplotlib.figure import Figure
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.datasets import digits, lasso
 from flwr_fco.objectives.base import Objective
 from flwr_fco.pooled import centralized_solution, support_scores
-from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg

@@ -17,8 +17,8 @@ import numpy as np
 
 import flwr_fco.mirror_maps as mirror_maps
 import flwr_fco.regularizers as regularizers
+from flwr_fco.core.layout import Layout
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, OrthantEntropy, PNorm, SimplexEntropy
-from flwr_fco.parameters import Layout
 from flwr_fco.regularizers import (
     L1,
     L2,

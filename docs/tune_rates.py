@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from flwr_fco.experiments.settings import RunSettings
-from flwr_fco.experiments.sweep import CRITERIA, Trial, best_trials, run_sweep, write_table
+from flwr_fco.experiments.runs.settings import RunSettings
+from flwr_fco.experiments.runs.sweep import CRITERIA, Trial, best_trials, run_sweep, write_table
 
 HERE = Path(__file__).parent / "reproduction"
 FOUR = ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP")

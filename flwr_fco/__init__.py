@@ -6,9 +6,12 @@ is imported when it is first used, so that ``import flwr_fco`` takes no time and
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
+
+from flwr_fco.core.moved import OldNames
 
 if TYPE_CHECKING:
     # The same names as in _EXPORTS, for editors and type checkers.
@@ -37,7 +40,6 @@ if TYPE_CHECKING:
         TraceRegression,
         UniversalAdversarialLogistic,
     )
-    from flwr_fco.paths import fit_path
     from flwr_fco.regularizers import (
         L1,
         L2,
@@ -68,6 +70,7 @@ if TYPE_CHECKING:
         TotalVariation,
         Zero,
     )
+    from flwr_fco.simulation.fit_path import fit_path
     from flwr_fco.simulation.simulate import simulate
     from flwr_fco.strategies import (
         APDAInexact,
@@ -207,7 +210,7 @@ _EXPORTS = {
         "BilinearSaddle FunctionSaddle Hinge LeastSquares Logistic MatrixGame MultinomialLogistic Objective "
         "QuadraticSaddle SaddleObjective TraceRegression UniversalAdversarialLogistic"
     ),
-    "paths": "fit_path",
+    "simulation.fit_path": "fit_path",
     "regularizers": (
         "L1 L2 Adapter AffineSubspace BoundRegularizer Box ElasticNet FlatRegularizer FusedLasso GroupLasso "
         "HardSparsity L1Ball L2Ball L2Squared LInfinity LInfinityBall NonNegative Nuclear NuclearBall PerParameter "
@@ -221,6 +224,7 @@ _EXPORTS = {
         "FedSAM FiveGCS LocalSGD MCFedDA MultistepReFedDAGT ReFedDAGT Scaffnew Scaffold ScaffoldS"
     ),
 }
+sys.meta_path.append(OldNames)
 _HOMES = {name: part for part, names in _EXPORTS.items() for name in names.split()}
 
 

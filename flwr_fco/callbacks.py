@@ -20,10 +20,10 @@ from flwr.app import ArrayRecord
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result, write_csv
-from flwr_fco.strategies.base import CompositeStrategy
-from flwr_fco.strategies.contract import log
-from flwr_fco.strategies.hooks import Answer
-from flwr_fco.strategies.plateau import score_of
+from flwr_fco.server.algorithm import log
+from flwr_fco.server.rounds.hooks import Answer
+from flwr_fco.server.rounds.plateau import score_of
+from flwr_fco.server.strategy import CompositeStrategy
 
 __all__ = [
     "Callback",

@@ -29,15 +29,15 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.design import require_dense
-from flwr_fco.parameters import Vector
 from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
-from flwr_fco.validation import checked
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 

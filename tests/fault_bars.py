@@ -12,7 +12,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord
 from problems import CONSTANTS, SADDLE, app_of
 
-from flwr_fco import _flower
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.objectives import LeastSquares, QuadraticSaddle
 from flwr_fco.pooled import centralized_solution
@@ -21,6 +20,7 @@ from flwr_fco.regularizers import L1, Zero
 from flwr_fco.strategies import STRATEGIES
 from flwr_fco.testing import FaultyGrid
 from flwr_fco.testing.faults import lying
+from flwr_fco.wire import flower as _flower
 
 PAGE = Path(__file__).parents[1] / "docs" / "faults.md"
 CLIENTS, FEATURES, ROUNDS = 8, 6, 200

@@ -3,10 +3,10 @@
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from problems import start_arrays
 
-from flwr_fco import _flower
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg
 from flwr_fco.testing import FaultyGrid
+from flwr_fco.wire import flower as _flower
 
 BAD_NODE = 3  # partition 1
 

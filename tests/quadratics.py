@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import Objective
-from flwr_fco.parameters import Layout
 
 
 class Quadratic(Objective):

@@ -73,7 +73,7 @@ def test_a_module_imports_what_the_table_allows(module):
         ("client_apps/dual_averaging.py", "from flwr.app import Message"),
         ("strategies/fed_mid.py", "from flwr.app import Message"),
         ("strategies/fed_mid.py", "from flwr_fco.client_apps import local"),
-        ("testing/strategies.py", "def f():\n    from flwr_fco.app import run_config"),
+        ("testing/strategies.py", "def f():\n    from flwr_fco.experiments.app import run_config"),
     ],
 )
 def test_the_check_sees_what_it_should_refuse(module, line):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import flwr_fco.regularizers as package
+from flwr_fco.core.spec import Specified
 from flwr_fco.regularizers import Regularizer
-from flwr_fco.spec import Specified
 
 PAGE = Path(__file__).parents[1] / "docs" / "regularizers.md"
 

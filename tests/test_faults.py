@@ -5,7 +5,6 @@ import pytest
 from flwr.app import ConfigRecord
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
 
-from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -14,6 +13,7 @@ from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDAGT, FedDualAvg
 from flwr_fco.testing import FaultyGrid, fault_mod
 from flwr_fco.testing.faults import FAULTS, Injected, lying
+from flwr_fco.wire import flower as _flower
 
 D = FEATURES + 1
 

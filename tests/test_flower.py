@@ -7,9 +7,9 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRec
 from flwr.clientapp import ClientApp
 from problems import clients, flat, run
 
-from flwr_fco import _flower
 from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.wire import flower as _flower
 
 
 @pytest.fixture

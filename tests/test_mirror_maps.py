@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, MagnitudeError, SpecError, UnsupportedPairError
 from flwr_fco.mirror_maps import (
     DiagonalMetric,
@@ -15,7 +16,6 @@ from flwr_fco.mirror_maps import (
     Product,
     SimplexEntropy,
 )
-from flwr_fco.parameters import Layout
 from flwr_fco.regularizers import (
     L1,
     L2,

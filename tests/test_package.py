@@ -24,7 +24,7 @@ def test_the_wheel_has_one_top_level_name(tmp_path):
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"flwr_fco"}
     assert "flwr_fco/py.typed" in names
-    assert "flwr_fco/app/server_app.py" in names
+    assert "flwr_fco/experiments/app/server_app.py" in names
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from flwr_fco.parameters import Layout
+from flwr_fco.core.layout import Layout
 
 
 def arrays():

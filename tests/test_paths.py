@@ -6,19 +6,19 @@ import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, lasso_path
 
-from flwr_fco import paths
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, TraceRegression
 from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.objectives.scales import sklearn_strength, strength_of_sklearn
-from flwr_fco.paths import PathResult, StrengthPath, fit_path, plot_path
 from flwr_fco.regularizers import L1, ElasticNet, GroupLasso, L1Ball, Nuclear, PerParameter, Zero
 from flwr_fco.results import Result
+from flwr_fco.server.questions.strength_path import PathPoint
+from flwr_fco.simulation import fit_path as paths
 from flwr_fco.simulation import simulate
+from flwr_fco.simulation.fit_path import PathResult, StrengthPath, fit_path, plot_path
 from flwr_fco.strategies import FedDualAvg
-from flwr_fco.strategies.path import PathPoint
 
 SIZES = (20, 25, 35)
 #: 1/(4 L) on the clients and four times that on the server: gradient steps of about 1/L.

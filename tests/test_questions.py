@@ -6,17 +6,16 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-from flwr_fco import records
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.answers import find_answer
-from flwr_fco.client_apps.limits import Limits
+from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.hinge import Hinge
-from flwr_fco.parameters import Layout
-from flwr_fco.questions import Answer, Question
 from flwr_fco.regularizers import L1
+from flwr_fco.server.questions.rates import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     CFedDA,
@@ -31,8 +30,9 @@ from flwr_fco.strategies import (
     LocalSGD,
     Scaffnew,
 )
-from flwr_fco.strategies.rates import bounded_largest, bounded_smallest, smoothness_for
 from flwr_fco.topology import chain
+from flwr_fco.wire import records
+from flwr_fco.wire.questions import Answer, Question
 
 START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from flwr.app import Context, RecordDict
 
-from flwr_fco import _flower
 from flwr_fco import strategies as exported
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.wire import flower as _flower
 
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)

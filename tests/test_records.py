@@ -5,9 +5,9 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
-from flwr_fco import records
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ProtocolError
-from flwr_fco.parameters import Layout
+from flwr_fco.wire import records
 
 SAMPLES = [
     np.zeros(0),

@@ -8,8 +8,8 @@ from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps import Euclidean, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle
 from flwr_fco.pooled.saddle import duality_gap
+from flwr_fco.pooled.sequential import dual_extrapolation
 from flwr_fco.regularizers import L1, Box, L2Ball, Nuclear, PerParameter, Simplex, SpectralBall, Zero
-from flwr_fco.sequential import dual_extrapolation
 
 SIDE = 0.4
 

@@ -7,12 +7,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.spec import Spec
 from flwr_fco.errors import SpecError
 from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.parameters import Layout
-from flwr_fco.protocol import Plan
 from flwr_fco.regularizers import L1, Nuclear, PerParameter, Regularizer
-from flwr_fco.spec import Spec
+from flwr_fco.wire.protocol import Plan
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from problems import clients, flat, run
 
+from flwr_fco.core.layout import Layout
 from flwr_fco.mirror_maps import Euclidean, PNorm
-from flwr_fco.parameters import Layout
 from flwr_fco.regularizers import L1, Zero
+from flwr_fco.server.primal_methods import PrimalStrategy
 from flwr_fco.strategies import DReFedDAGT, FedAvgSubgradient, FedDA, MultistepReFedDAGT, ReFedDAGT
-from flwr_fco.strategies.primal_methods import PrimalStrategy
-from flwr_fco.strategies.re_fed_da_gt import restricted_map
+from flwr_fco.strategies.gradient_tracking.re_fed_da_gt import restricted_map
 
 SCRIPT = Path(__file__).parents[1] / "docs" / "make_strategy_table.py"
 spec = importlib.util.spec_from_file_location("make_strategy_table", SCRIPT)

@@ -1,22 +1,22 @@
 """Client apps: the client half of every algorithm, as pure functions, and the ClientApp that runs them."""
 
 from flwr_fco.client_apps.app import client_app
-from flwr_fco.client_apps.descent_ascent import descent_ascent
-from flwr_fco.client_apps.dual_averaging import dual_averaging
-from flwr_fco.client_apps.dual_extrapolation import dual_extrapolation
-from flwr_fco.client_apps.dual_fl import dual_fl
-from flwr_fco.client_apps.extra_step import extra_step
-from flwr_fco.client_apps.fast_dual_averaging import fast_dual_averaging
-from flwr_fco.client_apps.gradient_tracking import gradient_tracking, tracked_dual_averaging
-from flwr_fco.client_apps.local import find_solver, local_solver
-from flwr_fco.client_apps.local_minimization import local_minimization
-from flwr_fco.client_apps.mirror_descent import mirror_descent
-from flwr_fco.client_apps.mirror_prox import mirror_prox
-from flwr_fco.client_apps.primal_dual import apda_inexact, five_gcs
-from flwr_fco.client_apps.primal_steps import client_momentum, sharpness_aware
-from flwr_fco.client_apps.scaffnew import scaffnew
-from flwr_fco.client_apps.splitting import fed_dr, fed_dyn, fed_pd
-from flwr_fco.client_apps.subgradient import subgradient
+from flwr_fco.client_apps.solvers.dual_averaging.dual_averaging import dual_averaging
+from flwr_fco.client_apps.solvers.dual_averaging.fast_dual_averaging import fast_dual_averaging
+from flwr_fco.client_apps.solvers.gradient_tracking.gradient_tracking import gradient_tracking, tracked_dual_averaging
+from flwr_fco.client_apps.solvers.local_minimisation.dual_fl import dual_fl
+from flwr_fco.client_apps.solvers.local_minimisation.local_minimization import local_minimization
+from flwr_fco.client_apps.solvers.local_minimisation.primal_dual import apda_inexact, five_gcs
+from flwr_fco.client_apps.solvers.local_minimisation.scaffnew import scaffnew
+from flwr_fco.client_apps.solvers.local_minimisation.splitting import fed_dr, fed_dyn, fed_pd
+from flwr_fco.client_apps.solvers.primal_averaging.mirror_descent import mirror_descent
+from flwr_fco.client_apps.solvers.primal_averaging.primal_steps import client_momentum, sharpness_aware
+from flwr_fco.client_apps.solvers.primal_averaging.subgradient import subgradient
+from flwr_fco.client_apps.solvers.saddle_points.descent_ascent import descent_ascent
+from flwr_fco.client_apps.solvers.saddle_points.dual_extrapolation import dual_extrapolation
+from flwr_fco.client_apps.solvers.saddle_points.extra_step import extra_step
+from flwr_fco.client_apps.solvers.saddle_points.mirror_prox import mirror_prox
+from flwr_fco.client_apps.solvers.table import find_solver, local_solver
 
 __all__ = [
     "apda_inexact",

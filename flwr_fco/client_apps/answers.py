@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.client_apps.limits import timed
+from flwr_fco.client_apps.quotas import timed
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.duality import duality_terms
-from flwr_fco.parameters import Vector
-from flwr_fco.questions import Answer, Question
+from flwr_fco.wire.questions import Answer, Question
 
 __all__ = ["AnswerFunction", "answer", "find_answer", "own_buffers"]
 

@@ -11,16 +11,16 @@ import numpy as np
 from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fco import records
 from flwr_fco.client_apps.answers import find_answer, own_buffers
-from flwr_fco.client_apps.limits import Limits, cannot_read, clear_errors
-from flwr_fco.client_apps.local import find_solver
+from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
+from flwr_fco.client_apps.solvers.table import find_solver
 from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.parameters import Layout, Vector
-from flwr_fco.protocol import Downlink, GivenState, Plan
-from flwr_fco.randomness import random_generator
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import Downlink, GivenState, Plan
 
 __all__ = ["LoadObjective", "client_app", "forget_objectives"]
 
@@ -61,8 +61,8 @@ def client_app(
     Returns
     -------
     flwr.clientapp.ClientApp
-        With handlers for training, evaluation, questions (:mod:`flwr_fco.questions`) and the handshake that tells the
-        server the partition id.
+        With handlers for training, evaluation, questions (:mod:`flwr_fco.wire.questions`) and the handshake that tells
+        the server the partition id.
 
     Raises
     ------

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.draws import add_drawn_linear_gradient, add_drawn_logistic_gradient
 from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
 from flwr_fco.objectives import Batch, LeastSquares, Logistic, Objective
 from flwr_fco.objectives.base import batch_sizes
-from flwr_fco.parameters import Layout, Vector
 from flwr_fco.work import FirstOrder
 
 __all__ = ["SparseGraphProblem", "StreamingObjective", "sparse_linear_graph", "sparse_logistic_graph"]

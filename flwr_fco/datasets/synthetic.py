@@ -9,10 +9,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, TraceRegression
-from flwr_fco.parameters import Vector
 
 __all__ = ["EqualRegression", "SyntheticRegression", "Variant", "lasso", "low_rank"]
 

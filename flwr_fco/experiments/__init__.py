@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flwr_fco.experiments.definition import (
+    from flwr_fco.experiments.claims.definition import (
         EXPERIMENTS,
         Claim,
         Definition,
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         load_definition,
         select_experiments,
     )
-    from flwr_fco.experiments.reproduction import Report, Verdict, judge, reproduce
-    from flwr_fco.experiments.rules import RULES, Measurement, Outcome, Outcomes
+    from flwr_fco.experiments.claims.reproduction import Report, Verdict, judge, reproduce
+    from flwr_fco.experiments.claims.rules import RULES, Measurement, Outcome, Outcomes
 
 __all__ = [
     "EXPERIMENTS",
@@ -38,9 +38,9 @@ __all__ = [
 ]
 
 _MODULES = {
-    "definition": ("EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"),
-    "reproduction": ("Report", "Verdict", "judge", "reproduce"),
-    "rules": ("RULES", "Measurement", "Outcome", "Outcomes"),
+    "claims.definition": ("EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"),
+    "claims.reproduction": ("Report", "Verdict", "judge", "reproduce"),
+    "claims.rules": ("RULES", "Measurement", "Outcome", "Outcomes"),
 }
 _HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
 

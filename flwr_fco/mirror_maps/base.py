@@ -13,13 +13,13 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike
 
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
-from flwr_fco.parameters import Layout, Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
 from flwr_fco.regularizers.validation import frozen_array
-from flwr_fco.spec import Specified
 
 __all__ = ["Euclidean", "MirrorMap", "RetrievalMethod", "Terms", "TermwiseMap"]
 

@@ -7,10 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.mirror_maps.base import Terms, TermwiseMap, positive_weights
-from flwr_fco.parameters import Vector
 
 __all__ = ["DiagonalMetric"]
 

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, Terms, TermwiseMap
-from flwr_fco.parameters import Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.validation import positive
 

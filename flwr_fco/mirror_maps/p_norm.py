@@ -8,11 +8,11 @@ from typing import ClassVar, Self
 
 import numpy as np
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.mirror_maps.base import Terms, TermwiseMap, l1_thresholds
-from flwr_fco.parameters import Vector
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.regularizers.validation import frozen_array, number, positive
 

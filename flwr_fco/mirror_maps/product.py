@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
+from flwr_fco.core.layout import Entry, Layout, Vector
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps.base import MirrorMap, RetrievalMethod
-from flwr_fco.parameters import Entry, Layout, Vector
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable
 
 __all__ = ["BoundProduct", "Product"]
@@ -46,7 +46,7 @@ class Product(MirrorMap):
     --------
     >>> import numpy as np
     >>> from flwr_fco.mirror_maps import Euclidean, SimplexEntropy
-    >>> from flwr_fco.parameters import Layout
+    >>> from flwr_fco.core.layout import Layout
     >>> layout = Layout.from_arrays({"row": np.zeros(2), "column": np.zeros(2)})
     >>> game = Product({"row": SimplexEntropy(), "*": Euclidean()}).bind(layout)
     >>> game.conjugate_gradient(np.array([0.0, 0.0, 2.0, -1.0]))

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient
 from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.design import CHUNK, Design, LinearData, check_finite
-from flwr_fco.parameters import Layout, Vector
 
 #: Up to this order a Gram matrix is formed and its eigenvalues computed directly; beyond it, Lanczos.
 LARGEST_GRAM = 2048

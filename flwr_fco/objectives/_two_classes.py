@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import LinearModel, as_labels, examples_of
 from flwr_fco.objectives.design import Design
-from flwr_fco.parameters import Vector
 
 
 class TwoClassModel(LinearModel):

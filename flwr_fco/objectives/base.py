@@ -10,9 +10,9 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import LinearData
-from flwr_fco.parameters import Layout, Vector
 from flwr_fco.work import FirstOrder
 
 __all__ = ["Batch", "Line", "Objective", "batch_sizes", "shuffled_epochs"]

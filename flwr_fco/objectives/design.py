@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse
 
+from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_rows, margins
-from flwr_fco.parameters import Vector, all_finite
 
 __all__ = ["CHUNK", "Design", "LinearData", "check_finite", "require_dense"]
 

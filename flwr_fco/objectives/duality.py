@@ -27,12 +27,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit, softmax, xlogy
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import Design
 from flwr_fco.objectives.hinge import Hinge
-from flwr_fco.parameters import Vector
-from flwr_fco.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
+from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
 
 __all__ = ["duality_terms"]
 

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import Scores
 from flwr_fco.objectives._two_classes import TwoClassModel
 from flwr_fco.objectives.base import Batch, Objective
-from flwr_fco.parameters import Vector
 
 __all__ = ["Hinge"]
 

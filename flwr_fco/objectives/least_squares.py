@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient
 from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
 from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import Design
-from flwr_fco.parameters import Vector
 
 __all__ = ["LeastSquares", "TraceRegression"]
 

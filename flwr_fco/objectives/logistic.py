@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, softmax
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import (
     add_logistic_gradient,
@@ -19,7 +20,6 @@ from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, examples
 from flwr_fco.objectives._two_classes import TwoClassModel
 from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import Design
-from flwr_fco.parameters import Vector
 
 __all__ = ["Logistic", "MultinomialLogistic"]
 

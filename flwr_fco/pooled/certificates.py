@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fco.certificates import Certificate, Request, certificate, settle
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.objectives.duality import duality_terms
-from flwr_fco.parameters import Vector
-from flwr_fco.questions import Answer
 from flwr_fco.regularizers import L1, BoundRegularizer, Regularizer
+from flwr_fco.wire.questions import Answer
 
 __all__ = [
     "certify",

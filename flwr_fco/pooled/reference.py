@@ -22,9 +22,9 @@ from numpy.typing import ArrayLike
 from sklearn.linear_model import ElasticNet, LogisticRegression
 from sklearn.utils.fixes import parse_version
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
-from flwr_fco.parameters import Vector
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
@@ -103,7 +103,7 @@ def centralized_solution(
             # At a kink the steps become so short that rounding looks like a solution.
             raise ConfigurationError(
                 f"{name} is not smooth, and gradient steps do not find its minimiser. Without psi, "
-                "flwr_fco.client_apps.engines.minimise() with the rule 'gap' minimises the hinge loss of all rows"
+                "flwr_fco.client_apps.minimisers.minimise() with the rule 'gap' minimises the hinge loss of all rows"
             )
         if objective.ascends is not None:
             raise ConfigurationError(

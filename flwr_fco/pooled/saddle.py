@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import (
     MatrixGame,
@@ -23,7 +24,6 @@ from flwr_fco.objectives import (
     SaddleObjective,
     UniversalAdversarialLogistic,
 )
-from flwr_fco.parameters import Vector
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient, stationarity
 from flwr_fco.pooled.scores import density, numerical_rank
 from flwr_fco.regularizers import (

@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import check_step, destination
-from flwr_fco.spec import Spec
 
 __all__ = ["Adapter"]
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.parameters import Layout, Vector
-from flwr_fco.spec import Specified
 
 __all__ = ["Array", "BoundRegularizer", "Proximable", "Regularizer", "SeparableTerms"]
 

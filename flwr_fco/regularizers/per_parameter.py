@@ -8,8 +8,8 @@ from fnmatch import fnmatchcase
 from types import MappingProxyType
 from typing import ClassVar, NoReturn
 
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.parameters import Layout
 from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
 
 __all__ = ["PerParameter"]
@@ -39,7 +39,7 @@ class PerParameter(Regularizer):
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fco.parameters import Layout
+    >>> from flwr_fco.core.layout import Layout
     >>> from flwr_fco.regularizers import L1, L2Squared
     >>> layout = Layout.from_arrays({"first": np.zeros((1, 2)), "second": np.zeros((1, 2))})
     >>> psi = PerParameter({"first": L1(1.0), "*": L2Squared(1.0)})

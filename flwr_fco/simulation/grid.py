@@ -13,8 +13,8 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
-from flwr_fco import _flower
 from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.wire import flower as _flower
 
 __all__ = ["InProcessGrid"]
 

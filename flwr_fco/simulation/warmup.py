@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.local import compiled_epoch
+from flwr_fco.client_apps.solvers.table import compiled_epoch
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
-from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero
 
 __all__ = ["warmup"]

@@ -15,9 +15,9 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from flwr_fco import _flower
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.grid import CLIENT_APP_RAISED, InProcessGrid
+from flwr_fco.wire import flower as _flower
 
 __all__ = ["FAULTS", "Delivery", "Fault", "FaultyGrid", "Injected", "InjectedError", "fault_mod", "lying"]
 
@@ -338,7 +338,7 @@ class FaultyGrid(InProcessGrid):
     Examples
     --------
     >>> import numpy as np
-    >>> from flwr_fco import _flower
+    >>> from flwr_fco.wire import flower as _flower
     >>> from flwr.app import Array, ArrayRecord
     >>> from flwr_fco.client_apps import client_app
     >>> from flwr_fco.objectives import LeastSquares

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps.base import MirrorMap
-from flwr_fco.parameters import Vector
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
 from flwr_fco.regularizers.boxes import Box, LInfinityBall, NonNegative

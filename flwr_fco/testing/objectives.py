@@ -7,9 +7,9 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.parameters import Vector
 from flwr_fco.work import FirstOrder
 
 __all__ = ["check_objective"]

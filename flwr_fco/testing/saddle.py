@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.saddle import SaddleObjective
-from flwr_fco.parameters import Vector
 from flwr_fco.work import FirstOrder
 
 __all__ = ["check_saddle_objective"]

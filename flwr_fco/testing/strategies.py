@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
 
-from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.parameters import Vector
 from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1, Zero
+from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies.base import CompositeStrategy
+from flwr_fco.wire import flower as _flower
 from flwr_fco.work import Minimise
 
 __all__ = ["check_strategy"]

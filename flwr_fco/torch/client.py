@@ -30,15 +30,13 @@ import torch
 from flwr.app import Context, Message
 from torch import nn
 
-from flwr_fco import records
 from flwr_fco.client_apps.app import Mod, checked_mods, read_checked
-from flwr_fco.client_apps.gradient_tracking import Tracking
-from flwr_fco.client_apps.limits import Limits, check_time, clear_errors
+from flwr_fco.client_apps.quotas import Limits, check_time, clear_errors
+from flwr_fco.client_apps.solvers.gradient_tracking.gradient_tracking import Tracking
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
-from flwr_fco.parameters import Vector
-from flwr_fco.protocol import OWN_LOOP, ClientState, Uplink
-from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import Zero
 from flwr_fco.torch.optim import (
     CompositeOptimizer,
@@ -50,6 +48,8 @@ from flwr_fco.torch.optim import (
     sign_groups,
 )
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import OWN_LOOP, ClientState, Uplink
 from flwr_fco.work import Work
 
 __all__ = ["ClientApp", "LocalTraining", "local_training"]
@@ -90,7 +90,7 @@ class ClientApp(flwr.clientapp.ClientApp):
 
     Examples
     --------
-    >>> from flwr_fco.client_apps.limits import Limits
+    >>> from flwr_fco.client_apps.quotas import Limits
     >>> app = ClientApp(limits=Limits(max_seconds=60.0))
     >>> @app.train()
     ... def train(message, context):

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset, default_collate
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.parameters import Vector
 from flwr_fco.torch.optim import matching
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, trainable
 from flwr_fco.work import FirstOrder

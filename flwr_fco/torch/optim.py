@@ -15,12 +15,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
-from flwr_fco.parameters import Layout
 from flwr_fco.regularizers import PerParameter, Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
-from flwr_fco.spec import Spec
 from flwr_fco.torch.geometry import Geometry, geometry
 
 __all__ = ["CompositeOptimizer", "DualAveraging", "DualExtrapolation", "MirrorProx", "ProximalSGD"]

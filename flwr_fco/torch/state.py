@@ -10,8 +10,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from flwr_fco.core.layout import Entry, Layout
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.parameters import Entry, Layout
 
 __all__ = ["buffers_of", "layout_of", "load_buffers", "trainable"]
 

@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from flwr_fco.app.main_job import RUNS, Row, draw, main, read_settings, show
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.run_folder import RunRecord
+from flwr_fco.experiments.app.main_job import RUNS, Row, draw, main, read_settings, show
+from flwr_fco.experiments.runs.run_folder import RunRecord
 
 
 def test_both_runs_differ_in_the_strategy_and_its_rates_only(request):

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, Context, RecordDict
 
-from flwr_fco import _flower
-from flwr_fco.app import client_app, server_app
-from flwr_fco.app.run_config import run_settings
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ClientError, ConfigurationError
-from flwr_fco.experiments.recorder import build_strategy
-from flwr_fco.experiments.run_folder import read_run
-from flwr_fco.experiments.runs import run as run_here
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.app import client_app, server_app
+from flwr_fco.experiments.app.run_config import run_settings
+from flwr_fco.experiments.runs.recorder import build_strategy
+from flwr_fco.experiments.runs.run import run as run_here
+from flwr_fco.experiments.runs.run_folder import read_run
+from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.wire import flower as _flower
 
 CONFIG = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
 CONFIG = {**CONFIG["tool"]["flwr"]["app"]["config"], "num-server-rounds": 4, "num-nodes": 3}
@@ -114,7 +114,7 @@ def test_a_bad_config_ends_the_run_before_it_starts():
 
 
 def test_a_small_federation_will_do_and_is_reported(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("flwr_fco.app.server_app.wait_for_nodes.__defaults__", (0.0,))
+    monkeypatch.setattr("flwr_fco.experiments.app.server_app.wait_for_nodes.__defaults__", (0.0,))
     with caplog.at_level("WARNING", logger="flwr"):
         run({"output-dir": str(tmp_path), "num-nodes": 10}, num_nodes=2)
     assert "num-nodes=10, but this federation has 2 nodes" in caplog.text

@@ -4,12 +4,12 @@ from pathlib import Path
 import pytest
 
 from flwr_fco import regularizers, strategies
-from flwr_fco.app.run_config import APP_PROBLEMS, KEYS, run_settings
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.methods import STRATEGIES
-from flwr_fco.experiments.problems import PROBLEMS, REGULARIZERS
-from flwr_fco.experiments.recorder import build_strategy
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.app.run_config import APP_PROBLEMS, KEYS, run_settings
+from flwr_fco.experiments.problems.named import PROBLEMS, REGULARIZERS
+from flwr_fco.experiments.runs.methods import STRATEGIES
+from flwr_fco.experiments.runs.recorder import build_strategy
+from flwr_fco.experiments.runs.settings import RunSettings
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
 CONFIG = PYPROJECT["tool"]["flwr"]["app"]["config"]

@@ -6,17 +6,18 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from problems import FEATURES, clients, run, start_arrays
 
-from flwr_fco import records
 from flwr_fco.client_apps import app as app_module
-from flwr_fco.client_apps import client_app, dual_averaging, find_solver, local_solver
+from flwr_fco.client_apps import client_app, find_solver, local_solver
+from flwr_fco.client_apps.solvers.dual_averaging import dual_averaging
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.parameters import Layout
-from flwr_fco.protocol import Downlink, Plan, Uplink
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
 
@@ -61,8 +62,8 @@ def test_two_apps_do_not_share_data():
 
 def test_copies_of_an_app_find_what_the_first_has_loaded():
     """Flower's simulation may pickle the app with every message."""
-    from flwr_fco import _flower
     from flwr_fco.simulation import InProcessGrid
+    from flwr_fco.wire import flower as _flower
 
     loads = []
     objectives = clients()

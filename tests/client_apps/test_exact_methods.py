@@ -7,26 +7,26 @@ import numpy as np
 import pytest
 from quadratics import Quadratic, optimum, quadratics
 
-from flwr_fco.client_apps.dual_fl import dual_fl
-from flwr_fco.client_apps.engines import minimise
-from flwr_fco.client_apps.local_minimization import local_minimization
-from flwr_fco.client_apps.primal_dual import apda_inexact, five_gcs
-from flwr_fco.client_apps.primal_steps import client_momentum, sharpness_aware
-from flwr_fco.client_apps.scaffnew import scaffnew
-from flwr_fco.client_apps.splitting import fed_dr, fed_dyn, fed_pd
+from flwr_fco.client_apps.minimisers import minimise
+from flwr_fco.client_apps.solvers.local_minimisation.dual_fl import dual_fl
+from flwr_fco.client_apps.solvers.local_minimisation.local_minimization import local_minimization
+from flwr_fco.client_apps.solvers.local_minimisation.primal_dual import apda_inexact, five_gcs
+from flwr_fco.client_apps.solvers.local_minimisation.scaffnew import scaffnew
+from flwr_fco.client_apps.solvers.local_minimisation.splitting import fed_dr, fed_dyn, fed_pd
+from flwr_fco.client_apps.solvers.primal_averaging.primal_steps import client_momentum, sharpness_aware
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives.hinge import Hinge
-from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.regularizers import Zero
-from flwr_fco.strategies import apda_inexact as apda_rule
-from flwr_fco.strategies import dual_fl as dual_fl_rule
-from flwr_fco.strategies import fed_cm as fed_cm_rule
-from flwr_fco.strategies import fed_dr as fed_dr_rule
-from flwr_fco.strategies import fed_dyn as fed_dyn_rule
-from flwr_fco.strategies import five_gcs as five_gcs_rule
-from flwr_fco.strategies.mean_methods import MeanState
-from flwr_fco.strategies.scaffnew import steps_until_heads
+from flwr_fco.strategies.local_minimisation import apda_inexact as apda_rule
+from flwr_fco.strategies.local_minimisation import dual_fl as dual_fl_rule
+from flwr_fco.strategies.local_minimisation import fed_dr as fed_dr_rule
+from flwr_fco.strategies.local_minimisation import fed_dyn as fed_dyn_rule
+from flwr_fco.strategies.local_minimisation import five_gcs as five_gcs_rule
+from flwr_fco.strategies.local_minimisation.mean_methods import MeanState
+from flwr_fco.strategies.local_minimisation.scaffnew import steps_until_heads
+from flwr_fco.strategies.primal_averaging import fed_cm as fed_cm_rule
+from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder, Minimise
 
 MU, TOP, D = 0.5, 8.0, 6

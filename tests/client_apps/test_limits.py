@@ -12,18 +12,19 @@ from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import CONSTANTS, FEATURES, SADDLE, app_of, clients, start_arrays
 from quadratics import quadratics
 
-from flwr_fco import _flower
-from flwr_fco.client_apps import client_app, local
-from flwr_fco.client_apps import limits as limits_module
-from flwr_fco.client_apps.engines import ENGINES
-from flwr_fco.client_apps.limits import Limits
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps import quotas as limits_module
+from flwr_fco.client_apps.minimisers import ENGINES
+from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.client_apps.solvers import table as local
+from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ClientError, CompositeError, ConfigurationError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, QuadraticSaddle
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.spec import Spec
 from flwr_fco.strategies import STRATEGIES as ALL_STRATEGIES
 from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid, FedProx
+from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
 
 D = FEATURES + 1

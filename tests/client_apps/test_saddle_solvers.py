@@ -12,9 +12,9 @@ from flwr_fco.objectives import (
     QuadraticSaddle,
     UniversalAdversarialLogistic,
 )
-from flwr_fco.protocol import Downlink, Plan
+from flwr_fco.pooled.sequential import dual_extrapolation
 from flwr_fco.regularizers import L1, Box, PerParameter, Zero
-from flwr_fco.sequential import dual_extrapolation
+from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
 RNG = np.random.default_rng(7)

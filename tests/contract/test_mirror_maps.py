@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flwr_fco.mirror_maps as package
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import (
     DiagonalMetric,
@@ -17,7 +18,6 @@ from flwr_fco.mirror_maps import (
     Product,
     SimplexEntropy,
 )
-from flwr_fco.parameters import Layout
 from flwr_fco.regularizers import L1, Box, L1Ball, PerParameter, Simplex, Zero
 from flwr_fco.testing import check_mirror_map, check_pair
 from flwr_fco.testing.mirror_maps import REGULARIZERS

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import flwr_fco.regularizers as package
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.parameters import Layout
 from flwr_fco.regularizers import (
     L1,
     L2,

@@ -6,8 +6,8 @@ import pytest
 
 from flwr_fco import strategies
 from flwr_fco.regularizers import L1
+from flwr_fco.server.convergence import Biased
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
-from flwr_fco.strategies.limits import Biased
 from flwr_fco.testing import check_strategy
 
 CONCRETE = [

@@ -13,9 +13,9 @@ import pytest
 from flwr.app import Context, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from flwr_fco import _flower
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDR, LocalSGD, Scaffold
+from flwr_fco.wire import flower as _flower
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -1,8 +1,8 @@
 from itertools import combinations
 
-from flwr_fco.experiments.appearance import APPEARANCES, appearance, variant
-from flwr_fco.experiments.baselines import BASELINES
-from flwr_fco.experiments.methods import STRATEGIES
+from flwr_fco.experiments.pictures.appearance import APPEARANCES, appearance, variant
+from flwr_fco.experiments.problems.baselines import BASELINES
+from flwr_fco.experiments.runs.methods import STRATEGIES
 
 
 def brightness(color):

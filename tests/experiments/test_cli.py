@@ -15,7 +15,7 @@ import stand_ins
 from typer.testing import CliRunner
 
 from flwr_fco.experiments import load_definition
-from flwr_fco.experiments.cli import app
+from flwr_fco.experiments.cli.commands import app
 
 runner = CliRunner()
 
@@ -50,7 +50,7 @@ def test_the_version_is_that_of_the_package():
 
 def test_help_does_not_load_the_heavy_parts():
     code = (
-        "import sys; from typer.testing import CliRunner; from flwr_fco.experiments.cli import app;"
+        "import sys; from typer.testing import CliRunner; from flwr_fco.experiments.cli.commands import app;"
         "assert CliRunner().invoke(app, ['run', '--help']).exit_code == 0;"
         "print([name for name in ('flwr', 'numba', 'sklearn', 'ray', 'matplotlib') if name in sys.modules])"
     )
@@ -66,9 +66,9 @@ def test_list_names_everything():
 
 
 def test_list_has_no_markup_and_says_what_run_accepts(tmp_path):
-    from flwr_fco.experiments.baselines import BASELINES
-    from flwr_fco.experiments.methods import STRATEGIES
-    from flwr_fco.experiments.problems import PROBLEMS, load_task
+    from flwr_fco.experiments.problems.baselines import BASELINES
+    from flwr_fco.experiments.problems.named import PROBLEMS, load_task
+    from flwr_fco.experiments.runs.methods import STRATEGIES
 
     assert call("list", "--out", tmp_path / "list.md").exit_code == 0
     text = (tmp_path / "list.md").read_text()
@@ -97,10 +97,10 @@ def test_a_run_over_a_graph(tmp_path):
 
 
 def test_list_says_how_large_the_problems_are_and_writes_a_file(tmp_path, monkeypatch):
-    from flwr_fco.experiments.problems import PROBLEMS, load_task
+    from flwr_fco.experiments.problems.named import PROBLEMS, load_task
 
     few = {name: PROBLEMS[name] for name in ("lasso-small", "breast-cancer", "mnist-l1-ball")}
-    monkeypatch.setattr("flwr_fco.experiments.problems.PROBLEMS", few)
+    monkeypatch.setattr("flwr_fco.experiments.problems.named.PROBLEMS", few)
     monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path / "nowhere"))
     result = call("list", "--seed", 3, "--out", tmp_path / "new" / "list.md")
     assert result.exit_code == 0, result.output
@@ -244,7 +244,7 @@ def test_a_typing_error_is_told_what_was_meant(arguments, meant, tmp_path, monke
 
 
 def test_the_help_of_a_sweep_names_every_rule():
-    from flwr_fco.experiments.sweep import CRITERIA
+    from flwr_fco.experiments.runs.sweep import CRITERIA
 
     text = " ".join(call("sweep", "--help").output.replace("│", " ").split())
     assert ", ".join(CRITERIA) + "." in text
@@ -305,7 +305,7 @@ def test_a_run_that_cannot_be_set_up_leaves_no_folder(tmp_path):
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
     settings = ("--set", "num-rounds=600", "--set", "objective-every=100")
-    command = [sys.executable, "-m", "flwr_fco.experiments.cli", "run", "lasso-small", *settings]
+    command = [sys.executable, "-m", "flwr_fco.experiments.cli.commands", "run", "lasso-small", *settings]
     place = tmp_path / "run"
     process = subprocess.Popen([*command, "--out", place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 100
@@ -380,10 +380,10 @@ def test_report_writes_text_or_a_page(tmp_path):
 
 
 def test_missing_matplotlib_is_said_before_the_runs(tmp_path, monkeypatch):
-    monkeypatch.setattr("flwr_fco.experiments.report.find_spec", lambda name: None)
+    monkeypatch.setattr("flwr_fco.experiments.pictures.report.find_spec", lambda name: None)
     ran = []
-    monkeypatch.setattr("flwr_fco.experiments.sweep.run_sweep", lambda *a, **k: ran.append("sweep"))
-    monkeypatch.setattr("flwr_fco.experiments.reproduction._do", lambda job: ran.append("job"))
+    monkeypatch.setattr("flwr_fco.experiments.runs.sweep.run_sweep", lambda *a, **k: ran.append("sweep"))
+    monkeypatch.setattr("flwr_fco.experiments.claims.reproduction._do", lambda job: ran.append("job"))
     for command in (
         ("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=1,2", "--set", "server-lr=1,2"),
         ("reproduce", "fco-theorems", "--quick"),
@@ -441,17 +441,17 @@ def test_reproduce_quick_fails_when_its_claim_does(tmp_path, monkeypatch):
     result = call("reproduce", "fco-theorems", "--quick", "--out", tmp_path / "good")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "good" / "verdicts.md").is_file()
-    from flwr_fco.experiments import rules
+    from flwr_fco.experiments.claims import rules
 
     monkeypatch.setattr(
-        "flwr_fco.experiments.reproduction.RULES",
+        "flwr_fco.experiments.claims.reproduction.RULES",
         {**rules.RULES, "decays": lambda outcomes, **arguments: rules.Measurement([0.0], False, "nothing")},
     )
     assert call("reproduce", "fco-theorems", "--quick", "--out", tmp_path / "good").exit_code == 1
 
 
 def test_reproduce_all_skips_what_has_no_data(tmp_path, monkeypatch):
-    monkeypatch.setattr("flwr_fco.experiments.definition.EXPERIMENTS", ("fco-fig13", "fco-theorems"))
+    monkeypatch.setattr("flwr_fco.experiments.claims.definition.EXPERIMENTS", ("fco-fig13", "fco-theorems"))
     monkeypatch.setenv("FLWR_FCO_DATA", str(tmp_path / "nowhere"))
     result = call("reproduce", "all", "--quick", "--out", tmp_path)
     assert result.exit_code == 0, result.output
@@ -463,8 +463,10 @@ def test_reproduce_all_skips_what_has_no_data(tmp_path, monkeypatch):
 def test_reproduce_all_skips_what_needs_pytorch_where_it_is_missing(tmp_path, monkeypatch):
     import flwr_fco.experiments
 
-    monkeypatch.setattr("flwr_fco.experiments.definition.EXPERIMENTS", ("fco-fig15", "spp-fig8"))
-    for name in [name for name in sys.modules if name.startswith(("flwr_fco.torch", "flwr_fco.experiments.networks"))]:
+    monkeypatch.setattr("flwr_fco.experiments.claims.definition.EXPERIMENTS", ("fco-fig15", "spp-fig8"))
+    for name in [
+        name for name in sys.modules if name.startswith(("flwr_fco.torch", "flwr_fco.experiments.problems.networks"))
+    ]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.delattr(flwr_fco.experiments, "networks", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
@@ -479,7 +481,7 @@ def test_reproduce_all_skips_what_needs_pytorch_where_it_is_missing(tmp_path, mo
 @pytest.fixture
 def fresh_tasks():
     """Forget the tasks of stand-ins, before and after."""
-    from flwr_fco.experiments import problems
+    from flwr_fco.experiments.problems import named as problems
 
     problems._load.cache_clear()
     yield
@@ -563,7 +565,7 @@ def test_fetching_can_be_asked_for_in_a_run_and_a_sweep(tmp_path, monkeypatch, f
 
 
 def test_listing_what_there_is_downloads_nothing(monkeypatch, fresh_tasks):
-    from flwr_fco.experiments import problems
+    from flwr_fco.experiments.problems import named as problems
 
     def refuse(*given, **options):
         raise AssertionError(given)
@@ -591,7 +593,7 @@ def test_reproduce_refuses_what_a_run_would_and_a_folder_of_another(tmp_path, mo
         assert result.exit_code == 2
         assert message in result.stderr
     # Of a pattern all are looked at before the first is run.
-    monkeypatch.setattr("flwr_fco.experiments.definition.EXPERIMENTS", ("fco-theorems", "spp-fig4"))
+    monkeypatch.setattr("flwr_fco.experiments.claims.definition.EXPERIMENTS", ("fco-theorems", "spp-fig4"))
     result = call("reproduce", "all", "--quick", "--set", "num-features=20")
     assert result.exit_code == 2
     assert "unknown key 'num-features'; bilinear-l1 with" in result.stderr
@@ -604,7 +606,7 @@ def test_reproduce_refuses_what_a_run_would_and_a_folder_of_another(tmp_path, mo
 
 
 def test_every_choice_of_an_experiment_has_a_folder_of_its_own(tmp_path, monkeypatch):
-    from flwr_fco.experiments import cli
+    from flwr_fco.experiments.cli import commands as cli
 
     folders = []
     monkeypatch.setattr(cli, "_reproduce", lambda definition, folder, *rest: folders.append(str(folder)) or True)

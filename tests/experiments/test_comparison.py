@@ -2,9 +2,9 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.comparison import compare, logarithmic_metrics, metric_names, require_one_problem
-from flwr_fco.experiments.run_folder import RunRecord, RunStatus
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.pictures.comparison import compare, logarithmic_metrics, metric_names, require_one_problem
+from flwr_fco.experiments.runs.run_folder import RunRecord, RunStatus
+from flwr_fco.experiments.runs.settings import RunSettings
 
 
 def record(strategy="FedDualAvg", problem="lasso-small", seed=0, values=(1.0, 0.5), status=None, **assignments):

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from flwr_fco.errors import DataNotFoundError
-from flwr_fco.experiments.engine import _with_absolute_path
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.runs.flower import _with_absolute_path
+from flwr_fco.experiments.runs.settings import RunSettings
 
 
 def path_of(problem, **options):

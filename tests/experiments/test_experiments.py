@@ -18,8 +18,8 @@ from flwr_fco.experiments import (
     reproduce,
     select_experiments,
 )
-from flwr_fco.experiments.definition import _parse
-from flwr_fco.experiments.reproduction import value_table, verdict_table
+from flwr_fco.experiments.claims.definition import _parse
+from flwr_fco.experiments.claims.reproduction import value_table, verdict_table
 
 SMALL = """
 title = "Small"
@@ -274,7 +274,7 @@ def test_settings_are_checked_as_those_of_a_run(settings, message):
 def test_the_page_and_the_figure_say_what_was_set(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
-        "flwr_fco.experiments.reproduction.draw_curves",
+        "flwr_fco.experiments.claims.reproduction.draw_curves",
         lambda curves, panels, title, path, **options: drawn.append((title, options["limits"])),
     )
     definition = replace(small(), limits={"f1": (0.9, 1.0)})
@@ -298,7 +298,7 @@ def test_the_page_and_the_figure_say_what_was_set(tmp_path, monkeypatch):
 def test_panels_of_several_parts_and_metrics_have_a_row_a_part(tmp_path, monkeypatch, parts, metrics, columns):
     drawn = []
     monkeypatch.setattr(
-        "flwr_fco.experiments.reproduction.draw_curves",
+        "flwr_fco.experiments.claims.reproduction.draw_curves",
         lambda curves, panels, title, path, **options: drawn.append((panels, options["columns"])),
     )
     (line,) = small().runs[:1]

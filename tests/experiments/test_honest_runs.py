@@ -6,8 +6,8 @@ import pytest
 
 from flwr_fco.errors import DataNotFoundError, NotInstalledError
 from flwr_fco.experiments import EXPERIMENTS, load_definition
-from flwr_fco.experiments.baselines import BASELINES
-from flwr_fco.experiments.runs import run
+from flwr_fco.experiments.problems.baselines import BASELINES
+from flwr_fco.experiments.runs.run import run
 
 #: Whose data or models alone take seconds, and the further cases of two of the first paper's problems.
 LARGE = {"fco-fig13", "fco-fig14", "fco-fig15", "spp-fig6", "spp-fig7", "spp-fig8", "dualfl-mnist60000"}

@@ -15,12 +15,12 @@ pytest.importorskip("matplotlib", reason="the report draws with matplotlib")
 
 from PIL import Image
 
-from flwr_fco.experiments.appearance import appearance
-from flwr_fco.experiments.comparison import compare
-from flwr_fco.experiments.html_report import html_page
-from flwr_fco.experiments.run_folder import RunRecord, read_run
-from flwr_fco.experiments.runs import run
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.pictures.appearance import appearance
+from flwr_fco.experiments.pictures.comparison import compare
+from flwr_fco.experiments.pictures.html_report import html_page
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.run_folder import RunRecord, read_run
+from flwr_fco.experiments.runs.settings import RunSettings
 
 CHROMIUM = next(
     (found for name in ("chromium", "chromium-browser", "google-chrome") if (found := shutil.which(name))), ""

@@ -4,12 +4,12 @@ import inspect
 
 import pytest
 
-from flwr_fco.experiments import methods
-from flwr_fco.experiments.methods import STRATEGIES, equal_stages, make_strategy, option_names
-from flwr_fco.experiments.recorder import build_strategy
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.runs import methods
+from flwr_fco.experiments.runs.methods import STRATEGIES, equal_stages, make_strategy, option_names
+from flwr_fco.experiments.runs.recorder import build_strategy
+from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.regularizers import L1, Zero
-from flwr_fco.strategies.options import WorkOptions
+from flwr_fco.server.options import WorkOptions
 
 
 class NoRates:

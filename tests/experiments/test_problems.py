@@ -7,12 +7,12 @@ import stand_ins
 from flwr_fco import datasets
 from flwr_fco.datasets import PartitionedImages, Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.experiments import problems
-from flwr_fco.experiments.baselines import solve_baseline
-from flwr_fco.experiments.problems import PROBLEMS, data_directory, find_problem, load_task
-from flwr_fco.experiments.runs import run
-from flwr_fco.experiments.settings import RunSettings
-from flwr_fco.experiments.tasks import ConstrainedClassification
+from flwr_fco.experiments.problems import named as problems
+from flwr_fco.experiments.problems.baselines import solve_baseline
+from flwr_fco.experiments.problems.named import PROBLEMS, data_directory, find_problem, load_task
+from flwr_fco.experiments.problems.tasks import ConstrainedClassification
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.pooled import (
     composite_objective,
     duality_gap,

@@ -11,9 +11,9 @@ from matplotlib.colors import to_hex
 from PIL import Image
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments import report
-from flwr_fco.experiments.appearance import appearance
-from flwr_fco.experiments.report import draw_curves, draw_heat_map, require_matplotlib
+from flwr_fco.experiments.pictures import report
+from flwr_fco.experiments.pictures.appearance import appearance
+from flwr_fco.experiments.pictures.report import draw_curves, draw_heat_map, require_matplotlib
 
 ROUNDS = np.arange(20.0)
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments import journal
-from flwr_fco.experiments.run_folder import read_run
-from flwr_fco.experiments.runs import run
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.runs import journal
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.run_folder import read_run
+from flwr_fco.experiments.runs.settings import RunSettings
 
 
 def settings(strategy="FedDualAvg", problem="lasso-small", **values):

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.run_folder import RunFolder, read_run
+from flwr_fco.experiments.runs.run_folder import RunFolder, read_run
 
 
 def test_a_run_is_read_back_as_it_was_written(tmp_path):

@@ -6,12 +6,12 @@ import pytest
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments import runs
-from flwr_fco.experiments.methods import STRATEGIES
-from flwr_fco.experiments.recorder import Recorder
-from flwr_fco.experiments.run_folder import read_run
-from flwr_fco.experiments.runs import run, save_run
-from flwr_fco.experiments.settings import RunSettings, parse_assignments, parse_value
+from flwr_fco.experiments.runs import run as runs
+from flwr_fco.experiments.runs.methods import STRATEGIES
+from flwr_fco.experiments.runs.recorder import Recorder
+from flwr_fco.experiments.runs.run import run, save_run
+from flwr_fco.experiments.runs.run_folder import read_run
+from flwr_fco.experiments.runs.settings import RunSettings, parse_assignments, parse_value
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import CompositeStrategy
 from flwr_fco.testing import fault_mod

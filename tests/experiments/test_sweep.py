@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.experiments import sweep
-from flwr_fco.experiments.runs import RunResult, run
-from flwr_fco.experiments.settings import RunSettings
-from flwr_fco.experiments.sweep import (
+from flwr_fco.experiments.runs import sweep
+from flwr_fco.experiments.runs.run import RunResult, run
+from flwr_fco.experiments.runs.settings import RunSettings
+from flwr_fco.experiments.runs.sweep import (
     CRITERIA,
     Criterion,
     best_trials,

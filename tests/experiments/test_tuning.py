@@ -8,9 +8,9 @@ import pytest
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments import Outcome, load_definition, reproduce
-from flwr_fco.experiments.definition import _parse
-from flwr_fco.experiments.reproduction import judge, tuned_table
-from flwr_fco.experiments.tuning import Tune, Tuned, Variation
+from flwr_fco.experiments.claims.definition import _parse
+from flwr_fco.experiments.claims.reproduction import judge, tuned_table
+from flwr_fco.experiments.claims.tuning import Tune, Tuned, Variation
 
 RUNS = (("a", (0.1, 1.0)), ("b", (0.3, 1.0)), ("c", (1.0, 1.0)))
 SMALL = {
@@ -124,7 +124,7 @@ def test_every_method_is_tuned_on_the_same_rates(name):
 
 
 def test_panels_of_numbers_and_of_words(tmp_path):
-    from flwr_fco.experiments.report import draw_tuned
+    from flwr_fco.experiments.pictures.report import draw_tuned
 
     rng = np.random.default_rng(0)
     numbers = {m: [(v, rng.uniform(0.1, 9.0, 3).tolist()) for v in (1, 10, 100)] for m in ("FedMid", "FedDualAvg")}
@@ -139,7 +139,7 @@ def test_panels_of_numbers_and_of_words(tmp_path):
 def test_many_panels_of_one_metric_are_in_two_rows(tmp_path):
     from matplotlib.image import imread
 
-    from flwr_fco.experiments.report import draw_tuned
+    from flwr_fco.experiments.pictures.report import draw_tuned
 
     own = {m: [(v, [1.0, 2.0]) for v in ("paper's", "finer")] for m in ("FedMid", "FedDualAvg")}
     sizes = {}
@@ -156,7 +156,7 @@ def test_many_panels_of_one_metric_are_in_two_rows(tmp_path):
 def test_the_metrics_of_one_panel_are_beside_each_other(tmp_path):
     from matplotlib.image import imread
 
-    from flwr_fco.experiments.report import draw_tuned
+    from flwr_fco.experiments.pictures.report import draw_tuned
 
     own = {m: [(v, [1.0, 2.0]) for v in ("paper's", "finer")] for m in ("FedMid", "FedDualAvg")}
     draw_tuned(

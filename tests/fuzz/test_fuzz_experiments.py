@@ -13,18 +13,18 @@ from hypothesis import strategies as st
 from problems import app_of, clients, start_arrays
 from typer.testing import CliRunner
 
-from flwr_fco import _flower
-from flwr_fco.app.run_config import KEYS, run_settings
 from flwr_fco.errors import CompositeError, ConfigurationError
-from flwr_fco.experiments.cli import app
-from flwr_fco.experiments.methods import STRATEGIES, option_names
-from flwr_fco.experiments.problems import PROBLEMS
-from flwr_fco.experiments.recorder import build_strategy
-from flwr_fco.experiments.run_folder import RunFolder, read_run
-from flwr_fco.experiments.settings import RunSettings, parse_assignments, parse_value
-from flwr_fco.experiments.sweep import expand_axes, parse_axis, read_trials
+from flwr_fco.experiments.app.run_config import KEYS, run_settings
+from flwr_fco.experiments.cli.commands import app
+from flwr_fco.experiments.problems.named import PROBLEMS
+from flwr_fco.experiments.runs.methods import STRATEGIES, option_names
+from flwr_fco.experiments.runs.recorder import build_strategy
+from flwr_fco.experiments.runs.run_folder import RunFolder, read_run
+from flwr_fco.experiments.runs.settings import RunSettings, parse_assignments, parse_value
+from flwr_fco.experiments.runs.sweep import expand_axes, parse_axis, read_trials
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.wire import flower as _flower
 
 SMALL = ("lasso-small", "digits", "breast-cancer")
 RUN_KEYS = [name.replace("_", "-") for name in RunSettings.__dataclass_fields__]

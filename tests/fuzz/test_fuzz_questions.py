@@ -12,15 +12,16 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 from problems import FEATURES, app_of
 
-from flwr_fco import _flower, records
 from flwr_fco.errors import CompositeError, ConfigurationError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
-from flwr_fco.questions import BALANCE, ENTROPY, FACTS, SLOPES, Question
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
+from flwr_fco.server.questions.certifying import Certifier
+from flwr_fco.server.questions.strength_path import held_out_loss, strength_max
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg
-from flwr_fco.strategies.certifying import Certifier
-from flwr_fco.strategies.path import held_out_loss, strength_max
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire import records
+from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, SLOPES, Question
 
 CLIENTS = 6
 KINDS = (LeastSquares, Logistic, MultinomialLogistic, Hinge)

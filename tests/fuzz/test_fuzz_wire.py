@@ -10,15 +10,16 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 from problems import FEATURES, app_of, clients, start_arrays
 
-from flwr_fco import _flower, records
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.errors import CompositeError, ProtocolError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product
-from flwr_fco.parameters import Layout
-from flwr_fco.protocol import Plan
 from flwr_fco.regularizers import L1, ElasticNet, PerParameter, Regularizer, Zero
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.spec import Spec, Specified
 from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import Plan
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 D = FEATURES + 1

@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 import numpy as np
 import pytest
 
-from flwr_fco.app.main_job import read_settings
-from flwr_fco.experiments.local_superlink import _end, _free_port, _wait_until_healthy, command
-from flwr_fco.experiments.run_folder import read_run
-from flwr_fco.experiments.runs import run
+from flwr_fco.experiments.app.main_job import read_settings
+from flwr_fco.experiments.runs.local_superlink import _end, _free_port, _wait_until_healthy, command
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.run_folder import read_run
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 

@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
-from flwr_fco.app.main_job import read_settings
 from flwr_fco.errors import CompositeError
-from flwr_fco.experiments.local_superlink import _descendants, _processes, flower_run, local_superlink
-from flwr_fco.experiments.run_folder import read_run
-from flwr_fco.experiments.runs import run
+from flwr_fco.experiments.app.main_job import read_settings
+from flwr_fco.experiments.runs.local_superlink import _descendants, _processes, flower_run, local_superlink
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.run_folder import read_run
 
 pytestmark = [pytest.mark.flower, pytest.mark.slow]
 
@@ -109,7 +109,7 @@ def _log_of(directory):
     ids=["SIGTERM in the middle", "SIGINT while Flower starts"],
 )
 def test_make_run_leaves_no_process_when_it_is_stopped(tmp_path, request, number, code, moment, least):
-    arguments = [sys.executable, "-m", "flwr_fco.app.main_job", "--directory", str(tmp_path)]
+    arguments = [sys.executable, "-m", "flwr_fco.experiments.app.main_job", "--directory", str(tmp_path)]
     root = request.config.rootpath
     job = subprocess.Popen(arguments, cwd=root, env={**os.environ, "PYTHONPATH": str(root)}, stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120

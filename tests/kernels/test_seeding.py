@@ -6,9 +6,9 @@ import pickle
 import numpy as np
 import pytest
 
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.seeding import fill_state
-from flwr_fco.randomness import random_generator
 
 NUMBERS = np.random.default_rng(1)
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares, Objective
-from flwr_fco.parameters import Layout
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDAGT, FedDualAvg, FedMid, FeDualEx
 from flwr_fco.testing import check_objective

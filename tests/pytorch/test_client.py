@@ -11,13 +11,12 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import FEATURES, clients, start_arrays
 from torch import nn
 
-from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.limits import Limits
+from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ClientError, ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.randomness import random_generator
 from flwr_fco.regularizers import L1, L1Ball, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
@@ -40,6 +39,7 @@ from flwr_fco.testing.faults import lying
 from flwr_fco.topology import ring
 from flwr_fco.torch import ClientApp, TorchObjective, local_training
 from flwr_fco.torch.client import GradientProbe
+from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
 
 NODES = 4

@@ -18,8 +18,8 @@ import torch
 from flwr.app import Context, RecordDict
 from sklearn.datasets import load_digits
 
-from flwr_fco import _flower
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.wire import flower as _flower
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -147,7 +147,7 @@ def test_the_attack_on_the_convolutional_network_is_sparse_or_dense(strategy, lo
 
 
 def test_the_shown_networks_are_those_of_the_experiments(load):
-    from flwr_fco.experiments.networks import AttackedNetwork, two_layers
+    from flwr_fco.experiments.problems.networks import AttackedNetwork, two_layers
 
     _, two, attacked = (
         load("femnist-two-layer", "two_layer", "two_layer.task")

@@ -13,11 +13,11 @@ from torch.nn import functional
 from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import PartitionedClassification, Samples, digits
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.baselines import solve_baseline
-from flwr_fco.experiments.networks import AttackedNetwork, NetworkImages, two_layers
-from flwr_fco.experiments.problems import load_task
-from flwr_fco.experiments.runs import run
-from flwr_fco.experiments.settings import RunSettings
+from flwr_fco.experiments.problems.baselines import solve_baseline
+from flwr_fco.experiments.problems.named import load_task
+from flwr_fco.experiments.problems.networks import AttackedNetwork, NetworkImages, two_layers
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.objectives import UniversalAdversarialLogistic
 from flwr_fco.pooled import client_weights
 from flwr_fco.regularizers import L1, PerParameter

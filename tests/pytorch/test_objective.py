@@ -14,10 +14,10 @@ from flwr_fco.client_apps import find_solver
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
-from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.regularizers import L1
 from flwr_fco.testing import check_objective
 from flwr_fco.torch import TorchObjective
+from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
 

@@ -12,11 +12,10 @@ import torch
 from torch import nn
 
 from flwr_fco.client_apps import find_solver
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import LeastSquares, MultinomialLogistic
-from flwr_fco.parameters import Layout
-from flwr_fco.protocol import Downlink, Plan
 from flwr_fco.regularizers import (
     L1,
     L2,
@@ -32,6 +31,7 @@ from flwr_fco.regularizers import (
 )
 from flwr_fco.torch import DualAveraging, DualExtrapolation, MirrorProx, ProximalSGD
 from flwr_fco.torch.geometry import geometry
+from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
 ALL = [DualAveraging, ProximalSGD, DualExtrapolation, MirrorProx]

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, SpecError
-from flwr_fco.parameters import Layout
 from flwr_fco.regularizers import (
     L1,
     Box,

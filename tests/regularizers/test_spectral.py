@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flwr_fco.parameters import Layout
+from flwr_fco.core.layout import Layout
 from flwr_fco.pooled import numerical_rank
 from flwr_fco.regularizers import Nuclear, NuclearBall, SpectralBall, spectral
 

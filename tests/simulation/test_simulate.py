@@ -11,16 +11,16 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
 
-from flwr_fco import _flower
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.local import local_solver
+from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.protocol import Uplink
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import DFedDA, FedDualAvg
 from flwr_fco.topology import ring
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.protocol import Uplink
 
 OBJECTIVES = clients()
 

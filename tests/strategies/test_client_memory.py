@@ -5,12 +5,13 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from problems import FEATURES, app_of, clients, flat, optimum, problem, start_arrays
 
-from flwr_fco import _flower, records
 from flwr_fco.client_apps.threads import single_threaded_blas
-from flwr_fco.protocol import ClientStamp
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage
 from flwr_fco.testing import FaultyGrid
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import ClientStamp
 
 D = FEATURES + 1
 SIZES = (30, 40, 20, 30, 25)

@@ -9,12 +9,12 @@ from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.client_apps import local_solver
 from flwr_fco.errors import ConfigurationError, SpecError
-from flwr_fco.protocol import Uplink
+from flwr_fco.server.clients.memory import ClientMemories
+from flwr_fco.server.convergence import Exact
+from flwr_fco.server.options import MemoryOptions
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg
-from flwr_fco.strategies.client_memory import ClientMemories
-from flwr_fco.strategies.limits import Exact
-from flwr_fco.strategies.options import MemoryOptions
+from flwr_fco.wire.protocol import Uplink
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 

@@ -9,12 +9,10 @@ from quadratics import Quadratic, quadratics
 from quadratics import optimum as pooled_optimum
 from strategies.test_client_memory import FAULTS, SIZES, VICTIM, corrupt, faulty_run, leave, weights_of
 
-from flwr_fco import _flower, records
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.pooled import centralized_solution
-from flwr_fco.protocol import ClientStamp
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
@@ -32,8 +30,11 @@ from flwr_fco.strategies import (
     Scaffnew,
     Scaffold,
 )
-from flwr_fco.strategies.dual_fl import linear_tolerance, sublinear_tolerance
+from flwr_fco.strategies.local_minimisation.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.testing import FaultyGrid
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import ClientStamp
 
 D = FEATURES + 1
 NU = 0.05
@@ -312,8 +313,8 @@ def test_the_tolerances_are_those_of_theorems_3_2_and_3_3():
 @pytest.mark.parametrize("schedule", ["sublinear", "linear"])
 def test_the_tolerances_of_the_theorems_travel_with_every_round(schedule, monkeypatch):
     seen = []
-    from flwr_fco.client_apps import engines
-    from flwr_fco.client_apps.engines import result
+    from flwr_fco.client_apps import minimisers as engines
+    from flwr_fco.client_apps.minimisers import result
 
     original = result.StoppingRule.__init__
 

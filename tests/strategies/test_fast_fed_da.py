@@ -9,8 +9,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm
 from flwr_fco.pooled import centralized_solution
 from flwr_fco.regularizers import L1
+from flwr_fco.server.convergence import Vanishing
 from flwr_fco.strategies import CFedDA, FastFedDA, MCFedDA, ModelStage
-from flwr_fco.strategies.limits import Vanishing
 from flwr_fco.testing import check_strategy
 
 D = FEATURES + 1

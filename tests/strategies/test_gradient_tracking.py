@@ -7,7 +7,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord
 from problems import FEATURES, app_of, clients, flat, run, start_arrays
 
-from flwr_fco import _flower, topology
+from flwr_fco import topology
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares
@@ -32,6 +32,7 @@ from flwr_fco.strategies import (
     Stage,
     theorem_stages,
 )
+from flwr_fco.wire import flower as _flower
 from flwr_fco.work import FirstOrder
 
 D = FEATURES + 1

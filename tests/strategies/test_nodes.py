@@ -8,11 +8,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from problems import app_of, clients, flat, run, start_arrays
 
-from flwr_fco import _flower
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DFedDA, FedDAGT, FedDualAvg, Scaffold
+from flwr_fco.wire import flower as _flower
 
 
 def strategy(**options):

@@ -10,20 +10,22 @@ from faulty import Faulty, start_on, strategy, with_increment, with_metrics
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 from problems import FEATURES, app_of, clients, flat, optimum, problem, start_arrays
 
-from flwr_fco import _flower, records
 from flwr_fco.client_apps import client_app
-from flwr_fco.client_apps.limits import Limits
+from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.mirror_maps import Euclidean, OrthantEntropy, SimplexEntropy
 from flwr_fco.objectives import LeastSquares
-from flwr_fco.parameters import Layout
-from flwr_fco.protocol import OWN_LOOP, Node, Plan, SpecError, Uplink
 from flwr_fco.regularizers import L1, GroupLasso, Nuclear, PerParameter, Regularizer
+from flwr_fco.server.clients.memory import ClientMemories
+from flwr_fco.server.replies.bounds import IncrementBounds
+from flwr_fco.server.replies.centres import geometric_median, median, trimmed_mean
+from flwr_fco.server.rounds import saving
 from flwr_fco.simulation import InProcessGrid, simulate
-from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold, saving
-from flwr_fco.strategies.aggregation import geometric_median, median, trimmed_mean
-from flwr_fco.strategies.bounds import IncrementBounds
-from flwr_fco.strategies.client_memory import ClientMemories
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import OWN_LOOP, Node, Plan, SpecError, Uplink
 from flwr_fco.work import FirstOrder
 
 D = FEATURES + 1

@@ -14,6 +14,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import sparse_bilinear
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
+from flwr_fco.server.options import parameter_entries
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import (
     STRATEGIES,
@@ -27,7 +28,6 @@ from flwr_fco.strategies import (
     FeDualEx,
     Plateau,
 )
-from flwr_fco.strategies.options import parameter_entries
 
 ALL = pytest.mark.parametrize("cls", STRATEGIES.values(), ids=STRATEGIES)
 

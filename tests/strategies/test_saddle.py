@@ -10,8 +10,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm, Product, SimplexEntropy
 from flwr_fco.objectives import BilinearSaddle, QuadraticSaddle
 from flwr_fco.pooled import duality_gap, saddle_metrics, saddle_point
+from flwr_fco.pooled.sequential import dual_extrapolation
 from flwr_fco.regularizers import L1, PerParameter, Simplex, Zero
-from flwr_fco.sequential import dual_extrapolation
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import (
     DistributedPGDA,

@@ -6,8 +6,8 @@ from flwr.app import Array, ArrayRecord
 from problems import clients, flat, run
 
 from flwr_fco.client_apps import client_app
+from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import TraceRegression
-from flwr_fco.parameters import Layout
 from flwr_fco.pooled import numerical_rank
 from flwr_fco.regularizers import (
     L1,
@@ -22,9 +22,9 @@ from flwr_fco.regularizers import (
     SpectralBall,
     Zero,
 )
+from flwr_fco.server.rounds.structure import structure
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg, FedMid
-from flwr_fco.strategies.structure import structure
 
 
 @pytest.mark.parametrize("cls", [FedDualAvg, FedMid])

@@ -7,10 +7,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.kernels.adversarial import add_adversarial_operator
 from flwr_fco.objectives.logistic import MultinomialLogistic
 from flwr_fco.objectives.saddle.base import SaddleObjective
-from flwr_fco.parameters import Vector
 
 __all__ = ["UniversalAdversarialLogistic"]
 

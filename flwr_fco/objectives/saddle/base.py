@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.parameters import Layout, Vector
 from flwr_fco.work import FirstOrder
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
-from flwr_fco.parameters import Vector
 
 __all__ = ["BilinearSaddle"]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.saddle.base import SaddleObjective, check_examples
-from flwr_fco.parameters import Vector
-from flwr_fco.validation import checked
 from flwr_fco.work import FirstOrder
 
 __all__ = ["FunctionSaddle"]

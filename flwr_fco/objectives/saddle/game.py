@@ -7,10 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
-from flwr_fco.parameters import Vector
 
 __all__ = ["MatrixGame"]
 

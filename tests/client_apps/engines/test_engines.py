@@ -6,8 +6,8 @@ from quadratics import Quadratic, quadratics
 from scipy.optimize import approx_fprime
 
 from flwr_fco import work
-from flwr_fco.client_apps.engines import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
-from flwr_fco.client_apps.engines.problem import LocalProblem
+from flwr_fco.client_apps.minimisers import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
+from flwr_fco.client_apps.minimisers.problem import LocalProblem
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.work import Minimise

@@ -1,0 +1,44 @@
+"""A backtracking line search on margins, for directions whose natural step is 1."""
+
+from __future__ import annotations
+
+from flwr_fco.client_apps.minimisers.problem import Image, LocalProblem
+from flwr_fco.client_apps.minimisers.result import ROUNDING
+from flwr_fco.core.layout import Vector
+
+__all__ = ["backtrack"]
+
+#: Part of the predicted decrease that a step must achieve.
+SUFFICIENT = 1e-4
+#: A direction that brings nothing even at this step size is rounding.
+SMALLEST = 2.0**-40
+
+
+def backtrack(
+    problem: LocalProblem, theta: Vector, image: Image, value: float, direction: Vector, slope: float
+) -> tuple[Vector, Image] | None:
+    """Return the first point theta + t d with t = 1, 1/2, 1/4, ... that decreases F enough, and its image.
+
+    Parameters
+    ----------
+    problem : LocalProblem
+    theta, image, value
+        The point, its image and F there.
+    direction : ndarray of float64, shape (d,)
+    slope : float
+        Its product with the gradient, negative.
+
+    Returns
+    -------
+    tuple or None
+        None if no step does.
+    """
+    along = problem.image(direction)
+    slack = ROUNDING * (1.0 + abs(value))
+    t = 1.0
+    while t >= SMALLEST:
+        trial, image_trial = theta + t * direction, image + t * along
+        if problem.value(trial, image_trial) <= value + SUFFICIENT * t * slope + slack:
+            return trial, image_trial
+        t *= 0.5
+    return None

@@ -1,0 +1,134 @@
+"""Newton's method, its equations solved by conjugate gradients only as well as it pays."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from flwr_fco.client_apps.minimisers.line_search import backtrack
+from flwr_fco.client_apps.minimisers.problem import Curvature, LocalProblem
+from flwr_fco.client_apps.minimisers.result import Minimum, StoppingRule
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+
+__all__ = ["newton_cg"]
+
+#: The residual of a Newton equation relative to the gradient, at most and at least (products may be single precision).
+LOOSEST, TIGHTEST = 0.3, 1e-5
+#: Products with the Hessian that are remembered.
+MEMORY = 40
+
+
+def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
+    """Minimise F by inexact Newton steps with a backtracking line search.
+
+    What the conjugate gradients of a step learn about the Hessian preconditions those of the next: from step to step it
+    changes less and less.
+
+    Parameters
+    ----------
+    problem : LocalProblem
+        With products with its Hessian.
+    start : ndarray of float64, shape (d,)
+    rule : StoppingRule
+
+    Returns
+    -------
+    Minimum
+        `iterations` counts Newton steps, `hessian_products` the conjugate gradient steps.
+
+    Raises
+    ------
+    ConfigurationError
+        If the objective has no products with its Hessian.
+
+    References
+    ----------
+    Nocedal, Wright: Numerical optimization (2006), algorithm 7.1; Morales, Nocedal: Automatic preconditioning by
+    limited memory quasi-Newton updating (2000).
+    """
+    if not problem.has_hessian:
+        raise ConfigurationError(
+            f"engine='newton-cg' needs hessian_product, which {type(problem.objective).__name__} does not have. "
+            "Use engine='auto'"
+        )
+    theta = start.copy()
+    image = problem.image(theta)
+    value, gradient = problem.value_and_gradient(theta, image)
+    first = norm = float(np.linalg.norm(gradient))
+    learnt = _Curvatures()
+    for iteration in range(rule.work.max_iterations):
+        if rule.reached(value, norm):
+            return rule.minimum(problem, theta, gradient, iteration, True)
+        # No better than the next gradient needs to be: superlinear, but without going below the target in vain.
+        wanted = max(min(LOOSEST, math.sqrt(norm / first)), 0.3 * rule.gradient_target / norm, TIGHTEST)
+        direction = _conjugate_gradients(problem.hessian(theta, image), -gradient, wanted * norm, learnt)
+        slope = float(gradient @ direction)
+        moved = backtrack(problem, theta, image, value, direction, slope) if slope < 0.0 else None
+        if moved is None:
+            return rule.minimum(problem, theta, gradient, iteration, False)
+        theta, image = moved
+        value, gradient = problem.value_and_gradient(theta, image)
+        norm = float(np.linalg.norm(gradient))
+    return rule.minimum(problem, theta, gradient, rule.work.max_iterations, rule.reached(value, norm))
+
+
+class _Curvatures:
+    """The last directions s and their products y = H s, and the L-BFGS inverse Hessian that they make."""
+
+    def __init__(self) -> None:
+        self._steps: deque[Vector] = deque(maxlen=MEMORY)
+        self._changes: deque[Vector] = deque(maxlen=MEMORY)
+
+    def add(self, step: Vector, change: Vector) -> None:
+        """Remember a direction and its product, whose product with each other is positive."""
+        self._steps.append(step)
+        self._changes.append(change)
+
+    def inverse(self) -> Curvature:
+        """Return the inverse Hessian in its compact form: four products with matrices of `MEMORY` rows."""
+        if not self._steps:
+            return lambda v: v
+        steps, changes = np.array(self._steps), np.array(self._changes)
+        products = steps @ changes.T
+        # R: upper triangle of S'Y, D: its diagonal.
+        inverse = solve_triangular(np.triu(products), np.eye(len(steps)))
+        scale = products[-1, -1] / float(changes[-1] @ changes[-1])
+        middle = inverse.T @ (np.diag(np.diag(products)) + scale * (changes @ changes.T)) @ inverse
+
+        def multiply(v: Vector) -> Vector:
+            along, across = steps @ v, changes @ v
+            result = (middle @ along - scale * (inverse.T @ across)) @ steps
+            result -= (scale * (inverse @ along)) @ changes
+            result += scale * v
+            return np.asarray(result)
+
+        return multiply
+
+
+def _conjugate_gradients(multiply: Curvature, target: Vector, tolerance: float, learnt: _Curvatures) -> Vector:
+    """Return v with ||H v - target|| <= tolerance, or where the curvature ends."""
+    precondition = learnt.inverse()
+    solution = np.zeros_like(target)
+    residual = target.copy()
+    search = precondition(residual).copy()
+    energy = float(residual @ search)
+    for _ in range(target.size):
+        product = multiply(search)
+        curvature = float(search @ product)
+        if curvature <= 0.0:
+            # A flat direction: the gradient itself, if there is nothing better yet.
+            return solution if solution.any() else target
+        learnt.add(search, product)
+        length = energy / curvature
+        solution += length * search
+        residual -= length * product
+        if float(np.linalg.norm(residual)) <= tolerance:
+            break
+        better = precondition(residual)
+        last, energy = energy, float(residual @ better)
+        search = better + (energy / last) * search
+    return solution

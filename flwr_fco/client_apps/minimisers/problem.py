@@ -1,0 +1,427 @@
+"""What the engines minimise: a client's loss with a linear and a quadratic term.
+
+An engine moves points along lines. For a model that is linear in its data it moves their margins along with them, so
+that a trial step costs O(n k) and only gradients touch the features. A point therefore comes with its `image`: the
+margins, or an empty array where the loss has none; images are combined as the points are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.client_apps.quotas import check_time
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.losses import logistic_slopes, softmax_slopes
+from flwr_fco.kernels.margin_losses import logistic_curvature, softmax_curvature
+from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.design import LinearData
+
+__all__ = ["LARGEST_GRAM", "Curvature", "Image", "LocalProblem", "local_problem"]
+
+#: Margins of a point, shape (n, k); an empty array for a loss without margins.
+Image = NDArray[np.float64]
+#: A Hessian, or the inverse of something near it, applied to a vector.
+Curvature = Callable[[Vector], Vector]
+
+#: Up to this many features a Gram matrix is formed and factorised.
+LARGEST_GRAM = 2048
+#: Rows x features x outputs up to which BLAS multiplies without repacking its arguments, at about twice the speed.
+SMALL_PRODUCT = 10**6
+#: Derived from the data alone, so that a result does not depend on what was kept.
+_convexities: WeakKeyDictionary[Objective, float] = WeakKeyDictionary()
+_grams: WeakKeyDictionary[Objective, NDArray[np.float64]] = WeakKeyDictionary()
+_double: WeakKeyDictionary[Objective, NDArray[np.float64]] = WeakKeyDictionary()
+_single: WeakKeyDictionary[Objective, NDArray[np.float32]] = WeakKeyDictionary()
+
+
+class LocalProblem:
+    """F(theta) = f(theta) - <shift, theta> + penalty/2 ||theta - center||^2, for any smooth objective.
+
+    Parameters
+    ----------
+    objective : Objective
+        f.
+    shift : ndarray of float64, shape (d,), optional
+        Default zeros.
+    center : ndarray of float64, shape (d,), optional
+        Default zeros.
+    penalty : float, default 0.0
+        May be negative where f is more strongly convex than that.
+    """
+
+    def __init__(
+        self, objective: Objective, shift: Vector | None = None, center: Vector | None = None, penalty: float = 0.0
+    ) -> None:
+        self.objective = objective
+        self.shift = shift
+        self.center = center
+        self.penalty = penalty
+        self.size = objective.layout.size
+        self._evaluations = self._products = 0
+
+    # Whichever engine counts: that is where it may go on for longer than the client's owner allows.
+    @property
+    def evaluations(self) -> int:
+        """How many gradients of f have been taken, in passes over the data."""
+        return self._evaluations
+
+    @evaluations.setter
+    def evaluations(self, count: int) -> None:
+        check_time(self._evaluations, "gradients of a minimisation")
+        self._evaluations = count
+
+    @property
+    def products(self) -> int:
+        """How many products with the Hessian of f."""
+        return self._products
+
+    @products.setter
+    def products(self, count: int) -> None:
+        check_time(self._products, "products with the Hessian of a minimisation")
+        self._products = count
+
+    @cached_property
+    def strong_convexity(self) -> float:
+        """A modulus that is known; 0.0 if there is none."""
+        return max(0.0, strong_convexity(self.objective) + self.penalty)
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the Hessian is the same everywhere."""
+        return bool(getattr(self.objective, "quadratic", False))
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether products with the Hessian can be taken."""
+        return type(self.objective).hessian_product is not Objective.hessian_product
+
+    def image(self, theta: Vector) -> Image:
+        """Return the margins of a point or a direction."""
+        return _NO_MARGINS
+
+    def value(self, theta: Vector, image: Image) -> float:
+        """Return F at a point."""
+        return self._loss(theta, image) + self._terms_value(theta)
+
+    def value_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
+        """Return F and its gradient at a point."""
+        self.evaluations += 1
+        value, gradient = self._loss_and_gradient(theta, image)
+        self._add_terms(theta, gradient)
+        return value + self._terms_value(theta), gradient
+
+    def slope(self, theta: Vector, image: Image, direction: Vector, along: Image) -> float:
+        """Return the derivative of F at a point along a direction with the image `along`."""
+        return float(self.value_and_gradient(theta, image)[1] @ direction)
+
+    def evaluate(self, theta: Vector) -> tuple[float, Vector]:
+        """Return F and its gradient at a point whose image nobody needs."""
+        return self.value_and_gradient(theta, self.image(theta))
+
+    def hessian(self, theta: Vector, image: Image) -> Curvature:
+        """Return v -> (second derivative of F at a point) v, to the accuracy that conjugate gradients need."""
+
+        def multiply(v: Vector) -> Vector:
+            self.products += 1
+            product = np.array(self.objective.hessian_product(theta, v))
+            product += self.penalty * v
+            return product
+
+        return multiply
+
+    def preconditioner(self, image: Image) -> Curvature | None:
+        """Return something near the inverse of the Hessian at the start; None where nothing is known."""
+        return None
+
+    def _loss(self, theta: Vector, image: Image) -> float:
+        return float(self.objective.value(theta))
+
+    def _loss_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
+        value, gradient = self.objective.value_and_gradient(theta)
+        return float(value), np.array(gradient)
+
+    def _add_terms(self, theta: Vector, gradient: Vector) -> None:
+        """Add the gradient of the linear and the quadratic term."""
+        if self.shift is not None:
+            gradient -= self.shift
+        if self.penalty != 0.0:
+            gradient += self.penalty * (theta if self.center is None else theta - self.center)
+
+    def _terms_value(self, theta: Vector) -> float:
+        value = 0.0 if self.shift is None else -float(self.shift @ theta)
+        if self.penalty != 0.0:
+            apart = theta if self.center is None else theta - self.center
+            value += 0.5 * self.penalty * float(apart @ apart)
+        return value
+
+
+class LinearProblem(LocalProblem):
+    """The same for a loss that sees the data through margins X W + b only, plus l2/2 ||W||^2.
+
+    Parameters
+    ----------
+    objective : Objective
+    data : LinearData
+        What its ``linear_data`` says.
+    shift, center, penalty
+        As in :class:`LocalProblem`.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        data: LinearData,
+        shift: Vector | None = None,
+        center: Vector | None = None,
+        penalty: float = 0.0,
+    ) -> None:
+        super().__init__(objective, shift, center, penalty)
+        self._data = data
+        self._features = data.design.matrix
+        self._n, self._d = data.design.shape
+        #: Coefficients; the intercepts are what follows.
+        self._rows = self._d * data.num_outputs
+        self._weight = data.factor / self._n
+
+    @property
+    def quadratic(self) -> bool:
+        """Whether the Hessian is the same everywhere."""
+        return self._data.link == "identity"
+
+    @property
+    def has_hessian(self) -> bool:
+        """Whether products with the Hessian can be taken."""
+        return True
+
+    def image(self, theta: Vector) -> Image:
+        """Return the margins of a point or a direction."""
+        return np.asarray(self._margins(theta, _widened(self.objective, self._features)))
+
+    def _margins(self, theta: Vector, features: NDArray[Any]) -> NDArray[Any]:
+        """Return X W + b, in the precision of the features."""
+        outputs = self._data.num_outputs
+        # The features decide the precision: widening them would copy them at every product.
+        theta = theta.astype(features.dtype, copy=False)
+        if outputs == 1:
+            margins = features @ theta[: self._rows]
+        else:
+            margins = np.empty((self._n, outputs), dtype=features.dtype)
+            weights = theta[: self._rows].reshape(self._d, outputs)
+            for part in self._parts():
+                np.matmul(features[part], weights, out=margins[part])
+        if theta.size > self._rows:
+            margins += theta[self._rows :]
+        return margins
+
+    def _pull_back(self, slopes: NDArray[Any], theta: Vector, features: NDArray[Any]) -> Vector:
+        """Return X' S and the sums of S for the intercepts, plus l2 times the coefficients."""
+        outputs = self._data.num_outputs
+        result = np.empty(theta.size)
+        slopes = slopes.astype(features.dtype, copy=False)
+        if outputs == 1:
+            result[: self._rows] = slopes @ features
+        else:
+            product = np.zeros((outputs, self._d))
+            for part in self._parts():
+                product += slopes[part].T @ features[part]
+            result[: self._rows] = product.T.reshape(-1)
+        if theta.size > self._rows:
+            result[self._rows :] = slopes.sum(axis=0, dtype=np.float64)
+        if self._data.l2 != 0.0:
+            result[: self._rows] += self._data.l2 * theta[: self._rows]
+        return result
+
+    def _parts(self) -> list[slice]:
+        """Return rows that make small products with all outputs; all in one where that would leave very few."""
+        rows = SMALL_PRODUCT // (self._d * self._data.num_outputs)
+        step = rows if rows >= 16 else self._n
+        return [slice(start, start + step) for start in range(0, self._n, step)]
+
+    def slope(self, theta: Vector, image: Image, direction: Vector, along: Image) -> float:
+        """Return the derivative of F at a point along a direction, without a pass over the features."""
+        terms = np.zeros(self.size)
+        self._add_terms(theta, terms)
+        terms[: self._rows] += self._data.l2 * theta[: self._rows]
+        return float(np.vdot(self._slopes(image)[1], along)) + float(terms @ direction)
+
+    def evaluate(self, theta: Vector) -> tuple[float, Vector]:
+        """Return F and its gradient in one pass over the features, by the objective itself."""
+        self.evaluations += 1
+        value, gradient = self.objective.value_and_gradient(theta)
+        self._add_terms(theta, gradient)
+        return value + self._terms_value(theta), gradient
+
+    def _slopes(self, image: Image) -> tuple[float, NDArray[np.float64]]:
+        """Return the mean loss and its derivatives in the margins."""
+        link, targets = self._data.link, self._data.targets
+        slopes = image.copy()
+        if link == "softmax":
+            total = float(softmax_slopes(slopes, targets, self._weight))
+        elif link == "logistic":
+            total = float(logistic_slopes(slopes, targets, self._weight))
+        else:
+            slopes -= targets
+            total = 0.5 * float(slopes @ slopes)
+            slopes *= self._weight
+        return self._weight * total, slopes
+
+    def _loss(self, theta: Vector, image: Image) -> float:
+        return self._slopes(image)[0] + self._ridge(theta)
+
+    def _loss_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
+        value, slopes = self._slopes(image)
+        # In single precision the slopes would be rounded, and the gradient not certified.
+        features = _widened(self.objective, self._features)
+        return value + self._ridge(theta), self._pull_back(slopes, theta, features)
+
+    def _ridge(self, theta: Vector) -> float:
+        weights = theta[: self._rows]
+        return 0.5 * self._data.l2 * float(weights @ weights) if self._data.l2 != 0.0 else 0.0
+
+    def _chances(self, image: Image) -> NDArray[np.float64]:
+        """Return the probabilities that the margins stand for."""
+        from scipy.special import expit, softmax
+
+        return np.asarray(softmax(image, axis=1) if self._data.link == "softmax" else expit(image), dtype=np.float64)
+
+    def hessian(self, theta: Vector, image: Image) -> Curvature:
+        """Return v -> (second derivative of F at a point) v.
+
+        In single precision, which is nearly twice as fast, except for a quadratic: conjugate gradients inside of Newton
+        steps correct themselves, because every outer gradient is in double precision.
+        """
+        link, weight = self._data.link, self._weight
+        features: NDArray[Any] = _widened(self.objective, self._features)
+        chances: NDArray[Any]
+        if link == "identity":
+            chances = np.zeros(0)
+        else:
+            features = _narrowed(self.objective, self._features)
+            chances = self._chances(image).astype(features.dtype)
+
+        bend = softmax_curvature if link == "softmax" else logistic_curvature
+        outputs, size = self._data.num_outputs, self._rows
+
+        def multiply(v: Vector) -> Vector:
+            self.products += 1
+            direction = v.astype(features.dtype, copy=False)
+            weights, offsets = direction[:size].reshape(self._d, outputs), direction[size:]
+            total = np.zeros((outputs, self._d))
+            sums = np.zeros(outputs)
+            # Both products with a part of the rows while it is in the cache.
+            for part in self._parts():
+                rows = features[part]
+                change = rows @ weights
+                if offsets.size:
+                    change += offsets
+                if link == "identity":
+                    change *= weight
+                else:
+                    bend(chances[part], change if link == "softmax" else change[:, 0], weight)
+                total += change.T @ rows
+                if offsets.size:
+                    sums += change.sum(axis=0)
+            product = np.append(total.T.reshape(-1), sums[: offsets.size])
+            if self._data.l2 != 0.0:
+                product[:size] += self._data.l2 * v[:size]
+            product += self.penalty * v
+            return product
+
+        return multiply
+
+    def preconditioner(self, image: Image) -> Curvature | None:
+        """Return the inverse of (c X'X/n + l2 I + penalty I), c the mean curvature of the loss at the start.
+
+        The same for each output and found by one Cholesky factorisation; X'X is formed once per objective. With more
+        than `LARGEST_GRAM` features, the inverse of its diagonal.
+        """
+        data, outputs = self._data, self._data.num_outputs
+        curvature = data.factor
+        if data.link != "identity":
+            chances = self._chances(image)
+            curvature *= float((chances * (1.0 - chances)).mean())
+        order = self._d + data.intercept
+        ridge = np.full(order, data.l2 + self.penalty)
+        if data.intercept:
+            ridge[-1] = self.penalty
+        if order > LARGEST_GRAM:
+            diagonal = curvature * np.append(data.design.mean_squares(), np.ones(int(data.intercept))) + ridge
+            # Never singular, whatever the data: a small part of the mean.
+            diagonal += 1e-8 * diagonal.mean()
+            return lambda v: (v.reshape(order, outputs) / diagonal[:, None]).reshape(-1)
+
+        from scipy.linalg import cho_factor, cho_solve
+
+        matrix = curvature / self._n * _gram(self.objective, data)
+        ridge += 1e-8 * (np.trace(matrix) / order + ridge.mean())
+        matrix[np.arange(order), np.arange(order)] += ridge
+        factor = cho_factor(matrix, overwrite_a=True, check_finite=False)
+        return lambda v: np.asarray(
+            cho_solve(factor, v.reshape(order, outputs), check_finite=False), dtype=np.float64
+        ).reshape(-1)
+
+
+def local_problem(
+    objective: Objective, shift: Vector | None = None, center: Vector | None = None, penalty: float = 0.0
+) -> LocalProblem:
+    """Return the problem of an objective, with margins where it is linear in its data.
+
+    Parameters
+    ----------
+    objective : Objective
+        f.
+    shift, center, penalty
+        As in :class:`LocalProblem`.
+    """
+    data = objective.linear_data()
+    if data is None:
+        return LocalProblem(objective, shift, center, penalty)
+    return LinearProblem(objective, data, shift, center, penalty)
+
+
+def strong_convexity(objective: Objective) -> float:
+    """Return the modulus of strong convexity that an objective knows; 0.0 if it knows none."""
+    known = _convexities.get(objective)
+    if known is None:
+        try:
+            known = objective.strong_convexity()
+        except ConfigurationError:
+            known = 0.0
+        _convexities[objective] = known
+    return known
+
+
+def _gram(objective: Objective, data: LinearData) -> NDArray[np.float64]:
+    """Return (X, 1)'(X, 1); formed once per objective."""
+    known = _grams.get(objective)
+    if known is None:
+        known = _grams[objective] = data.design.gram(data.intercept)
+    return known
+
+
+def _narrowed(objective: Objective, features: NDArray[Any]) -> NDArray[np.float32]:
+    if features.dtype == np.float32:
+        return features
+    known = _single.get(objective)
+    if known is None:
+        known = _single[objective] = features.astype(np.float32)
+    return known
+
+
+def _widened(objective: Objective, features: NDArray[Any]) -> NDArray[np.float64]:
+    if features.dtype == np.float64:
+        return features
+    known = _double.get(objective)
+    if known is None:
+        known = _double[objective] = features.astype(np.float64)
+    return known
+
+
+_NO_MARGINS: Image = np.zeros(0)

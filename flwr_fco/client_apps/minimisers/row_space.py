@@ -1,0 +1,97 @@
+"""Fewer examples than features: the same minimisation among as many coordinates as there are examples.
+
+The loss of a linear model sees W through X W only, so away from the span of the examples nothing but the quadratic and
+the linear terms act, and there the minimiser is known. With X = L Q', Q of orthonormal columns::
+
+    W = Q V + W_,   V ~ argmin f_L(V) - <Q' shift, V> + penalty/2 ||V - Q' center||^2,
+                    W_ = (I - QQ') (shift + penalty center) / (l2 + penalty)
+
+Nothing is approximated, and each product costs n/d of what it did. The gradient of the result is computed with the
+client's own features, so that its norm certifies what it always does.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.client_apps.minimisers.problem import LocalProblem
+from flwr_fco.core.layout import Vector
+from flwr_fco.objectives._linear import LinearModel
+from flwr_fco.objectives.base import Objective
+
+__all__ = ["RowSpace", "row_space"]
+
+#: How many features an example must stand for: with less there is little to gain.
+FEWEST_FEATURES = 2
+#: Up to this many examples the factorisation of the features costs less than it saves.
+MOST_EXAMPLES = 2048
+#: Of the data alone.
+_spaces: WeakKeyDictionary[Objective, RowSpace] = WeakKeyDictionary()
+
+
+class RowSpace(NamedTuple):
+    """The span of a client's examples.
+
+    Parameters
+    ----------
+    objective : LinearModel
+        The loss in the coordinates V.
+    basis : ndarray of float64, shape (d, n)
+        Q.
+    """
+
+    objective: LinearModel
+    basis: NDArray[np.float64]
+
+    def coordinates(self, theta: Vector | None) -> Vector | None:
+        """Return Q' W of a point, and its intercepts as they are."""
+        if theta is None:
+            return None
+        weights, intercepts = self._split(theta)
+        return np.append((self.basis.T @ weights).reshape(-1), intercepts)
+
+    def point(self, coordinates: Vector, outside: Vector) -> Vector:
+        """Return W = Q V + (I - QQ') times another point, and the intercepts of V.
+
+        Parameters
+        ----------
+        coordinates : ndarray of float64
+            V.
+        outside : ndarray of float64, shape (d,)
+            The other point.
+        """
+        outputs = self.objective.num_outputs
+        size = self.basis.shape[1] * outputs
+        inner = coordinates[:size].reshape(-1, outputs)
+        weights, _ = self._split(outside)
+        weights = weights + self.basis @ (inner - self.basis.T @ weights)
+        return np.append(weights.reshape(-1), coordinates[size:])
+
+    def _split(self, theta: Vector) -> tuple[NDArray[np.float64], Vector]:
+        size = self.basis.shape[0] * self.objective.num_outputs
+        return theta[:size].reshape(-1, self.objective.num_outputs), theta[size:]
+
+
+def row_space(problem: LocalProblem) -> RowSpace | None:
+    """Return the span of the examples, formed once per objective; None where it does not help.
+
+    Parameters
+    ----------
+    problem : LocalProblem
+    """
+    objective = problem.objective
+    data = objective.linear_data()
+    if data is None or data.link == "identity" or not isinstance(objective, LinearModel):
+        return None
+    n, d = data.design.shape
+    if n * FEWEST_FEATURES > d or n > MOST_EXAMPLES or not data.l2 + problem.penalty > 0.0:
+        return None
+    known = _spaces.get(objective)
+    if known is None:
+        basis, factor = np.linalg.qr(data.design.matrix.T.astype(np.float64))
+        known = _spaces[objective] = RowSpace(objective.with_features(factor.T), basis)
+    return known

@@ -1,0 +1,317 @@
+"""What the owner of a client allows a server to ask for: a message beyond it is answered by an error, at once."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
+
+from flwr_fco.client_apps.threads import is_single_threaded, single_threaded_blas
+from flwr_fco.errors import CompositeError, ConfigurationError, ProtocolError
+from flwr_fco.wire.protocol import Downlink, Plan
+from flwr_fco.wire.questions import Question
+from flwr_fco.work import FirstOrder
+
+__all__ = ["Limits", "cannot_read", "check_time", "clear_errors", "timed"]
+
+_Item = TypeVar("_Item")
+
+
+class _Deadline(threading.local):
+    """When the local solver of this thread's message must be done, and the seconds that it was given."""
+
+    at: tuple[float, float] = (math.inf, math.inf)
+
+
+_deadline = _Deadline()
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a client does for a server at most; what is beyond is refused before any work is done.
+
+    The defaults leave room for every run of the papers, with some orders of magnitude to spare; who lends a small
+    machine, or does not trust the server, sets tighter ones.
+
+    Parameters
+    ----------
+    max_steps : int, default 1000000
+        Local steps in a round, also where the server counts them in epochs.
+    max_iterations : int, default 1000000
+        Iterations of a minimisation.
+    max_seconds : float, default 3600
+        For the local solver in a round; looked at between two minibatches (compiled loops: between two epochs;
+        minimisations: between two gradients or products with the Hessian), so a solver may exceed it by what one of
+        these takes.
+    max_parameters : int, default 100000000
+        Numbers in the model, and in a reply with the points of all local steps; each takes eight bytes.
+    max_plan : int, default 1000000
+        Characters of the JSON in which the plan (regularizer, mirror map, names of arrays) is written.
+    max_number : float, default 1e15
+        Absolute value of learning rates, sums of step sizes and other numbers.
+
+    Raises
+    ------
+    ConfigurationError
+        If a limit is not a number > 0.
+
+    Examples
+    --------
+    >>> Limits(max_steps=500, max_seconds=10.0).max_parameters
+    100000000
+    >>> Limits(max_steps=0)
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ConfigurationError: max_steps=0; expected a number > 0
+    """
+
+    max_steps: int = 1_000_000
+    max_iterations: int = 1_000_000
+    max_seconds: float = 3600.0
+    max_parameters: int = 100_000_000
+    max_plan: int = 1_000_000
+    max_number: float = 1e15
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise ConfigurationError(f"{field.name}={value!r}; expected a number > 0")
+
+    def check_header(self, header: object) -> None:
+        """Refuse a plan that is too long to be parsed.
+
+        Parameters
+        ----------
+        header : object
+            What the message has as the plan's JSON.
+        """
+        if not isinstance(header, str):
+            raise ProtocolError(f"the plan is a {type(header).__name__}; expected JSON as text")
+        if len(header) > self.max_plan:
+            raise self._beyond("a plan of", len(header), "characters", "max_plan")
+
+    def check_plan(self, plan: Plan) -> None:
+        """Refuse a plan whose model is too large, before anything of that size is made.
+
+        Parameters
+        ----------
+        plan : Plan
+            As it was read.
+        """
+        if plan.layout.size > self.max_parameters:
+            raise self._beyond("a model of", plan.layout.size, "parameters", "max_parameters")
+        for name, value in plan.options.items():
+            if not isinstance(value, str | bool) and not abs(value) <= self.max_number:
+                raise self._beyond(f"the plan's option {name!r},", value, "", "max_number")
+
+    def check_downlink(self, downlink: Downlink, num_examples: int | None) -> None:
+        """Refuse too much work and absurdly large numbers.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            As it was read.
+        num_examples : int or None
+            The client's, from which the steps of an epoch follow; None: its training loop is its own, and
+            :meth:`check_steps` counts what that takes.
+        """
+        job = downlink.job
+        if isinstance(job, FirstOrder) and num_examples is not None:
+            steps = job.num_draws(num_examples)
+            self.check_steps(steps, job)
+            if downlink.plan.options.get("trajectory") and steps * downlink.plan.layout.size > self.max_parameters:
+                asked = steps * downlink.plan.layout.size
+                raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
+        elif not isinstance(job, FirstOrder) and job.max_iterations > self.max_iterations:
+            raise self._beyond("a minimisation of", job.max_iterations, "iterations", "max_iterations")
+        # `read_downlink` has made sure that they are finite. A rate of NaN stands for a method that has none.
+        if downlink.client_lr > self.max_number:
+            raise self._beyond("client-lr", downlink.client_lr, "", "max_number")
+        if downlink.elapsed > self.max_number:
+            raise self._beyond("elapsed", downlink.elapsed, "", "max_number")
+        for name, number in downlink.numbers.items():
+            if abs(number) > self.max_number:
+                raise self._beyond(name, number, "", "max_number")
+
+    def check_steps(self, steps: int, job: FirstOrder | None = None) -> None:
+        """Refuse more local steps than are allowed.
+
+        Parameters
+        ----------
+        steps : int
+            Of the round so far, or of the whole of it.
+        job : FirstOrder, optional
+            What the server asks for, for the message.
+        """
+        if steps > self.max_steps:
+            raise self._beyond(f"{job}:" if job else "a round of", steps, "local steps", "max_steps")
+
+    def check_question_header(self, record: object) -> None:
+        """Refuse a question whose description of the model is too long to be parsed.
+
+        Parameters
+        ----------
+        record : object
+            The question's record, whatever it is.
+        """
+        if isinstance(record, Mapping):
+            self.check_header(record.get("layout"))
+
+    def check_question(self, question: Question) -> None:
+        """Refuse a question about too large a model, and absurdly large numbers.
+
+        Parameters
+        ----------
+        question : Question
+            As it was read.
+        """
+        if question.layout.size > self.max_parameters:
+            raise self._beyond("a model of", question.layout.size, "parameters", "max_parameters")
+        for name, number in question.numbers.items():
+            if abs(number) > self.max_number:
+                raise self._beyond(name, number, "", "max_number")
+
+    def clock(self, *, single_threaded: bool = False) -> AbstractContextManager[None]:
+        """Start the time of a local solver; :func:`timed` raises within the block once it is over.
+
+        Parameters
+        ----------
+        single_threaded : bool, default False
+            Whether BLAS has one thread within the block: see :mod:`flwr_fco.client_apps.threads`.
+        """
+        return _Clock(self.max_seconds, single_threaded)
+
+    def _beyond(self, what: str, asked: float, unit: str, limit: str) -> ConfigurationError:
+        text = " ".join(filter(None, (what, f"{asked:g}" if isinstance(asked, float) else _short(asked), unit)))
+        return ConfigurationError(
+            f"the server asks for {text}; this client allows {limit}={getattr(self, limit):g}. Its owner can raise "
+            f"the limit: client_app(..., limits=Limits({limit}=...))"
+        )
+
+
+class clear_errors:
+    """Turn whatever goes wrong with what a server said into one of the package's errors.
+
+    Parameters
+    ----------
+    what : str
+        What cannot be done.
+
+    Examples
+    --------
+    >>> with clear_errors("the server's plan cannot be read"):
+    ...     int("ten")
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
+    """  # noqa: E501
+
+    # A class and no generator: this is a third of the price.
+    __slots__ = ("_what",)
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        # Any type: what a server may send has no end, and no code of the client's owner runs in these blocks.
+        if isinstance(error, Exception) and not isinstance(error, CompositeError):
+            raise cannot_read(self._what, error) from error
+
+
+def cannot_read(what: str, error: Exception) -> ProtocolError:
+    """Return what :class:`clear_errors` raises.
+
+    Parameters
+    ----------
+    what : str
+        What cannot be done.
+    error : Exception
+        Why.
+    """
+    text = f"{type(error).__name__}: {error}"
+    return ProtocolError(f"{what}: {text if len(text) <= 500 else text[:500] + ' ...'}")
+
+
+class _Clock:
+    """The block of a local solver; one block for both of its settings, for it is entered with every message."""
+
+    __slots__ = ("_before", "_blas", "_seconds", "_single_threaded")
+
+    def __init__(self, seconds: float, single_threaded: bool) -> None:
+        self._seconds, self._single_threaded = seconds, single_threaded
+
+    def __enter__(self) -> None:
+        limited = self._single_threaded and not is_single_threaded()
+        self._blas = single_threaded_blas() if limited else None
+        if self._blas is not None:
+            self._blas.__enter__()
+        self._before = _deadline.at
+        _deadline.at = (time.monotonic() + self._seconds, self._seconds)
+
+    def __exit__(self, *error: Any) -> None:
+        _deadline.at = self._before
+        if self._blas is not None:
+            self._blas.__exit__(*error)
+
+
+def timed(items: Iterable[_Item]) -> Iterator[_Item]:
+    """Yield the items of an iterable until the time of the local solver is over.
+
+    A local solver of one's own loops over ``timed(objective.batches(...))`` as those of this package do.
+
+    Parameters
+    ----------
+    items : iterable
+        Minibatches or epochs.
+
+    Raises
+    ------
+    ConfigurationError
+        Before the first item that comes after `max_seconds` of the client's limits.
+
+    Examples
+    --------
+    >>> list(timed([1, 2]))
+    [1, 2]
+    """
+    end, seconds = _deadline.at
+    clock = time.monotonic
+    for done, item in enumerate(items):
+        if clock() > end:
+            raise _out_of_time(seconds, f"{done} minibatches or epochs")
+        yield item
+
+
+def check_time(done: int, what: str = "steps") -> None:
+    """Refuse to go on once the time of the round is over, as :func:`timed` does for a loop that is not over its items.
+
+    Parameters
+    ----------
+    done : int
+        How much has been done, for the message.
+    what : str, default "steps"
+        Of what.
+    """
+    end, seconds = _deadline.at
+    if time.monotonic() > end:
+        raise _out_of_time(seconds, f"{done} {what}")
+
+
+def _out_of_time(seconds: float, done: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"the local solver was stopped after {seconds:g} seconds, in which it took {done}: this client's limit is "
+        "max_seconds. Ask for less work, or let the client's owner raise the limit: "
+        "client_app(..., limits=Limits(max_seconds=...))"
+    )
+
+
+def _short(number: int) -> str:
+    return f"{number}" if number < 10**15 else f"about 10^{number.bit_length() * 3 // 10}"

@@ -1,0 +1,1 @@
+"""Local solvers: the client half of every algorithm."""

@@ -1,0 +1,51 @@
+"""Local dual averaging: the client half of FedDualAvg and FedDualAvg-OSP."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.client_apps.solvers.table import dual_steps, local_solver, take_dual_steps
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import Downlink, Uplink
+
+__all__ = ["dual_averaging"]
+
+
+@local_solver("dual_averaging")
+def dual_averaging(
+    downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
+) -> tuple[Uplink, Any]:
+    """Move the dual against the gradients at retrieved points: z <- z - client_lr g(retrieve(z, t + client_lr k)).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``dual`` and the elapsed time t. The plan's option ``client-prox`` switches psi off (OSP),
+        ``trajectory`` asks for all local steps.
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = z_K - z_0, ``elapsed`` = client_lr K; with ``trajectory`` also z_k - z_0 for k = 1..K.
+    None
+        No client state.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 3 and 5.
+    """
+    options, client_lr = downlink.plan.options, downlink.client_lr
+    start, psi = downlink.vectors["dual"], bool(options.get("client-prox", True))
+    dual = start.copy()
+    if options.get("trajectory", False):
+        trajectory = np.array([dual - start for _ in dual_steps(downlink, objective, dual, rng, psi=psi)])
+        vectors, steps = {"increment": dual - start, "trajectory": trajectory}, len(trajectory)
+    else:
+        steps = take_dual_steps(downlink, objective, dual, rng, psi=psi)
+        vectors = {"increment": dual - start}
+    return Uplink(vectors, client_lr * steps, steps), state

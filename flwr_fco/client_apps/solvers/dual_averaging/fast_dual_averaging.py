@@ -1,0 +1,148 @@
+"""Local steps on quadratic lower models: the client half of Fast-FedDA, C-FedDA and MC-FedDA."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flwr_fco.client_apps.quotas import timed
+from flwr_fco.client_apps.solvers.table import local_solver
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ProtocolError
+from flwr_fco.mirror_maps.quadratic_models import Geometry, accumulated, bao_point, liang_point, liang_weights
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import Downlink, Uplink
+
+__all__ = ["fast_dual_averaging"]
+
+
+@local_solver("fast_dual_averaging")
+def fast_dual_averaging(
+    downlink: Downlink, objective: Objective, state: None, rng: np.random.Generator
+) -> tuple[Uplink, None]:
+    """Take local steps, each to the minimiser of the quadratic model of all steps so far.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vectors ``gradients``, ``points``, ``primal`` and, where it is not zero, ``anchor``; the numbers
+        ``steps`` (behind the gradients), ``rounds`` (of the stage), ``radius`` and ``strength``. Options of the plan:
+        ``variant``, ``constrained`` (C-FedDA), ``convexity``, ``anchor-weight``, ``smoothness``, ``last-point``.
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` of the gradients' sum (Liang: mean) and, where the local points count, ``point-increment``;
+        ``elapsed`` is the number of steps. In Liang's variant the last step stops after its gradient: what follows
+        acts on the mixed sums, on the server.
+    None
+        No client state.
+
+    References
+    ----------
+    Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022);
+    Liang, Peng, Zhang: the variant of their experiments.
+    """
+    options, vectors = downlink.plan.options, downlink.vectors
+    _check(downlink)
+    anchor = vectors.get("anchor")
+    anchor_dual = None if anchor is None else downlink.plan.h.gradient(anchor)
+    if options["variant"] == "bao":
+        return _bao(downlink, objective, anchor, anchor_dual, rng), None
+    return _liang(downlink, objective, anchor, anchor_dual, rng), None
+
+
+def _check(downlink: Downlink) -> None:
+    """Refuse numbers with which a quadratic model has no minimiser."""
+    options, numbers = downlink.plan.options, downlink.numbers
+    variant, constrained = options["variant"], options["constrained"]
+    if variant not in ("bao", "liang"):
+        raise ProtocolError(f"the plan's variant is {variant!r}; expected 'bao' or 'liang'")
+    for name in ("steps", "rounds", "radius", "strength"):
+        if numbers[name] < 0:
+            raise ProtocolError(f"the server's {name} is {numbers[name]!r}; expected a number >= 0")
+    values: dict[str, float] = {}
+    for name in ("convexity", "anchor-weight", "smoothness"):
+        value = options[name]
+        if isinstance(value, str) or value < 0:
+            raise ProtocolError(f"the plan's {name} is {value!r}; expected a number >= 0")
+        values[name] = value
+    needed = ["smoothness" if constrained else "convexity"]
+    if variant == "bao":
+        needed = ["convexity", "anchor-weight"]
+    if not any(values[name] > 0 for name in needed):
+        raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
+
+
+def _geometry(downlink: Downlink) -> Geometry:
+    return Geometry(downlink.plan.h, downlink.plan.psi, downlink.numbers["strength"], downlink.numbers["radius"])
+
+
+def _bao(
+    downlink: Downlink,
+    objective: Objective,
+    anchor: Vector | None,
+    anchor_dual: Vector | None,
+    rng: np.random.Generator,
+) -> Uplink:
+    plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
+    options, geometry = plan.options, _geometry(downlink)
+    gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
+    batches = list(objective.batches(rng, downlink.first_order))
+    # C-FedDA's model has the weights of the end of the round in all of its steps.
+    end = numbers["steps"] + len(batches)
+    for k, batch in enumerate(timed(batches), start=1):
+        objective.add_gradient(primal, batch, 1.0, gradients)
+        steps = end if options["constrained"] else numbers["steps"] + k
+        primal = bao_point(
+            geometry,
+            gradients,
+            points,
+            anchor_dual,
+            anchor,
+            steps=steps,
+            count=numbers["rounds"] + 1.0 if options["constrained"] else steps,
+            convexity=float(options["convexity"]),
+            anchor_weight=float(options["anchor-weight"]),
+        )
+        if not options["constrained"] and (options["last-point"] or k < len(batches)):
+            points += plan.h.gradient(primal)
+    sent = {"increment": gradients - vectors["gradients"]}
+    if not options["constrained"]:
+        sent["point-increment"] = points - vectors["points"]
+    return Uplink(sent, float(len(batches)), len(batches))
+
+
+def _liang(
+    downlink: Downlink,
+    objective: Objective,
+    anchor: Vector | None,
+    anchor_dual: Vector | None,
+    rng: np.random.Generator,
+) -> Uplink:
+    plan, vectors = downlink.plan, downlink.vectors
+    options, geometry = plan.options, _geometry(downlink)
+    gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
+    batches = list(objective.batches(rng, downlink.first_order))
+    first = int(downlink.numbers["steps"]) + 1
+    for step, batch in enumerate(timed(batches), start=first):
+        a, before, after = liang_weights(step)
+        gradients *= before / after
+        objective.add_gradient(primal, batch, -a / after, gradients)
+        if step == first + len(batches) - 1:
+            break
+        primal = liang_point(
+            geometry,
+            gradients,
+            points,
+            anchor_dual,
+            anchor,
+            step=step,
+            convexity=float(options["convexity"]),
+            smoothness=float(options["smoothness"]) if options["constrained"] else None,
+        )
+        points = accumulated(points, plan.h.gradient(primal), step)
+    sent = {"increment": gradients - vectors["gradients"], "point-increment": points - vectors["points"]}
+    return Uplink(sent, float(len(batches)), len(batches))

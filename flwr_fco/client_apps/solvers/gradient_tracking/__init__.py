@@ -1,0 +1,1 @@
+"""Gradient tracking: the client half."""

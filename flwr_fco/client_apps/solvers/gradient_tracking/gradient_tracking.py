@@ -1,0 +1,191 @@
+"""Local dual averaging with a tracker: the client half of FedDA-GT, ReFedDA-GT, SCAFFOLD and their graph forms."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Self
+
+import numpy as np
+
+from flwr_fco.client_apps.solvers.table import local_solver, rate_of, take_dual_steps
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ProtocolError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import ClientState, Downlink, Plan, Uplink
+from flwr_fco.work import FirstOrder
+
+__all__ = ["Tracking", "gradient_tracking", "tracked_dual_averaging"]
+
+
+class Tracking(NamedTuple):
+    """What a client with a tracker knows in a round, whoever takes its steps.
+
+    Parameters
+    ----------
+    start : ndarray of float64, shape (d,)
+        The dual at which the round begins.
+    own : ndarray of float64, shape (d,)
+        What the client's own gradients were like when it took part last; 0 before.
+    control : ndarray of float64, shape (d,)
+        The mean of all clients' `own`.
+    remembers : bool
+        Whether the dual is part of the client's state.
+
+    Examples
+    --------
+    >>> now = Tracking(np.zeros(1), np.array([3.0]), np.array([1.0]), False)
+    >>> now.tracker, now.after(np.array([-0.5]), 0.5)["own"]
+    (array([-2.]), array([3.]))
+    """
+
+    start: Vector
+    own: Vector
+    control: Vector
+    remembers: bool
+
+    @classmethod
+    def of(cls, downlink: Downlink, state: ClientState | None) -> Self:
+        """Return it from the server's message and the client's state.
+
+        Parameters
+        ----------
+        downlink : Downlink
+            As for :func:`gradient_tracking`.
+        state : mapping or None
+        """
+        vectors, numbers = downlink.vectors, downlink.numbers
+        start = vectors["dual"] if "dual" in vectors or state is None else state["dual"]
+        own = np.zeros_like(start) if state is None else state["own"]
+        if "control" in vectors:
+            control = vectors["control"]
+        elif "advance" in numbers and state is not None:
+            if not numbers["advance"] > 0:
+                raise ProtocolError(f"the server's advance is {numbers['advance']!r}; expected a number > 0")
+            control = (state["dual"] - start) / numbers["advance"]
+        else:
+            control = np.zeros_like(start)
+        return cls(start, own, control, bool(downlink.plan.options.get("remember", False)))
+
+    @property
+    def tracker(self) -> Vector:
+        """What is added to every gradient."""
+        return self.control - self.own
+
+    def with_own(self, own: Vector) -> ClientState:
+        """Return the client's state after a round."""
+        return {"own": own, "dual": self.start} if self.remembers else {"own": own}
+
+    def after(self, increment: Vector, elapsed: float) -> ClientState:
+        """Return the client's state after a round that moved the dual by this much."""
+        return self.with_own(self.own - self.control - increment / elapsed)
+
+
+@local_solver("gradient_tracking")
+def gradient_tracking(
+    downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
+) -> tuple[Uplink, ClientState]:
+    """Take tracked steps, the tracker being control - own: z <- z - client_lr (g(retrieve(z, t)) + control - own).
+
+    `own` is the client's own control variate, what its gradients were like when it took part last; `control` the mean
+    of all clients' own ones. The latter comes with the message or, if everybody took part in the last round, is
+    derived from two successive broadcasts: control = (z_{r-1} - z_r) / advance. Afterwards, with D the mean of the
+    client's moves, own <- own - control - D (which is the mean of its gradients).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vectors ``dual`` (left out if the client has it from round 0) and ``control`` (left out if zero or
+        derived), and the number ``advance`` if `control` is to be derived. The number ``gradient`` asks for a single
+        gradient at the start point instead (round 0). Options of the plan: ``variate`` is ``"average"`` or
+        ``"gradient"`` (own <- the full gradient at the start of the round), ``remember`` keeps the dual.
+    objective : Objective
+    state : mapping or None
+        ``own`` and, where it may be needed, ``dual``.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = z_K - z_0; with ``variate="gradient"`` also ``variate-increment``, the change of `own`.
+    mapping
+        The next state.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithms 1 and 2; Karimireddy
+    and others: SCAFFOLD (ICML 2020), algorithm 1.
+    """
+    plan, now = downlink.plan, Tracking.of(downlink, state)
+    start = now.start
+    variate = plan.options.get("variate", "average")
+    if variate not in ("average", "gradient"):
+        raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
+    if "gradient" in downlink.numbers:
+        uplink = _gradient(downlink, objective, start, rng)
+        return uplink, now.with_own(uplink.vectors["increment"])
+    dual = start.copy()
+    steps = _descend(downlink, objective, dual, now.tracker, rng)
+    elapsed = downlink.client_lr * steps
+    increment = _as_sent(dual - start, plan)
+    if variate == "gradient":
+        point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
+        change = _as_sent(objective.gradient(point) - now.own, plan)
+        sent = {"increment": increment, "variate-increment": change}
+        return Uplink(sent, elapsed, steps), now.with_own(now.own + change)
+    return Uplink({"increment": increment}, elapsed, steps), now.after(increment, elapsed)
+
+
+@local_solver("tracked_dual_averaging")
+def tracked_dual_averaging(
+    downlink: Downlink, objective: Objective, state: None, rng: np.random.Generator
+) -> tuple[Uplink, None]:
+    """Take tracked steps with a tracker that the relay of a graph keeps: z <- z - client_lr (g(retrieve(z, t)) + c).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vectors ``dual`` and ``tracker`` (left out if zero); the number ``gradient`` asks for a single gradient
+        at the start point instead (round 0).
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = z_K - z_0.
+    None
+        No client state.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+    """
+    start = downlink.vectors["dual"]
+    if "gradient" in downlink.numbers:
+        return _gradient(downlink, objective, start, rng), None
+    dual = start.copy()
+    steps = _descend(downlink, objective, dual, downlink.vectors.get("tracker"), rng)
+    return Uplink({"increment": dual - start}, downlink.client_lr * steps, steps), None
+
+
+def _descend(
+    downlink: Downlink, objective: Objective, dual: Vector, tracker: Vector | None, rng: np.random.Generator
+) -> int:
+    """Take the local steps, changing `dual` in place; return their number."""
+    shift = None if tracker is None else rate_of(downlink) * tracker
+    return take_dual_steps(downlink, objective, dual, rng, shift=shift)
+
+
+def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:
+    """Return one stochastic gradient at the start point, in the place of the increment."""
+    plan = downlink.plan
+    point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
+    batch = next(objective.batches(rng, FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)))
+    return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, rate_of(downlink), 1)
+
+
+def _as_sent(vector: Vector, plan: Plan) -> Vector:
+    """Round to the wire's precision: what the client remembers must be what the server sees."""
+    # With "auto" a client that remembers sends all digits.
+    rounded = vector.astype(np.float32) if plan.wire_dtype == "float32" else vector
+    return rounded.astype(np.float64, copy=False)

@@ -1,0 +1,67 @@
+"""The client half of DualFL."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flwr_fco.client_apps.solvers.local_minimisation.local_minimization import answer, as_sent, solve
+from flwr_fco.client_apps.solvers.table import local_solver
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
+
+__all__ = ["dual_fl"]
+
+
+@local_solver("dual_fl")
+def dual_fl(
+    downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
+) -> tuple[Uplink, ClientState]:
+    """Update the control zeta by the new average, then minimise f(theta) + alpha/2 ||theta||^2 - nu <zeta, theta>.
+
+    The first half belongs to the round before, whose average arrives with this message::
+
+        a+ <- zeta + primal - local                 zeta <- (1 + momentum) a+ - momentum a
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal`` (the averaged theta) and the numbers ``duality`` (nu), ``momentum`` (beta) and
+        ``regularization`` (alpha, default 0). After clients' weights have changed also the vectors ``control-excess``
+        and ``anchor-excess``, which are taken off zeta and a first: so their weighted sums are 0 again.
+    objective : Objective
+    state : mapping or None
+        ``control`` (zeta), ``anchor`` (a) and ``local`` (theta_j, where the client begins); None is zeta = a = 0.
+    rng : numpy.random.Generator
+        Not used.
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = theta_j - primal.
+    mapping
+        The next state, a function of this one, the message and the increment.
+
+    References
+    ----------
+    Park, Xu: DualFL, algorithm 1.
+    """
+    primal, numbers = downlink.vectors["primal"], downlink.numbers
+    if state is None:
+        control = anchor = np.zeros_like(primal)
+        start = primal
+    else:
+        before, kept = state["control"], state["anchor"]
+        if "control-excess" in downlink.vectors:
+            before, kept = before - downlink.vectors["control-excess"], kept - downlink.vectors["anchor-excess"]
+        anchor = before + primal - state["local"]
+        control = (1.0 + numbers["momentum"]) * anchor - numbers["momentum"] * kept
+        start = state["local"]
+    found = solve(
+        downlink,
+        objective,
+        shift=numbers["duality"] * control,
+        penalty=numbers.get("regularization", 0.0),
+        start=start,
+    )
+    increment = as_sent(found.point - primal, downlink.plan)
+    return answer(increment, found), {"control": control, "anchor": anchor, "local": primal + increment}

@@ -1,0 +1,121 @@
+"""Local minimisation: the client half of FedProx, and what the other methods with exact local steps are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.client_apps.minimisers import Minimum, minimise
+from flwr_fco.client_apps.solvers.table import local_solver
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import ClientState, Downlink, Plan, Uplink
+from flwr_fco.work import Minimise
+
+__all__ = ["answer", "as_sent", "local_minimization", "solve"]
+
+
+@local_solver("local_minimization")
+def local_minimization(
+    downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
+) -> tuple[Uplink, ClientState | None]:
+    """Minimise f(theta) - <shift, theta> + penalty/2 ||theta - center||^2, everything as the server says.
+
+    With `shift` 0 and `center` the model this is the local step of FedProx.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal``, from which the increment is counted; ``shift`` (default 0) and ``center`` (default:
+        `primal`); the number ``penalty`` (default 0). Its job is a :class:`flwr_fco.work.Minimise`.
+    objective : Objective
+    state : mapping or None
+        ``local``, where the client ended last time: where it begins now.
+    rng : numpy.random.Generator
+        Not used.
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = the minimiser minus `primal`; in its metrics the iterations, gradients, the certified gap, and
+        ``capped`` = 1.0 if the stopping rule was not met.
+    mapping
+        The next state.
+
+    References
+    ----------
+    Li and others: Federated optimization in heterogeneous networks (MLSys 2020), algorithm 2.
+    """
+    vectors, primal = downlink.vectors, downlink.vectors["primal"]
+    found = solve(
+        downlink,
+        objective,
+        shift=vectors.get("shift"),
+        center=vectors.get("center", primal),
+        penalty=downlink.numbers.get("penalty", 0.0),
+        start=primal if state is None else state["local"],
+    )
+    increment = as_sent(found.point - primal, downlink.plan)
+    return answer(increment, found), {"local": primal + increment}
+
+
+def solve(
+    downlink: Downlink,
+    objective: Objective,
+    *,
+    shift: Vector | None = None,
+    center: Vector | None = None,
+    penalty: float = 0.0,
+    start: Vector | None = None,
+) -> Minimum:
+    """Run the engine of the downlink's job.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        Its number ``duality``, if it has one, is DualFL's nu: what the gap is certified with.
+    objective : Objective
+    shift, center, penalty, start
+        As in :func:`flwr_fco.client_apps.minimisers.minimise`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the server asks for gradient steps.
+    """
+    job = downlink.job
+    if not isinstance(job, Minimise):
+        raise ConfigurationError(
+            f"the local solver {downlink.plan.solver!r} minimises, it cannot take {job}. Give the strategy "
+            "work=Minimise(...)"
+        )
+    duality = downlink.numbers.get("duality", 0.0)
+    return minimise(objective, job, shift=shift, center=center, penalty=penalty, start=start, duality=duality)
+
+
+def answer(increment: Vector, found: Minimum, **others: Any) -> Uplink:
+    """Return the uplink of a minimisation.
+
+    Parameters
+    ----------
+    increment : ndarray of float64, shape (d,)
+    found : Minimum
+    **others : ndarray
+        Further vectors.
+    """
+    metrics = {name: value for name, value in found.metrics.items() if np.isfinite(value)}
+    # A warm start that is good enough takes no iteration; on the wire 0 steps would be a client that has done nothing.
+    return Uplink({"increment": increment, **others}, None, max(found.iterations, 1), metrics=metrics)
+
+
+def as_sent(vector: Vector, plan: Plan) -> Vector:
+    """Round to the wire's precision: what the client remembers must be what the server sees.
+
+    Parameters
+    ----------
+    vector : ndarray of float64
+    plan : Plan
+    """
+    return vector if plan.wire_dtype == "float64" else vector.astype(plan.wire_dtype).astype(np.float64)

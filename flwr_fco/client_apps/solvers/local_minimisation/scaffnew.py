@@ -1,0 +1,64 @@
+"""The client half of Scaffnew (ProxSkip)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flwr_fco.client_apps.quotas import timed
+from flwr_fco.client_apps.solvers.local_minimisation.local_minimization import as_sent
+from flwr_fco.client_apps.solvers.table import local_solver
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
+
+__all__ = ["scaffnew"]
+
+
+@local_solver("scaffnew")
+def scaffnew(
+    downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
+) -> tuple[Uplink, ClientState]:
+    """Update the shift by the new average, then take the steps until the next one: x <- x - client_lr (g(x) - shift).
+
+    The first half belongs to the round before: shift <- shift + p/client_lr (primal - local).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal`` and the numbers ``probability`` (p) and ``last-rate`` (the client_lr of the last
+        round that counted); its job says how many steps the server's coin has given. After clients' weights have
+        changed also the vector ``shift-excess``, which is taken off the shift first: so the weighted sum is 0 again.
+    objective : Objective
+    state : mapping or None
+        ``shift`` (h_i) and ``local`` (the last point before averaging); None is a shift of 0.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = x - primal.
+    mapping
+        The next state, a function of this one, the message and the increment.
+
+    References
+    ----------
+    Mishchenko, Malinovsky, Stich, Richtarik: ProxSkip (ICML 2022), algorithm 2.
+    """
+    primal, client_lr = downlink.vectors["primal"], downlink.client_lr
+    if state is None:
+        shift = np.zeros_like(primal)
+    else:
+        gain = downlink.numbers["probability"] / downlink.numbers["last-rate"]
+        before = state["shift"]
+        if "shift-excess" in downlink.vectors:
+            before = before - downlink.vectors["shift-excess"]
+        shift = before + gain * (primal - state["local"])
+    point = primal.copy()
+    steps = 0
+    for batch in timed(objective.batches(rng, downlink.first_order)):
+        gradient = objective.gradient(point, batch)
+        gradient -= shift
+        point -= client_lr * gradient
+        steps += 1
+    increment = as_sent(point - primal, downlink.plan)
+    memory = {"shift": shift, "local": primal + increment}
+    return Uplink({"increment": increment}, client_lr * steps, steps), memory

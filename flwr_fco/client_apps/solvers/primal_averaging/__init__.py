@@ -1,0 +1,1 @@
+"""Averages of primal points: the client half."""

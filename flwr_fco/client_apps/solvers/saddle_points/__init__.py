@@ -1,0 +1,1 @@
+"""Saddle points: the client half."""

@@ -1,0 +1,1 @@
+"""Layouts, specs, randomness, validation: what every other part stands on."""

@@ -1,0 +1,20 @@
+"""The ClientApp of the root Flower App: the package's own, told where its data are."""
+
+from __future__ import annotations
+
+from flwr.app import Context
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.experiments.app.run_config import run_settings
+from flwr_fco.objectives import Objective
+
+__all__ = ["app", "load_objective"]
+
+
+def load_objective(context: Context) -> Objective:
+    """Return the loss on this node's share of the data."""
+    settings = run_settings(context.run_config, int(context.node_config["num-partitions"]))
+    return settings.load().dataset.objective(int(context.node_config["partition-id"]))
+
+
+app = client_app(load_objective)

@@ -1,0 +1,257 @@
+"""`make run`: FedDualAvg and FedAvgSubgradient on the same data through Flower, beside scikit-learn's solution.
+
+Starts a SuperLink of its own, runs the root Flower App once for each strategy, prints a table and draws a picture.
+Everything it writes is below one directory (``.run`` in the clone). No process of it is left when it ends, also not
+after an error, Ctrl-C or SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.experiments.app.run_config import run_settings
+from flwr_fco.experiments.pictures.appearance import appearance
+from flwr_fco.experiments.problems.tasks import Task
+from flwr_fco.experiments.runs.local_superlink import flower_run, local_superlink
+from flwr_fco.experiments.runs.run_folder import RunRecord, read_run
+from flwr_fco.experiments.runs.settings import RunSettings
+from flwr_fco.pooled import sklearn_solution, support_scores
+
+__all__ = ["draw", "main"]
+
+#: What is compared: FedDualAvg as pyproject.toml has it; the baseline with the rates that are best for it, of client
+#: rates .1, .2, .3, 1 and server rates 1 to 10 (at FedDualAvg's own rates it ends 43 % above scikit-learn).
+RUNS: tuple[dict[str, str | float], ...] = (
+    {"strategy": "FedDualAvg"},
+    {"strategy": "FedAvgSubgradient", "client-lr": 0.3, "server-lr": 3.0},
+)
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    name: str
+    scores: Mapping[str, float]
+    f1: float
+    bytes: int | None
+    seconds: float | None
+
+
+def read_settings(root: Path, overrides: Mapping[str, str | float]) -> RunSettings:
+    """Return the settings of the root app: those of its pyproject.toml with overrides."""
+    file = root / "pyproject.toml"
+    if not file.is_file():
+        raise ConfigurationError(f"{file} does not exist; run this in the root of the repository, or give --root")
+    config = tomllib.loads(file.read_text(encoding="utf-8"))
+    return run_settings({**config["tool"]["flwr"]["app"]["config"], **overrides})
+
+
+def show(rows: Sequence[Row], console: Console) -> None:
+    """Print the table: the last row is the reference."""
+    best = rows[-1].scores["objective"]
+    table = Table(title="The same data, the same rounds", title_justify="left")
+    table.add_column("")
+    for title in ("objective", "above scikit-learn", "accuracy", "density", "support F1", "MB sent", "seconds"):
+        table.add_column(title, justify="right")
+    for row in rows:
+        objective = row.scores["objective"]
+        table.add_row(
+            row.name,
+            f"{objective:.4f}",
+            f"{objective / best - 1:.2%}",
+            f"{row.scores['accuracy']:.3f}",
+            f"{row.scores['density']:.3f}",
+            f"{row.f1:.3f}",
+            "" if row.bytes is None else f"{row.bytes / 1e6:.1f}",
+            "" if row.seconds is None else f"{row.seconds:.0f}",
+        )
+    console.print(table)
+
+
+def draw(runs: Mapping[str, RunRecord], reference: Mapping[str, float], path: Path) -> None:
+    """Draw objective, accuracy and density against the rounds.
+
+    Parameters
+    ----------
+    runs : mapping of str to RunRecord
+        By name.
+    reference : mapping of str to float
+        The scores of the centralised solution, drawn as dashed lines.
+    path : Path
+        The PNG.
+    """
+    # Not at the top: matplotlib is an extra, and only pictures need it.
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    panels = figure.subplots(1, 3)
+    best = reference["objective"]
+    color, line, _ = appearance("centralized")
+    solution: dict[str, Any] = {"color": color, "linestyle": line}
+    for axes, (key, title) in zip(
+        panels,
+        (
+            ("objective", "objective above scikit-learn's (relative)"),
+            ("accuracy", "test accuracy"),
+            ("density", "density (share of coefficients that are not 0)"),
+        ),
+        strict=True,
+    ):
+        for name, run in runs.items():
+            rounds = [line["round"] for line in run.metrics]
+            values = np.array([line[key] for line in run.metrics])
+            color, line, _ = appearance(name)
+            shown = values / best - 1 if key == "objective" else values
+            axes.plot(rounds, shown, label=name, linewidth=1.4, color=color, linestyle=line)
+        if key == "objective":
+            axes.set_yscale("log")
+        else:
+            axes.axhline(reference[key], **solution, linewidth=1, label="scikit-learn, centralised")
+            axes.set_ylim(0, 1)
+        axes.set_title(title, fontsize=9.5)
+        axes.set_xlabel("round")
+        axes.grid(alpha=0.25)
+    panels[1].legend(fontsize=8.5, loc="lower right")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def run_one(
+    root: Path, directory: Path, environment: Mapping[str, str], overrides: Mapping[str, str | float], console: Console
+) -> tuple[RunRecord, float]:
+    """Run one strategy through Flower; return its record and the seconds that it took."""
+    settings = read_settings(root, overrides)
+    task = settings.load()
+    results = directory / "runs"
+    before = set(results.glob("*"))
+    began = time.monotonic()
+    with console.status(f"{settings.strategy}: Flower is starting") as status:
+
+        def on_round(number: int, total: int) -> None:
+            status.update(f"{settings.strategy}: round {number} of {total}")
+            if not console.is_terminal and number % 50 == 0:
+                console.print(f"{settings.strategy}: round {number} of {total}")
+
+        flower_run(
+            root,
+            environment,
+            {**overrides, "output-dir": str(results)},
+            num_nodes=task.dataset.num_clients,
+            log=directory / f"{settings.strategy}.log",
+            on_round=on_round,
+        )
+    (folder,) = set(results.glob("*")) - before
+    seconds = time.monotonic() - began
+    console.print(f"{settings.strategy}: {settings.num_rounds} rounds in {seconds:.0f} s, {folder}")
+    return read_run(folder), seconds
+
+
+def compare(
+    root: Path, directory: Path, overrides: Mapping[str, str | float], picture: Path, console: Console
+) -> list[Row]:
+    """Do the main job; return the rows of the table.
+
+    Parameters
+    ----------
+    root : Path
+        The clone.
+    directory : Path
+        Where logs, run folders and Flower's files go.
+    overrides : mapping of str to str or float
+        Run config of all runs.
+    picture : Path
+        The PNG.
+    console : rich.console.Console
+        Where progress and table go.
+    """
+    task = read_settings(root, overrides).load()
+    runs: dict[str, RunRecord] = {}
+    seconds: dict[str, float] = {}
+    console.print(f"Starting a SuperLink; its files and the logs of the runs are in {directory}")
+    with local_superlink(directory / "flwr") as environment:
+        for own in RUNS:
+            name = str(own["strategy"])
+            runs[name], seconds[name] = run_one(root, directory, environment, {**own, **overrides}, console)
+    began = time.monotonic()
+    with console.status("scikit-learn is solving the pooled problem"):
+        solution = sklearn_solution(task.clients, task.regularizer, tol=1e-6)
+    reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, None, time.monotonic() - began)
+    rows = []
+    for name, run in runs.items():
+        w = task.layout.flatten(run.arrays)
+        last = run.metrics[-1]
+        f1 = _support_f1(task, w, solution)
+        rows.append(Row(name, task.scores(w), f1, int(last["bytes-down"] + last["bytes-up"]), seconds[name]))
+    rows.append(reference)
+    show(rows, console)
+    draw(runs, reference.scores, picture)
+    console.print(f"Picture: {picture}")
+    return rows
+
+
+def _support_f1(task: Task, w: Vector, reference: Vector) -> float:
+    block = task.layout["coefficients"].block
+    return support_scores(w[block], reference[block]).f1
+
+
+def _terminated(number: int, frame: FrameType | None) -> None:
+    """Turn SIGTERM into an exception, so that the SuperLink is ended on the way out."""
+    raise SystemExit(128 + number)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the comparison from the command line.
+
+    Parameters
+    ----------
+    arguments : sequence of str, optional
+        By default those of the process.
+    """
+    parser = argparse.ArgumentParser(
+        prog="python -m flwr_fco.experiments.app.main_job", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--root", type=Path, default=Path(), help="the clone (default: the present directory)")
+    parser.add_argument("--directory", type=Path, help="where everything is written (default: .run in the clone)")
+    parser.add_argument("--picture", type=Path, help="the PNG (default: main-job.png in that directory)")
+    parser.add_argument("--num-server-rounds", type=int, help="rounds of each run (default: pyproject.toml's)")
+    options = parser.parse_args(arguments)
+    root = options.root.resolve()
+    directory = (options.directory or root / ".run").resolve()
+    directory.mkdir(parents=True, exist_ok=True)
+    overrides: dict[str, Any] = {}
+    if options.num_server_rounds is not None:
+        overrides["num-server-rounds"] = options.num_server_rounds
+    # A shell starts background jobs with Ctrl-C ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _terminated)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=120, soft_wrap=True)
+    try:
+        compare(root, directory, overrides, options.picture or directory / "main-job.png", console)
+    except CompositeError as error:
+        print(f"make run: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("make run: interrupted; the SuperLink was ended", file=sys.stderr)
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

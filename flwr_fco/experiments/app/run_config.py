@@ -1,0 +1,138 @@
+"""The run config of the root Flower App as settings of a run: Flower checks that a key exists, no more."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from flwr_fco.core.validation import checked, suggestion
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.problems.named import PROBLEMS, REGULARIZERS
+from flwr_fco.experiments.runs.methods import STRATEGIES
+from flwr_fco.experiments.runs.settings import RunSettings
+from flwr_fco.server.options import AUTO
+
+__all__ = ["APP_PROBLEMS", "run_settings"]
+
+#: Problems whose data can be split over the nodes that there are, with a regularizer that the run config names.
+APP_PROBLEMS = tuple(
+    name for name, problem in PROBLEMS.items() if {"num-clients", "regularizer"} <= problem.options().keys()
+)
+
+
+class _Key(NamedTuple):
+    """A key of the run config.
+
+    Parameters
+    ----------
+    kind : type or annotation
+    expected : str
+        The values that it may have, in words.
+    allowed : callable
+        Whether it may have this one.
+    names : tuple of str
+        What the settings of a run, or the options of the problem, call it.
+    """
+
+    kind: Any
+    expected: str
+    allowed: Callable[[Any], bool]
+    names: tuple[str, ...]
+
+
+def _one_of(names: Any) -> tuple[str, Callable[[Any], bool]]:
+    return f"one of {', '.join(names)}", lambda value: value in names
+
+
+def _at_least(least: int) -> tuple[str, Callable[[Any], bool]]:
+    return f"a whole number >= {least}", lambda value: value >= least
+
+
+_POSITIVE = "a finite number > 0", lambda value: 0.0 < value < math.inf
+_POSITIVE_OR_AUTO = "a finite number > 0, or 'auto'", lambda value: value == AUTO or 0.0 < value < math.inf
+_RATE = float | Literal["auto"]
+_ABSOLUTE = (
+    'an absolute path (the ServerApp runs in the SuperLink\'s working directory, not in yours), or "" to write nothing',
+    lambda value: not value or Path(value).is_absolute(),
+)
+
+#: What ``[tool.flwr.app.config]`` must have.
+KEYS: dict[str, _Key] = {
+    "problem": _Key(str, *_one_of(APP_PROBLEMS), ()),
+    "strategy": _Key(str, *_one_of(STRATEGIES), ()),
+    "regularizer": _Key(str, *_one_of(REGULARIZERS), ("regularizer",)),
+    "strength": _Key(float, "a finite number >= 0", lambda value: 0.0 <= value < math.inf, ("strength",)),
+    "client-lr": _Key(_RATE, *_POSITIVE_OR_AUTO, ("client-lr",)),
+    "server-lr": _Key(_RATE, *_POSITIVE_OR_AUTO, ("server-lr",)),
+    "batch-size": _Key(int, *_at_least(1), ("batch-size",)),
+    "local-steps": _Key(int, *_at_least(1), ("local-steps",)),
+    "num-server-rounds": _Key(int, *_at_least(1), ("num-rounds",)),
+    "num-nodes": _Key(int, *_at_least(2), ("num-clients",)),
+    "alpha": _Key(float, *_POSITIVE, ("alpha",)),
+    "train-fraction": _Key(float, "a number between 0 and 1", lambda value: 0.0 < value < 1.0, ("train-fraction",)),
+    "seed": _Key(int, "a whole number from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32, ("seed",)),
+    "evaluate-every": _Key(int, *_at_least(1), ("structure-every", "objective-every")),
+    "output-dir": _Key(str, *_ABSOLUTE, ()),
+}
+#: How the data are split, where there is something to split: synthetic clients draw their own.
+_SPLIT = ("alpha", "train-fraction")
+_EXAMPLES = {str: '"..."', int: "3", float: "0.1", _RATE: "0.1"}
+
+
+def run_settings(run_config: Mapping[str, Any], num_nodes: int | None = None) -> RunSettings:
+    """Return the settings of a run from a checked run config.
+
+    Parameters
+    ----------
+    run_config : mapping
+        ``context.run_config``.
+    num_nodes : int, optional
+        Over how many nodes the data are split; by default the run config's ``num-nodes``.
+
+    Returns
+    -------
+    RunSettings
+        All nodes take part in every round.
+
+    Raises
+    ------
+    ConfigurationError
+        If a key is missing or unknown, or a value is of the wrong type or out of range.
+
+    Examples
+    --------
+    >>> run_settings({"problem": 3})
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ConfigurationError: problem=3 is a int; expected a string. Give it as in -c 'problem="..."'
+    """
+    values = {key: _checked(key, value) for key, value in run_config.items()}
+    missing = [key for key in KEYS if key not in values]
+    if missing:
+        raise ConfigurationError(
+            f"the run config lacks {', '.join(missing)}; put them into [tool.flwr.app.config] of pyproject.toml"
+        )
+    if num_nodes is not None:
+        values["num-nodes"] = num_nodes
+    options = PROBLEMS[values["problem"]].options()
+    assignments = {
+        name: values[key] for key, entry in KEYS.items() for name in entry.names if key not in _SPLIT or name in options
+    }
+    return RunSettings.of(values["problem"], values["strategy"], {**assignments, "clients-per-round": 0})
+
+
+def _checked(key: str, value: Any) -> Any:
+    if key not in KEYS:
+        raise ConfigurationError(
+            f"unknown key {key!r} in the run config; it may have {', '.join(KEYS)}{suggestion(key, KEYS)}"
+        )
+    entry = KEYS[key]
+    try:
+        value = checked(key, value, entry.kind)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{error}. Give it as in -c '{key}={_EXAMPLES[entry.kind]}'") from None
+    if not entry.allowed(value):
+        raise ConfigurationError(f"{key}={value!r}; expected {entry.expected}")
+    return value

@@ -1,0 +1,68 @@
+"""The ServerApp of the root Flower App."""
+
+from __future__ import annotations
+
+import time
+from logging import INFO, WARNING
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.common import log
+from flwr.serverapp import Grid, ServerApp
+
+from flwr_fco.experiments.app.run_config import run_settings
+from flwr_fco.experiments.runs.recorder import Recorder
+from flwr_fco.experiments.runs.run_folder import RunFolder
+
+__all__ = ["app"]
+
+#: Seconds to wait for more nodes to connect before going on with those that are there.
+PATIENCE = 15.0
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Train, evaluate on the server, write the run folder."""
+    wanted = run_settings(context.run_config).problem_options["num-clients"]
+    settings = run_settings(context.run_config, wait_for_nodes(grid, wanted))
+    folder = None
+    if output := str(context.run_config["output-dir"]):
+        name = f"{settings.strategy}-{settings.problem}-{context.run_id}"
+        folder = RunFolder(Path(output) / name, settings.to_config())
+        log(INFO, "Run folder: %s", folder.path)
+    recorder = Recorder(settings.load(), settings, None if folder is None else folder.add, traffic=True)
+    result = recorder.start(grid)
+    if folder is not None:
+        folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
+        folder.save_left_out(recorder.left_out)
+
+
+def wait_for_nodes(grid: Grid, wanted: int, patience: float = PATIENCE) -> int:
+    """Return the number of nodes over which the data are split.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+    wanted : int
+        The run config's ``num-nodes``.
+    patience : float
+        Seconds after which a smaller federation, of two nodes or more, will do. The number of simulated nodes is the
+        federation's business, an app cannot set it: Flower's own default is 2.
+    """
+    deadline = time.monotonic() + patience
+    while (connected := len(list(grid.get_node_ids()))) < wanted and (connected < 2 or time.monotonic() < deadline):
+        time.sleep(0.2)
+    if connected != wanted:
+        log(
+            WARNING,
+            "num-nodes=%s, but this federation has %s nodes: the data are split over %s. For %s simulated nodes: "
+            "flwr run . --stream --federation-config 'num-supernodes=%s client-resources-num-cpus=1'",
+            wanted,
+            connected,
+            connected,
+            wanted,
+            wanted,
+        )
+    return connected

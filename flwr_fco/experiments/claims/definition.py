@@ -1,0 +1,461 @@
+"""What an experiment is: runs, claims and a quick version, read from a TOML file of the package."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from importlib import resources
+from typing import Any, NamedTuple
+
+from flwr_fco.core.validation import suggestion
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.claims.rules import RULES
+from flwr_fco.experiments.claims.tuning import Tune, Tuned, Variation
+from flwr_fco.experiments.problems.baselines import BASELINES
+from flwr_fco.experiments.problems.named import find_problem
+from flwr_fco.experiments.runs.methods import option_names
+from flwr_fco.experiments.runs.settings import RunSettings, format_assignments, short_name
+
+__all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"]
+
+
+#: Arguments of rules that are limits.
+_LIMITS = frozenset(
+    {"within", "at_least", "at_most", "bound", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}
+)
+
+
+class RunLine(NamedTuple):
+    """A curve of the figure: a strategy with its settings.
+
+    Parameters
+    ----------
+    label : str
+    strategy : str
+    settings : dict of str to value
+        In kebab-case.
+    group : str
+        Curves of one group (a strategy at many rates) share a colour and a claim.
+    part : str, default ""
+        The part of the figure that the curve is in, with panels of its own; the label ends in it.
+    """
+
+    label: str
+    strategy: str
+    settings: dict[str, Any]
+    group: str
+    part: str = ""
+
+    @property
+    def curve(self) -> str:
+        """The label without the part: what the legend says."""
+        return self.label.removesuffix(f", {self.part}") if self.part else self.label
+
+    @property
+    def rates(self) -> str:
+        """The client's and the server's learning rate."""
+        if self.strategy in BASELINES or "client-lr" not in self.settings:
+            return "none"
+        # Some methods have a client's rate alone; "auto" is no number.
+        given = [self.settings[name] for name in ("client-lr", "server-lr") if name in self.settings]
+        known = [value if isinstance(value, str) else f"{value:g}" for value in given]
+        return f"({', '.join(known)})" if len(known) > 1 else known[0]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper and the rule that decides it.
+
+    Parameters
+    ----------
+    name : str
+    sentence : str
+        As printed.
+    number : str
+        The paper's number.
+    rule : str
+        A name in :data:`flwr_fco.experiments.RULES`.
+    arguments : dict
+        Of the rule; ``run`` and ``than`` are labels.
+    note : str, default ""
+        What to know about the rates or the reading.
+    scale : str, default ""
+        In what the runs differ from those that the sentence is about; in the place of the experiment's.
+    limit : {"", "printed"}
+        Whether the numbers among the arguments are the paper's: by default they are ours, and the table says so.
+    ours : bool, default False
+        Whether the sentence is ours, not the paper's.
+    outside : str, default ""
+        Why it cannot be tested here: such a claim has no rule.
+    repeats : str, default ""
+        ``"EXPERIMENT: CLAIM"`` that says the same of the same runs; the first page counts it once.
+    """
+
+    name: str
+    sentence: str
+    number: str
+    rule: str
+    arguments: dict[str, Any]
+    note: str = ""
+    scale: str = ""
+    limit: str = ""
+    ours: bool = False
+    outside: str = ""
+    repeats: str = ""
+
+    @property
+    def has_limit_of_ours(self) -> bool:
+        """Whether the rule asks for a number that the paper does not print."""
+        # A factor of 1 and a margin of 0 say no more than "better".
+        asked = {key: value for key, value in self.arguments.items() if key in _LIMITS}
+        idle = {"factor": 1.0, "margin": 0.0, "noise": 0.0}
+        return self.limit != "printed" and any(value != idle.get(key) for key, value in asked.items())
+
+    def labels(self) -> list[str]:
+        """Return the labels that the rule looks at."""
+        found: list[str] = []
+        for key in ("run", "leader", "than", "runs", "group"):
+            value = self.arguments.get(key, [])
+            found += [value] if isinstance(value, str) else list(value)
+        return found
+
+
+@dataclass(frozen=True)
+class Definition:
+    """An experiment.
+
+    Parameters
+    ----------
+    name, title, source : str
+        `source`: where the paper has it.
+    problem : str
+    seeds : tuple of int
+    panels : tuple of str
+        Metrics that the figure shows, over rounds; ``"energy-error against seconds"``: over another metric.
+    kind : {"curves", "densities", "scatter", "images", "tuned"}
+        What the figure is, and for ``"densities"`` what is measured: the clients' models beside their mean. Of
+        ``"images"`` the only panel is the name of the array that is drawn, for the first seed. ``"tuned"``: every
+        method at its best rates, over what is varied.
+    runs : tuple of RunLine
+    claims : tuple of Claim
+    scale : str, default ""
+        In what the runs are smaller than the paper's, and in what larger: in the heading of every row.
+    coloured : tuple of str
+        Labels of the curves with a colour of their own in the figure; by default those that most claims are about.
+    gap : bool, default False
+        Whether the runs also report ``gap``, the objective above the centralized optimum.
+    quick : mapping
+        What :meth:`quick_version` changes.
+    limits : mapping of str to (low, high)
+        Of the figure's axes, by metric.
+    table : mapping
+        A metric's values at some rounds, beside those that somebody else reached: ``metric``, ``rounds``, ``source``
+        and ``known``, a list of numbers for each label that has one. Empty: no such table.
+    tuned : tuple of Tuned
+        Its points, whose labels claims may name.
+    shortened : bool, default False
+        Whether it is a :meth:`quick_version`.
+    overrides : mapping of str to value
+        What :meth:`with_settings` set in every run.
+    """
+
+    name: str
+    title: str
+    source: str
+    problem: str
+    seeds: tuple[int, ...]
+    panels: tuple[str, ...]
+    kind: str
+    runs: tuple[RunLine, ...]
+    claims: tuple[Claim, ...]
+    scale: str = ""
+    coloured: tuple[str, ...] = ()
+    gap: bool = False
+    quick: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    table: Mapping[str, Any] = field(default_factory=dict)
+    tuned: tuple[Tuned, ...] = ()
+    shortened: bool = False
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+
+    def quick_version(self) -> Definition:
+        """Return the same experiment with fewer rounds, seeds and runs, and the claims that it can decide."""
+        quick = self.quick
+        wanted = [claim for claim in self.claims if claim.name in quick["claims"]]
+        claims = tuple(replace(c, arguments={**c.arguments, **quick.get("arguments", {})}) for c in wanted)
+        labels = {label for claim in claims for label in claim.labels()}
+        tuned = tuple(point for point in self.tuned if point.label in labels)
+        labels |= {label for point in tuned for label, _ in point.runs}
+        runs = tuple(
+            line._replace(settings={**line.settings, **quick.get("settings", {})})
+            for line in self.runs
+            if line.label in labels or line.group in labels
+        )
+        if "keep-every" in quick:
+            runs = runs[:: quick["keep-every"]]
+            kept = {line.label for line in runs}
+            tuned = tuple(point._replace(runs=tuple(own for own in point.runs if own[0] in kept)) for point in tuned)
+        return replace(
+            self,
+            title=f"{self.title} (quick)",
+            problem=str(quick.get("settings", {}).get("problem", self.problem)),
+            seeds=tuple(quick["seeds"]),
+            runs=runs,
+            claims=claims,
+            quick={},
+            limits={},
+            table={},
+            tuned=tuned,
+            shortened=True,
+        )
+
+    def with_settings(self, overrides: Mapping[str, Any]) -> Definition:
+        """Return the same experiment and claims with some settings of every run replaced.
+
+        Parameters
+        ----------
+        overrides : mapping of str to value
+            In kebab-case, as for a run, and ``problem``. Baselines take those of the problem. Of another problem the
+            runs keep what it has too; the definition's other options go with its problem.
+
+        Returns
+        -------
+        Definition
+
+        Raises
+        ------
+        ConfigurationError
+            If a run has no such setting, or a value is of the wrong type or out of range.
+
+        Examples
+        --------
+        >>> load_definition("fco-fig3").with_settings({"problem": "lasso-small", "num-rounds": 50}).title
+        'LASSO I, half of the truth is not zero (set: problem=lasso-small, num-rounds=50)'
+        """
+        if not overrides:
+            return self
+        if "seed" in overrides:
+            raise ConfigurationError(
+                f"seed={overrides['seed']!r} among the settings of an experiment, which runs {len(self.seeds)} seeds; "
+                "give the first of them by --seed"
+            )
+        problem = str(overrides.get("problem", self.problem))
+        lines = []
+        for line in self.runs:
+            before = str(line.settings.get("problem", self.problem))
+            after = str(overrides.get("problem", before))
+            gone = find_problem(before).options().keys() - find_problem(after).options().keys()
+            kept = {key: value for key, value in line.settings.items() if key not in gone}
+            lines.append(line._replace(settings={**kept, **overrides}))
+        changed = replace(
+            self,
+            title=f"{self.title} (set: {', '.join(format_assignments(overrides))})",
+            problem=problem,
+            runs=tuple(lines),
+            # Where the curves of the definition lie.
+            limits={},
+            overrides={**self.overrides, **overrides},
+        )
+        for line in changed.runs:
+            own = changed.run_settings(line, self.seeds[0])
+            # Before anything is run.
+            find_problem(own.problem).checked_options(own.problem_options)
+        return changed
+
+    def folder_name(self) -> str:
+        """Return a name for the folder of the experiment: what was set is in it.
+
+        Examples
+        --------
+        >>> load_definition("fco-fig13").quick_version().with_settings({"problem": "digits"}).folder_name()
+        'fco-fig13-quick_problem=digits'
+        """
+        name = self.name + ("-quick" if self.shortened else "")
+        return short_name([name, *format_assignments(self.overrides)], self.overrides)
+
+    def run_settings(self, line: RunLine, seed: int) -> RunSettings:
+        """Return the settings of a run.
+
+        Parameters
+        ----------
+        line : RunLine
+        seed : int
+
+        Returns
+        -------
+        RunSettings
+        """
+        own = dict(line.settings)
+        problem = str(own.pop("problem", self.problem))
+        if line.strategy in BASELINES:
+            # A baseline takes the problem's options and its own; rates and rounds are a federation's.
+            taken = {*find_problem(problem).options(), *option_names(line.strategy), "num-rounds"}
+            own = {key: value for key, value in own.items() if key in taken}
+        return RunSettings.of(problem, line.strategy, own, seed)
+
+
+def _names() -> tuple[str, ...]:
+    folder = resources.files("flwr_fco.experiments") / "definitions"
+    names = [entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml")]
+    return tuple(sorted(names, key=lambda name: (name.partition("-")[0], len(name), name)))
+
+
+#: Names of all experiments.
+EXPERIMENTS: tuple[str, ...] = _names()
+
+
+def select_experiments(pattern: str) -> tuple[str, ...]:
+    """Return the experiments that a name, a pattern or ``all`` stands for.
+
+    Parameters
+    ----------
+    pattern : str
+        As in a shell: ``fco-*``, ``fco-fig1?``.
+
+    Returns
+    -------
+    tuple of str
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none.
+
+    Examples
+    --------
+    >>> select_experiments("fco-fig1[34]")
+    ('fco-fig13', 'fco-fig14')
+    """
+    found = tuple(name for name in EXPERIMENTS if pattern == "all" or fnmatchcase(name, pattern))
+    if not found:
+        raise ConfigurationError(
+            f"experiment={pattern!r}; expected one of {', '.join(EXPERIMENTS)}, a pattern such as 'fco-*', or 'all'"
+            f"{suggestion(pattern, EXPERIMENTS)}"
+        )
+    return found
+
+
+def load_definition(name: str) -> Definition:
+    """Return an experiment.
+
+    Parameters
+    ----------
+    name : str
+
+    Returns
+    -------
+    Definition
+
+    Raises
+    ------
+    ConfigurationError
+        If there is none of that name, or its file does not fit together.
+
+    Examples
+    --------
+    >>> load_definition("fco-fig3").problem
+    'lasso-I'
+    """
+    if name not in EXPERIMENTS:
+        raise ConfigurationError(f"experiment={name!r}; expected one of {', '.join(EXPERIMENTS)}")
+    file = resources.files("flwr_fco.experiments") / "definitions" / f"{name}.toml"
+    return _parse(name, tomllib.loads(file.read_text(encoding="utf-8")))
+
+
+def _parse(name: str, data: Mapping[str, Any]) -> Definition:
+    shared = data.get("settings", {})
+    varied = [
+        Variation(own["part"], own.get("key", ""), tuple(own.get("values", ("",))), own.get("set", {}))
+        for own in data.get("vary", [])
+    ]
+    tune = Tune(**data["tune"]) if "tune" in data else None
+    runs: list[RunLine] = []
+    tuned: list[Tuned] = []
+    for own in data["runs"]:
+        if tune is None:
+            runs += _expand(own, shared)
+            continue
+        for variation in varied:
+            for value in variation.values:
+                lines, points = _vary(own, shared, variation, value, tune)
+                runs += lines
+                tuned += points
+    labels = {line.label for line in runs} | {line.group for line in runs} | {point.label for point in tuned}
+    claims = []
+    for own in data["claims"]:
+        claim = Claim(**{"rule": "", "arguments": {}, **own})
+        if bool(claim.outside) == bool(claim.rule):
+            raise ConfigurationError(
+                f"{name}, claim {claim.name!r}: rule={claim.rule!r} and outside={claim.outside!r}; expected a rule, "
+                "or the reason why it cannot be tested"
+            )
+        if claim.limit not in ("", "printed"):
+            raise ConfigurationError(f"{name}, claim {claim.name!r}: limit={claim.limit!r}; expected 'printed' or none")
+        unknown = [label for label in claim.labels() if label not in labels]
+        if unknown or (claim.rule and claim.rule not in RULES):
+            raise ConfigurationError(
+                f"{name}, claim {claim.name!r}: rule {claim.rule!r} with runs {unknown}; expected labels among "
+                f"{sorted(labels)} and a rule among {sorted(RULES)}"
+            )
+        claims.append(claim)
+    return Definition(
+        name,
+        data["title"],
+        data["source"],
+        data["problem"],
+        tuple(data["seeds"]),
+        tuple(data["panels"]),
+        data.get("kind", "curves"),
+        tuple(runs),
+        tuple(claims),
+        str(data.get("scale", "")),
+        tuple(data.get("coloured", ())),
+        bool(data.get("gap", False)),
+        data["quick"],
+        {metric: (float(low), float(high)) for metric, (low, high) in data.get("limits", {}).items()},
+        data.get("table", {}),
+        tuple(tuned),
+    )
+
+
+def _vary(
+    own: Mapping[str, Any], shared: Mapping[str, Any], variation: Variation, value: Any, tune: Tune
+) -> tuple[list[RunLine], list[Tuned]]:
+    """Return the runs of a method at a value, one for each pair of rates, and its points, one for each grid."""
+    method, group = str(own["label"]), variation.name(str(own["label"]), value)
+    settings = {**shared, **variation.settings, **({variation.key: value} if variation.key else {})}
+    lines = _expand({**own, "label": group, "part": ""}, settings)
+    rates = [(line.label, (line.settings["client-lr"], line.settings["server-lr"])) for line in lines]
+    points = [
+        Tuned(
+            tune,
+            tune.name(group, grid),
+            method,
+            variation,
+            value if variation.key else grid,
+            tuple((label, pair) for label, pair in rates if not allowed or pair[0] in allowed),
+        )
+        for grid, allowed in tune.grids.items()
+    ]
+    return [line._replace(part=variation.part) for line in lines], points
+
+
+def _expand(own: Mapping[str, Any], shared: Mapping[str, Any]) -> list[RunLine]:
+    """Return the run, or one run for each pair of rates if they are lists."""
+    settings = {**shared, **own.get("set", {})}
+    label, strategy, part = str(own["label"]), str(own["strategy"]), str(own.get("part", ""))
+    grid = own.get("grid")
+    if grid is None:
+        full = f"{label}, {part}" if part else label
+        return [RunLine(full, strategy, settings, full, part)]
+    low, high = grid.get("product", (0.0, float("inf")))
+    found = []
+    for client_lr, server_lr in itertools.product(grid["client-lr"], grid["server-lr"]):
+        # The product of two decimals is not exact: 0.03 * 0.1 < 0.003.
+        if low * (1 - 1e-9) <= client_lr * server_lr <= high * (1 + 1e-9):
+            rates = {"client-lr": client_lr, "server-lr": server_lr}
+            found.append(RunLine(f"{label} ({client_lr:g}, {server_lr:g})", strategy, {**settings, **rates}, label))
+    return found

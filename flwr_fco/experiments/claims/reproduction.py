@@ -1,0 +1,655 @@
+"""Runs an experiment, judges its claims, writes data, figure and verdicts."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.claims.definition import Claim, Definition, RunLine
+from flwr_fco.experiments.claims.densities import measure_densities
+from flwr_fco.experiments.claims.rules import RULES, Outcome, Outcomes
+from flwr_fco.experiments.pictures.report import draw_curves, draw_images, draw_scatter, draw_tuned, require_matplotlib
+from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.run_folder import json_object
+from flwr_fco.experiments.runs.settings import RunSettings, format_assignments
+from flwr_fco.wire import flower as _flower
+
+__all__ = ["Report", "Verdict", "judge", "reproduce", "tuned_table", "value_table", "verdict_table"]
+
+#: Metrics that figures show on a logarithmic axis.
+_LOGARITHMIC = frozenset(
+    {
+        "recovery-error",
+        "objective",
+        "gap",
+        "validation-mse",
+        "l1-error",
+        "consensus-error",
+        "training-loss",
+        "energy-error",
+        "distance",
+        "gradient-norm",
+    }
+)
+#: A panel ``"energy-error against seconds"`` shows a metric over what its rounds have cost.
+_AGAINST = " against "
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A row of the table.
+
+    Parameters
+    ----------
+    name, sentence, number : str
+        What the paper says.
+    measured : str
+        Median and band over the seeds.
+    values : tuple of float
+        One a seed.
+    rates : str
+        (client, server) of the run that the claim is about.
+    verdict : {"holds", "does not hold", "tie", "outside"}
+        ``"tie"``: of a comparison that neither side wins on every seed. ``"outside"``: it cannot be tested here.
+    rule : str
+        Its name and arguments.
+    note : str
+    scale : str
+        In what the runs differ from those that the sentence is about.
+    ours : bool
+        Whether the sentence is ours, not the paper's.
+    repeats : str
+        The claim of another experiment that says the same of the same runs.
+    """
+
+    name: str
+    sentence: str
+    number: str
+    measured: str
+    values: tuple[float, ...]
+    rates: str
+    verdict: str
+    rule: str
+    note: str
+    scale: str = ""
+    ours: bool = False
+    repeats: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the verdict is "holds"."""
+        return self.verdict == "holds"
+
+
+class Report(NamedTuple):
+    """What :func:`reproduce` found.
+
+    Parameters
+    ----------
+    definition : Definition
+    verdicts : list of Verdict
+    outcomes : dict of str to list of Outcome
+    folder : Path
+    seconds : float
+    """
+
+    definition: Definition
+    verdicts: list[Verdict]
+    outcomes: Outcomes
+    folder: Path
+    seconds: float
+
+
+class _Job(NamedTuple):
+    line: RunLine
+    settings: RunSettings
+    kind: str
+    gap: bool
+    file: Path
+    #: The array that is kept for the figure.
+    array: str = ""
+
+
+def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
+    """Return the verdicts of an experiment's claims.
+
+    Parameters
+    ----------
+    definition : Definition
+    outcomes : mapping of str to sequence of Outcome
+        By label, then by seed.
+
+    Returns
+    -------
+    list of Verdict
+
+    Examples
+    --------
+    >>> from flwr_fco.experiments import load_definition
+    >>> definition = load_definition("fco-theorems").quick_version()
+    >>> history = [{"round": float(r), "gap": 1.0 / r**2} for r in (10, 100)]
+    >>> [verdict.holds for verdict in judge(definition, {definition.runs[0].label: [Outcome(history)] * 2})]
+    [True]
+    """
+    outcomes = {**outcomes, **{point.label: point.best(outcomes).outcomes for point in definition.tuned}}
+    return [_judge(definition, claim, outcomes) for claim in definition.claims]
+
+
+def reproduce(
+    definition: Definition,
+    folder: Path,
+    *,
+    workers: int = 1,
+    on_run: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Run an experiment; runs that the folder has already are not repeated.
+
+    Parameters
+    ----------
+    definition : Definition
+    folder : Path
+        Gets ``runs/*.json`` (settings and metrics of each round), ``figure.png`` and ``.svg``,
+        ``verdicts.json`` and ``verdicts.md``, and ``experiment.json``, which says what it holds.
+    workers : int, default 1
+        Processes.
+    on_run : callable, optional
+        ``(finished, total)`` after each run.
+
+    Returns
+    -------
+    Report
+
+    Raises
+    ------
+    DataNotFoundError
+        If the problem's files are not there.
+    NotInstalledError
+        If the problem needs a package that is not installed.
+    ConfigurationError
+        If matplotlib is not installed, or the folder holds another experiment, its quick version, or the same one with
+        other settings: before the runs.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from flwr_fco.experiments import load_definition
+    >>> definition = load_definition("fco-theorems").quick_version()
+    >>> report = reproduce(definition, Path(tempfile.mkdtemp()))
+    >>> [verdict.holds for verdict in report.verdicts]
+    [True]
+    """
+    require_matplotlib("the figure of an experiment needs matplotlib")
+    began = time.perf_counter()
+    _claim_folder(definition, folder)
+    (folder / "runs").mkdir(exist_ok=True)
+    jobs = [
+        _Job(
+            line,
+            definition.run_settings(line, seed),
+            definition.kind,
+            definition.gap,
+            folder / "runs" / f"{_slug(line.label)}-seed-{seed}.json",
+            definition.panels[0] if definition.kind == "images" else "",
+        )
+        for seed in definition.seeds
+        for line in definition.runs
+    ]
+    # Curves of several panels may be the same run.
+    alike: dict[str, list[_Job]] = {}
+    for job in jobs:
+        alike.setdefault(json.dumps(job.settings.to_config(), sort_keys=True), []).append(job)
+    by_job: dict[Path, Outcome] = {}
+    done = 0
+    with _executor(workers) as mapped:
+        for group, outcome in zip(alike.values(), mapped(_do, [group[0] for group in alike.values()]), strict=True):
+            for job in group:
+                _require_metrics(definition, job.line, outcome)
+                by_job[job.file] = outcome
+            done += len(group)
+            if on_run is not None:
+                on_run(done, len(jobs))
+    outcomes: dict[str, list[Outcome]] = {line.label: [] for line in definition.runs}
+    for job in jobs:
+        outcomes[job.line.label].append(by_job[job.file])
+    verdicts = judge(definition, outcomes)
+    seconds = time.perf_counter() - began
+    (folder / "verdicts.json").write_text(
+        json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8"
+    )
+    text = verdict_table(definition, verdicts)
+    if definition.overrides:
+        heading, _, rest = text.partition("\n\n")
+        text = f"{heading}\n\n{_overridden(definition)}\n\n{rest}"
+    if definition.tuned:
+        text += "\n" + tuned_table(definition, outcomes)
+    if definition.table:
+        text += "\n" + value_table(definition, outcomes)
+    (folder / "verdicts.md").write_text(text, encoding="utf-8")
+    if definition.kind == "images":
+        first = {job.line.label: np.load(_kept(job)) for job in jobs if job.settings.seed == definition.seeds[0]}
+        draw_images(first, definition.title, folder / "figure.png")
+    elif definition.tuned:
+        _draw_tuned(definition, outcomes, folder / "figure.png")
+    else:
+        _draw(definition, outcomes, folder / "figure.png")
+    return Report(definition, verdicts, outcomes, folder, seconds)
+
+
+def _claim_folder(definition: Definition, folder: Path) -> None:
+    """Write what the folder holds; runs of two experiments have the same names, and one page is all there is."""
+    wanted = {"experiment": definition.name, "quick": definition.shortened, "set": dict(definition.overrides)}
+    file = folder / "experiment.json"
+    # A folder in which nothing was run, for want of data say, is anybody's.
+    if file.is_file() and any((folder / "runs").glob("*.json")):
+        try:
+            held = json_object(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{file} cannot be read: {error}. It says which experiment the folder holds: remove the folder, or "
+                "give another by --out"
+            ) from error
+        if held != wanted:
+            raise ConfigurationError(
+                f"{folder} holds {_described(held)}; expected a folder that is empty or holds {_described(wanted)}. "
+                "Give another by --out"
+            )
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = file.with_suffix(".partial")
+    partial.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
+    partial.replace(file)
+
+
+def _described(held: Mapping[str, Any]) -> str:
+    given = "".join(f" --set {text}" for text in format_assignments(held.get("set") or {}))
+    return f"{held.get('experiment')}{' --quick' if held.get('quick') else ''}{given}"
+
+
+def _overridden(definition: Definition) -> str:
+    """Return what the page says of settings that are not the definition's."""
+    text = (
+        f"The settings are not those of the definition: {', '.join(format_assignments(definition.overrides))} in every "
+        "run (of baselines: the options of the problem). The labels and notes are the definition's, and the claims are "
+        "judged as they are there."
+    )
+    if "problem" in definition.overrides:
+        text += f" Options of the definition that {definition.problem} does not have are left out."
+    return text
+
+
+def _require_metrics(definition: Definition, line: RunLine, outcome: Outcome) -> None:
+    """Raise what judging would raise, before the other runs: another problem may not report what the claims are on."""
+    for claim in definition.claims if definition.overrides else ():
+        if "metric" in claim.arguments and {line.label, line.group} & set(claim.labels()):
+            outcome.series(claim.arguments["metric"])
+
+
+def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
+    """Return the verdicts as a Markdown table.
+
+    Parameters
+    ----------
+    definition : Definition
+    verdicts : sequence of Verdict
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from flwr_fco.experiments import load_definition
+    >>> print(verdict_table(load_definition("fco-fig3"), []).splitlines()[0])
+    # fco-fig3: LASSO I, half of the truth is not zero
+    """
+    seeds = ", ".join(map(str, definition.seeds))
+    lines = [
+        f"# {definition.name}: {definition.title}",
+        "",
+        f"{definition.source}. Problem {definition.problem}, seeds {seeds}; "
+        "measured: median [smallest, largest] over them.",
+        "",
+        "| claim | the paper's sentence | its number | measured | rates (client, server) | verdict | rule |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for verdict in verdicts:
+        words = "**does not hold**" if verdict.verdict == "does not hold" else verdict.verdict
+        if verdict.ours:
+            words = f"ours: {words}"
+        if verdict.repeats:
+            words += f" (as {verdict.repeats})"
+        cells = [
+            f"{verdict.name} ({verdict.scale})" if verdict.scale else verdict.name,
+            verdict.sentence,
+            verdict.number,
+            verdict.measured,
+            verdict.rates,
+            words + (f"; {verdict.note}" if verdict.note else ""),
+            f"`{verdict.rule}`" if verdict.rule else "",
+        ]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def value_table(definition: Definition, outcomes: Outcomes) -> str:
+    """Return what each run measured at the rounds of the definition's table, beside the known values.
+
+    Parameters
+    ----------
+    definition : Definition
+    outcomes : mapping of str to sequence of Outcome
+        By label, then by seed.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> from dataclasses import replace
+    >>> from flwr_fco.experiments import load_definition
+    >>> definition = load_definition("gt-fig1")
+    >>> line = definition.runs[0]
+    >>> history = [{"round": float(r), "l1-error": 300.0 / r} for r in (100, 300, 1000, 3000)]
+    >>> table = value_table(replace(definition, runs=(line,)), {line.label: [Outcome(history)]})
+    >>> table.splitlines()[2].partition(" | known")[0]
+    '| l1-error after round | 100 | 300 | 1,000 | 3,000'
+    """
+    table = definition.table
+    metric, rounds, known = table["metric"], table["rounds"], table.get("known", {})
+    lines = [
+        f"Median [smallest, largest] over the seeds{'; known: ' + table['source'] if known else ''}.",
+        "",
+        f"| {metric} after round | " + " | ".join(f"{when:,}" for when in rounds) + (" | known |" if known else " |"),
+        "|---" * (len(rounds) + 1 + bool(known)) + "|",
+    ]
+    for line in definition.runs:
+        # A run that is over has no value at a later round.
+        last = line.settings.get("num-rounds", math.inf)
+        cells = [
+            _band([_value_at(own, metric, when) for own in outcomes[line.label]]) if when <= last else ""
+            for when in rounds
+        ]
+        if known:
+            cells.append(" / ".join(f"{value:g}" for value in known.get(line.label, [])))
+        lines.append(f"| {line.label} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
+    """Return what each method reaches at its best rates, and these rates.
+
+    Parameters
+    ----------
+    definition : Definition
+        One whose methods are tuned.
+    outcomes : mapping of str to sequence of Outcome
+        By label, then by seed.
+
+    Returns
+    -------
+    str
+    """
+    tune = definition.tuned[0].tune
+    lines = [
+        f"At the best rates of each seed by {'largest' if tune.largest else 'smallest'} {tune.metric}"
+        + (f" (mean of the last {tune.window} evaluations)" if tune.window > 1 else "")
+        + ": median [smallest, largest] over the seeds; (client, server) rates of the first seed.",
+        "",
+    ]
+    for variation in dict.fromkeys(point.variation.part for point in definition.tuned):
+        points = [point for point in definition.tuned if point.variation.part == variation]
+        values = list(dict.fromkeys(point.value for point in points))
+        lines += [f"| {variation} | " + " | ".join(map(str, values)) + " |", "|---" * (len(values) + 1) + "|"]
+        for method in dict.fromkeys(point.method for point in points):
+            cells = []
+            for point in (point for point in points if point.method == method):
+                best = point.best(outcomes)
+                first = best.rates[0]
+                cells.append(_band(best.values) + (f" ({first[0]:g}, {first[1]:g})" if first else ""))
+            lines.append(f"| {method} | " + " | ".join(cells) + " |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _value_at(outcome: Outcome, metric: str, when: float) -> float:
+    """Return the value at the last evaluation up to a round; NaN for a run that was cut before it."""
+    rounds, values = outcome.series(metric)
+    reached = np.flatnonzero(rounds <= when)
+    cut = outcome.diverged and outcome.diverged <= when
+    return math.nan if cut or not reached.size else float(values[reached[-1]])
+
+
+def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
+    scale = claim.scale or definition.scale
+    if claim.outside:
+        return Verdict(
+            claim.name, claim.sentence, claim.number, "", (), "", "outside", "", claim.outside, scale, claim.ours
+        )
+    arguments = dict(claim.arguments)
+    if claim.rule == "share":
+        groups: dict[str, list[str]] = {}
+        for line in definition.runs:
+            groups.setdefault(line.group, []).append(line.label)
+        found = RULES["share"](outcomes, groups=groups, **arguments)
+    else:
+        found = RULES[claim.rule](outcomes, **arguments)
+    text = ", ".join(f"{key}={_plain(value)}" for key, value in claim.arguments.items())
+    subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
+    rates = list(dict.fromkeys(line.rates for line in definition.runs if line.label in subjects))
+    verdict = "holds" if found.holds else "tie" if found.tie else "does not hold"
+    return Verdict(
+        claim.name,
+        claim.sentence,
+        f"{claim.number} (the limit is ours)" if claim.has_limit_of_ours else claim.number,
+        f"{found.meaning}: {_band(found.values)}",
+        tuple(found.values),
+        "; ".join(rates) or "all of the grid",
+        verdict,
+        f"{claim.rule}({text})",
+        claim.note,
+        scale,
+        claim.ours,
+        claim.repeats,
+    )
+
+
+def _band(values: Sequence[float]) -> str:
+    numbers = [value for value in values if not math.isnan(value)]
+    if not numbers:
+        return "none (diverged)"
+    lost = len(values) - len(numbers)
+    middle = float(np.median(numbers))
+    text = f"{middle:.3g}" if min(numbers) == max(numbers) else f"{middle:.3g} [{min(numbers):.3g}, {max(numbers):.3g}]"
+    text = text.replace("inf", "never")
+    return text + (f", {lost} of {len(values)} seeds without a value" if lost else "")
+
+
+def _plain(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _slug(label: str) -> str:
+    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
+
+
+@contextmanager
+def _executor(workers: int) -> Iterator[Callable[..., Any]]:
+    if workers <= 1:
+        yield map
+        return
+    # Spawned, not forked: numba's and BLAS's threads do not survive a fork.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        yield pool.map
+
+
+def _finished(file: Path) -> dict[str, Any]:
+    """Return what the file of a job says; nothing where it is damaged, so that the job is done again."""
+    try:
+        known = json_object(file.read_text(encoding="utf-8"))
+    except (ValueError, OSError):
+        return {}
+    return known if {"history", "diverged"} <= known.keys() else {}
+
+
+def _do(job: _Job) -> Outcome:
+    """Return the outcome of a job, from its file if it has been done with the same settings."""
+    config = job.settings.to_config()
+    if job.file.is_file() and (not job.array or _kept(job).is_file()):
+        known = _finished(job.file)
+        if known.get("settings") == config:
+            return Outcome(known["history"], known["diverged"])
+    measure = measure_densities if job.kind == "densities" and job.line.strategy not in BASELINES else run
+    # Some pairs of a grid are there to diverge.
+    with _flower.quiet(logging.ERROR) if job.kind == "tuned" else nullcontext():
+        result = measure(job.settings)
+    history = result.history
+    if job.gap and "objective" in history[-1]:
+        best = _optimum(job.settings)
+        history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
+    content = {"settings": config, "diverged": result.diverged, "seconds": round(result.seconds, 3), "history": history}
+    if job.array:
+        np.save(_kept(job), result.arrays[job.array])
+    partial = job.file.with_suffix(".partial")
+    partial.write_text(json.dumps(content), encoding="utf-8")
+    partial.replace(job.file)
+    return Outcome(history, result.diverged)
+
+
+def _kept(job: _Job) -> Path:
+    """Return where the array is that the figure shows."""
+    return job.file.with_suffix(".npy")
+
+
+_optima: dict[str, float] = {}
+
+
+def _optimum(settings: RunSettings) -> float:
+    """Return the objective of the centralized solution, solved once for each data set of a process."""
+    key = json.dumps([settings.problem, settings.seed, settings.problem_options], sort_keys=True)
+    if key not in _optima:
+        task = settings.load()
+        _optima[key] = task.objective(solve_baseline(task, "centralized", tol=1e-10).w)
+    return _optima[key]
+
+
+def _series(outcomes: Sequence[Outcome], panel: str) -> list[Any]:
+    """Return what a panel shows of each seed: a metric over rounds, or over the mean cost of the rounds."""
+    metric, _, cost = panel.partition(_AGAINST)
+    found = [run.series(metric) for run in outcomes if not run.diverged and run.history and metric in run.history[-1]]
+    if not cost or not found:
+        return found
+    # The start point has cost nothing, which has no place on a logarithmic axis.
+    costs = [run.series(cost) for run in outcomes if not run.diverged]
+    at = [dict(zip(rounds.tolist(), values.tolist(), strict=True)) for rounds, values in costs]
+    means = {when: float(np.mean([own[when] for own in at])) for when in at[0] if all(when in own for own in at)}
+    return [
+        (np.array([means[when] for when in rounds[kept]]), values[kept])
+        for rounds, values in found
+        for kept in [np.array([when > 0.0 and means.get(when, 0.0) > 0.0 for when in rounds.tolist()])]
+    ]
+
+
+#: Curves of a panel that a reader can tell apart.
+_COLOURED = 6
+
+
+def _coloured(definition: Definition) -> list[str]:
+    """Return the curves that have a colour of their own: as the definition says, or those that most claims are about.
+
+    Baselines are levels, which do not count.
+    """
+    curves = {line.label: line.curve for line in definition.runs if line.strategy not in BASELINES}
+    if definition.coloured:
+        return [curves.get(label, label) for label in definition.coloured]
+    named = [curves[label] for claim in definition.claims for label in claim.labels() if label in curves]
+    order = list(dict.fromkeys(curves.values()))
+    return sorted(order, key=lambda curve: (-named.count(curve), order.index(curve)))[:_COLOURED]
+
+
+def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
+    """Draw every method at its best rates: a panel for what is varied and for each metric."""
+    strategies = {line.label: line.strategy for line in definition.runs}
+    methods = {point.method: strategies[point.runs[0][0]] for point in definition.tuned}
+    found: dict[tuple[str, str], dict[str, list[tuple[Any, list[float]]]]] = {}
+    for point in definition.tuned:
+        best = point.best(outcomes).outcomes
+        for metric in definition.panels:
+            panel = found.setdefault((point.variation.part, metric), {})
+            values = [own.final(metric, point.tune.window) for own in best]
+            panel.setdefault(point.method, []).append((point.value, [v for v in values if not math.isnan(v)]))
+    draw_tuned(
+        found,
+        definition.title,
+        path,
+        methods=methods,
+        logarithmic=_LOGARITHMIC,
+        limits=definition.limits,
+    )
+
+
+def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
+    baselines = {line.label for line in definition.runs if line.strategy in BASELINES}
+    if definition.kind == "scatter":
+        groups: dict[str, list[str]] = {}
+        for line in definition.runs:
+            groups.setdefault(line.group, []).append(line.label)
+        x, y = definition.panels
+        lines = [line for own in outcomes.values() for run in own for line in run.history]
+        measured = {int(line["round"]) for line in lines if x in line and y in line}
+        moments = sorted(measured & {10, 30, 100, 300}) or [max(measured)]
+        points = {
+            group: [
+                [
+                    (line[x], line[y])
+                    for label in labels
+                    for run in outcomes[label]
+                    for line in run.history
+                    if line["round"] == when and x in line and y in line
+                ]
+                for when in moments
+            ]
+            for group, labels in groups.items()
+            if group not in baselines
+        }
+        boxes: dict[str, Mapping[str, Sequence[float]]] = {}
+        for claim in definition.claims:
+            if claim.rule == "share":
+                boxes.setdefault(claim.arguments["group"], claim.arguments["bounds"])
+        titles = [f"round {when}" for when in moments]
+        draw_scatter(points, titles, x, y, definition.title, path, boxes=boxes)
+        return
+    parts = list(dict.fromkeys(line.part for line in definition.runs))
+    panels = {(part, metric): f"{metric}, {part}" if part else metric for part in parts for metric in definition.panels}
+    curves: dict[str, dict[str, Any]] = {}
+    for line in definition.runs:
+        for metric in definition.panels:
+            curves.setdefault(line.curve, {})[panels[line.part, metric]] = _series(outcomes[line.label], metric)
+    draw_curves(
+        curves,
+        list(panels.values()),
+        definition.title,
+        path,
+        # A row for each part, where there are several and each has several panels.
+        columns=len(definition.panels) if min(len(parts), len(definition.panels)) > 1 else 0,
+        methods={line.curve: line.strategy for line in definition.runs},
+        coloured=_coloured(definition),
+        levels=baselines,
+        logarithmic={panel for (_, metric), panel in panels.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},
+        limits={
+            panel: definition.limits[metric] for (_, metric), panel in panels.items() if metric in definition.limits
+        },
+    )

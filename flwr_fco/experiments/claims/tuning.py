@@ -1,0 +1,155 @@
+"""Experiments whose curves are methods at their best rates: over values of a factor, or over grids of rates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from flwr_fco.experiments.claims.rules import Outcome, Outcomes
+
+__all__ = ["Best", "Tune", "Tuned", "Variation"]
+
+
+class Variation(NamedTuple):
+    """A panel: what is varied there, over which values.
+
+    Parameters
+    ----------
+    part : str
+        The panel's title.
+    key : str, default ""
+        The setting whose values are on the axis; none: the grids are.
+    values : tuple of value, default one empty text
+    settings : mapping
+        What all runs of the panel have.
+    """
+
+    part: str
+    key: str = ""
+    values: tuple[Any, ...] = ("",)
+    settings: Mapping[str, Any] = {}
+
+    def name(self, method: str, value: Any) -> str:
+        """Return the label of a method at a value.
+
+        Parameters
+        ----------
+        method : str
+        value : object
+            Of :attr:`values`.
+
+        Examples
+        --------
+        >>> Variation("local steps", "local-steps", (1, 10)).name("FedMid", 10)
+        'FedMid, local steps 10'
+        >>> Variation("LASSO I").name("FedMid", "")
+        'FedMid, LASSO I'
+        """
+        return f"{method}, {self.part}" if value == "" else f"{method}, {self.part} {value}"
+
+
+class Tune(NamedTuple):
+    """What the best rates of a method are best for, and among which rates they are chosen.
+
+    Parameters
+    ----------
+    metric : str
+    window : int, default 1
+        Evaluations at the end of a run that are averaged.
+    largest : bool, default False
+        Whether larger is better.
+    grids : mapping of str to mapping
+        Name of a grid to the client rates that are in it; no rates: all that were run.
+    """
+
+    metric: str
+    window: int = 1
+    largest: bool = False
+    grids: Mapping[str, Sequence[float]] = {"": ()}
+
+    def name(self, group: str, grid: str) -> str:
+        """Return the label of a method at its best on a grid.
+
+        Parameters
+        ----------
+        group, grid : str
+
+        Examples
+        --------
+        >>> Tune("gap").name("FedMid, LASSO I", "finer grid")
+        'FedMid, LASSO I, finer grid'
+        """
+        return f"{group}, {grid}" if grid else group
+
+
+class Best(NamedTuple):
+    """What a method did at its best rates.
+
+    Parameters
+    ----------
+    outcomes : list of Outcome
+        One a seed; one that diverged where all of a seed's did.
+    rates : list of (float, float) or None
+        Of the client and of the server, one pair a seed; None where all runs of the seed diverged.
+    values : list of float
+        What :class:`Tune` looks at, one a seed; NaN where all runs of the seed diverged.
+    """
+
+    outcomes: list[Outcome]
+    rates: list[tuple[float, float] | None]
+    values: list[float]
+
+
+class Tuned(NamedTuple):
+    """A method at its best rates: a point of the figure.
+
+    Parameters
+    ----------
+    tune : Tune
+    label, method : str
+    variation : Variation
+    value : object
+        Of the variation, or the name of the grid.
+    runs : tuple of (str, (float, float))
+        Labels of the runs among which the best is chosen, and their rates.
+    """
+
+    tune: Tune
+    label: str
+    method: str
+    variation: Variation
+    value: Any
+    runs: tuple[tuple[str, tuple[float, float]], ...]
+
+    def best(self, outcomes: Outcomes) -> Best:
+        """Return what the method did at the best rates of each seed.
+
+        Every seed has rates of its own, so that one run that nearly diverges does not choose for all of them.
+
+        Parameters
+        ----------
+        outcomes : mapping of str to sequence of Outcome
+            By label, then by seed.
+
+        Returns
+        -------
+        Best
+
+        Examples
+        --------
+        >>> good, bad = Outcome([{"round": 1.0, "gap": 0.1}]), Outcome([{"round": 1.0, "gap": 0.2}])
+        >>> point = Tuned(Tune("gap"), "a", "a", Variation("x"), "", (("slow", (0.1, 1.0)), ("fast", (0.3, 1.0))))
+        >>> point.best({"slow": [bad, good], "fast": [good, bad]}).rates
+        [(0.3, 1.0), (0.1, 1.0)]
+        """
+        found = Best([], [], [])
+        sign = -1.0 if self.tune.largest else 1.0
+        for seed in range(len(outcomes[self.runs[0][0]])):
+            values = [outcomes[label][seed].final(self.tune.metric, self.tune.window) for label, _ in self.runs]
+            best = min(range(len(values)), key=lambda i: math.inf if math.isnan(values[i]) else sign * values[i])
+            label, pair = self.runs[best]
+            found.outcomes.append(outcomes[label][seed])
+            found.rates.append(None if math.isnan(values[best]) else pair)
+            found.values.append(values[best])
+        return found

@@ -1,0 +1,687 @@
+"""Figures and tables of runs and sweeps."""
+
+from __future__ import annotations
+
+import io
+import math
+import textwrap
+from collections.abc import Collection, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.pictures.appearance import Appearance, appearance, variant
+
+__all__ = [
+    "band",
+    "draw_curves",
+    "draw_heat_map",
+    "draw_images",
+    "draw_scatter",
+    "draw_tuned",
+    "markdown_table",
+    "require_matplotlib",
+    "spans_decades",
+    "svg_of_curves",
+]
+
+Series = tuple[NDArray[Any], NDArray[Any]]
+
+#: What to do where matplotlib is missing; the package itself is on no index, so its extras need the clone.
+MATPLOTLIB = "pip install matplotlib (or, in the clone: pip install -e '.[plot]')"
+#: How a curve looks that is there for comparison alone.
+_BACKGROUND = Appearance("#b0b0b0", "solid")
+#: More labels than these are written at the ends of their curves: a legend would have several rows.
+_LEGEND = 4
+#: Dots an inch of a PNG, twice those of a screen, and what makes two SVGs of the same figure the same file.
+_DOTS = 200
+_SVG: Any = {"svg.hashsalt": "flwr-fco", "svg.fonttype": "none"}
+
+
+def require_matplotlib(what: str) -> None:
+    """Raise an error that says what to do if matplotlib is not installed: before the work, not after it.
+
+    Parameters
+    ----------
+    what : str
+        What needs it.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed.
+    """
+    if find_spec("matplotlib") is None:
+        raise ConfigurationError(f"{what}: {MATPLOTLIB}")
+
+
+def _figure(width: float, height: float) -> Any:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ConfigurationError(f"pictures need matplotlib: {MATPLOTLIB}") from error
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def band(runs: Sequence[Series]) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]:
+    """Return rounds, median, smallest and largest value of several runs at the rounds that all of them have.
+
+    Parameters
+    ----------
+    runs : sequence of (rounds, values)
+        At least one.
+
+    Returns
+    -------
+    tuple of ndarray
+        Rounds, medians, minima, maxima.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> one, two = (np.array([0.0, 1.0]), np.array([1.0, 2.0])), (np.array([1.0, 2.0]), np.array([4.0, 5.0]))
+    >>> [part.tolist() for part in band([one, two])]
+    [[1.0], [3.0], [2.0], [4.0]]
+    """
+    common = sorted(set.intersection(*(set(rounds.tolist()) for rounds, _ in runs)))
+    at = [dict(zip(rounds.tolist(), values.tolist(), strict=True)) for rounds, values in runs]
+    table = np.array([[own[when] for when in common] for own in at])
+    return np.array(common), np.median(table, axis=0), table.min(axis=0), table.max(axis=0)
+
+
+def spans_decades(values: Sequence[float] | NDArray[Any]) -> bool:
+    """Return whether values are all positive and the largest is at least ten times the smallest.
+
+    Parameters
+    ----------
+    values : sequence of float
+
+    Examples
+    --------
+    >>> spans_decades([1.0, 0.1, 0.001]), spans_decades([1.0, 0.0]), spans_decades([3.0, 1.0])
+    (True, False, False)
+    """
+    finite = np.asarray(values, dtype=np.float64)
+    finite = finite[np.isfinite(finite)]
+    return bool(finite.size and finite.min() > 0.0 and finite.max() >= 10.0 * finite.min())
+
+
+def draw_curves(
+    curves: Mapping[str, Mapping[str, Sequence[Series]]],
+    panels: Sequence[str],
+    title: str,
+    path: Path,
+    *,
+    methods: Mapping[str, str] = MappingProxyType({}),
+    coloured: Collection[str] | None = None,
+    levels: Collection[str] = (),
+    logarithmic: Collection[str] = (),
+    limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    cut: Collection[str] = (),
+    columns: int = 0,
+) -> None:
+    """Draw metrics against rounds: a panel a metric, a line a label.
+
+    The line goes through the medians of the seeds, a band from the smallest to the largest of them.
+    With few labels there is a legend below, with many each curve of the last panel of a row has its label at its end.
+
+    Parameters
+    ----------
+    curves : mapping
+        Label to metric to runs.
+    panels : sequence of str
+        Metrics; one named ``"METRIC against COST"`` has costs, on a logarithmic axis, in the place of rounds.
+    title : str
+    path : Path
+        ``.png`` (or no ending): a PNG for screens of twice the usual density, and an SVG beside it; ``.svg``, ``.pdf``:
+        that alone.
+    methods : mapping of str to str
+        Label to the name of the strategy or baseline, which decides colour and line style; by default the label is it.
+    coloured : collection of str, optional
+        Labels of the curves with a colour of their own, the others being grey and without a band; default all.
+    levels : collection of str
+        Labels that are drawn as horizontal lines: baselines.
+    logarithmic : collection of str
+        Metrics with a logarithmic axis.
+    limits : mapping of str to (low, high)
+        Of the axes of some metrics, where their first rounds would hide the differences of the last ones.
+    cut : collection of str
+        Labels of runs that diverged: each is cut where it leaves what the others show, with a cross there.
+    columns : int, default 0
+        Panels in a row; 0: up to three panels in one row, more in two.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed.
+    """
+    figure = _figure_of_curves(
+        curves,
+        panels,
+        title,
+        methods=methods,
+        coloured=coloured,
+        levels=levels,
+        logarithmic=logarithmic,
+        limits=limits,
+        cut=cut,
+        columns=columns,
+    )
+    _save(figure, path)
+
+
+def svg_of_curves(
+    curves: Mapping[str, Mapping[str, Sequence[Series]]], panels: Sequence[str], salt: str, **options: Any
+) -> str:
+    """Return what :func:`draw_curves` draws as the text of an SVG element, for a page.
+
+    Parameters
+    ----------
+    curves, panels
+        As for :func:`draw_curves`.
+    salt : str
+        Goes into the identifiers: two elements of one page need different ones.
+    **options
+        Those of :func:`draw_curves`, and ``legend=False`` for none.
+
+    Returns
+    -------
+    str
+    """
+    from matplotlib import rc_context
+
+    drawn = io.StringIO()
+    with rc_context({**_SVG, "svg.hashsalt": salt}):
+        _figure_of_curves(curves, panels, "", **options).savefig(drawn, format="svg", metadata={"Date": None})
+    text = drawn.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _figure_of_curves(
+    curves: Mapping[str, Mapping[str, Sequence[Series]]],
+    panels: Sequence[str],
+    title: str,
+    *,
+    methods: Mapping[str, str] = MappingProxyType({}),
+    coloured: Collection[str] | None = None,
+    levels: Collection[str] = (),
+    logarithmic: Collection[str] = (),
+    limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
+    cut: Collection[str] = (),
+    columns: int = 0,
+    legend: bool = True,
+) -> Any:
+    columns = columns or (len(panels) if len(panels) <= 3 else -(-len(panels) // 2))
+    rows = -(-len(panels) // columns)
+    shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
+    named = [label for label in shown if coloured is None or label in coloured or label in levels]
+    direct = legend and len(named) > _LEGEND
+    width = 3.6 * columns + 0.4 + (0.075 * max(map(len, named)) if direct else 0.0)
+    figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for unused in axes[len(panels) :]:
+        unused.set_axis_off()
+    looks = _looks(shown, methods)
+    grey = {label for label in shown if coloured is not None and label not in coloured and label not in levels}
+    for label in grey:
+        looks[label] = _BACKGROUND
+    handles: dict[str, Any] = {}
+    grey_handle: Any = None
+    labelled: set[str] = set()
+    for position, (place, metric) in enumerate(zip(axes, panels, strict=False)):
+        ends: dict[str, tuple[float, float]] = {}
+        reach = _reach([curves[label].get(metric, []) for label in shown if label not in cut])
+        for number, label in enumerate(shown):
+            runs = curves[label].get(metric, [])
+            if not runs:
+                continue
+            rounds, middle, low, high = band(runs)
+            if rounds.size == 0:
+                continue
+            # A line is thinner than those below it, so equal curves are seen.
+            thickness = 3.0 - 2.0 * number / max(1, len(shown) - 1) if len(shown) > 1 else 1.8
+            if label in grey:
+                thickness = 1.0
+            color, line, marker = looks[label]
+            if label in levels:
+                drawn = place.axhline(middle[-1], color=color, linestyle=line, linewidth=1.4)
+                place.axhspan(low[-1], high[-1], color=color, alpha=0.1, linewidth=0)
+                ends[label] = (1.0, middle[-1])
+            else:
+                if label in cut:
+                    kept = _within(middle, reach)
+                    rounds, middle, low, high = rounds[:kept], middle[:kept], low[:kept], high[:kept]
+                    if not kept:
+                        continue
+                    place.plot(rounds[-1], middle[-1], marker="X", markersize=8, color=color, zorder=5)
+                every = max(1, rounds.size // 8)
+                (drawn,) = place.plot(
+                    rounds,
+                    middle,
+                    color=color,
+                    linestyle=line,
+                    linewidth=thickness,
+                    marker=marker or None,
+                    markersize=4,
+                    markevery=every,
+                    zorder=1.5 if label in grey else 2,
+                )
+                if label in grey:
+                    grey_handle = drawn
+                    continue
+                place.fill_between(rounds, low, high, color=color, alpha=0.15, linewidth=0)
+                ends[label] = (rounds[-1], middle[-1])
+            handles.setdefault(label, drawn)
+        if metric in logarithmic:
+            _make_logarithmic(place)
+        if metric in limits:
+            place.set_ylim(*limits[metric])
+        place.set_title(metric, fontsize=10)
+        across = metric.partition(" against ")[2]
+        place.set_xlabel(across or "round")
+        if across:
+            place.set_xscale("log")
+        place.grid(alpha=0.25)
+        place.spines[["top", "right"]].set_visible(False)
+        if direct and position % columns == columns - 1:
+            _label_ends(place, ends, looks)
+            labelled.update(ends)
+    if title:
+        _set_title(figure, title)
+    if grey_handle is not None:
+        handles[f"grey: {'; '.join(label for label in shown if label in grey)}"] = grey_handle
+    missing = {label: handle for label, handle in handles.items() if label not in labelled}
+    if missing and legend:
+        # Inches that a column of the legend takes at this size of the letters.
+        column = 0.55 + 0.075 * max(map(len, missing))
+        figure.legend(
+            missing.values(),
+            missing.keys(),
+            loc="outside lower center",
+            ncols=max(1, min(len(missing), int(width / column))),
+            fontsize=8.5,
+            frameon=False,
+        )
+    return figure
+
+
+def _make_logarithmic(place: Any) -> None:
+    """Give a logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    place.set_yscale("log")
+    low, high = place.get_ylim()
+    place.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,)))
+    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    place.yaxis.set_minor_formatter(NullFormatter())
+
+
+def _looks(labels: Sequence[str], methods: Mapping[str, str]) -> dict[str, Appearance]:
+    """Return how each label's curve looks: as its method, the second curve of a method with a marker."""
+    seen: dict[str, int] = {}
+    found = {}
+    for label in labels:
+        method = methods.get(label, label)
+        found[label] = variant(method, seen.get(method, 0))
+        seen[method] = seen.get(method, 0) + 1
+    return found
+
+
+def _reach(groups: Sequence[Sequence[Series]]) -> float:
+    """Return the largest absolute value of some runs; 0 if there are none."""
+    values = [np.abs(part[np.isfinite(part)]).max(initial=0.0) for runs in groups for _, part in runs]
+    return float(max(values, default=0.0))
+
+
+def _within(values: NDArray[Any], reach: float) -> int:
+    """Return how many values of a run that diverged are shown: up to three times what the others, or it, began with."""
+    limit = 3.0 * max(reach, abs(float(values[0])) if values.size and math.isfinite(values[0]) else 0.0)
+    beyond = np.flatnonzero(~(np.abs(values) <= limit))
+    return int(beyond[0]) if beyond.size else int(values.size)
+
+
+def _label_ends(place: Any, ends: Mapping[str, tuple[float, float]], looks: Mapping[str, Appearance]) -> None:
+    """Write the curves' labels beside their ends, moved apart where they would overlap."""
+    low, high = place.get_ylim()
+    place.set_ylim(low, high)
+    to_axes = place.transData + place.transAxes.inverted()
+    heights = {label: float(to_axes.transform((0.0, value))[1]) for label, (_, value) in ends.items()}
+    ordered = sorted(heights, key=lambda label: heights[label])
+    gap = 0.062
+    positions: list[float] = []
+    for label in ordered:
+        wanted = min(max(heights[label], 0.0), 1.0) if math.isfinite(heights[label]) else 1.0
+        positions.append(max(wanted, positions[-1] + gap) if positions else wanted)
+    # What was pushed out at the top comes back down.
+    top = 1.0
+    for i in reversed(range(len(positions))):
+        positions[i] = min(positions[i], top)
+        top = positions[i] - gap
+    for label, height in zip(ordered, positions, strict=True):
+        place.annotate(
+            label,
+            (1.02, height),
+            xycoords="axes fraction",
+            color=looks[label].color,
+            fontsize=8,
+            va="center",
+            annotation_clip=False,
+        )
+
+
+def draw_scatter(
+    points: Mapping[str, Sequence[Sequence[tuple[float, float]]]],
+    moments: Sequence[str],
+    x: str,
+    y: str,
+    title: str,
+    path: Path,
+    *,
+    boxes: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({}),
+) -> None:
+    """Draw a dot for each setting: a row for each group, a column for each moment.
+
+    Parameters
+    ----------
+    points : mapping of str to sequence of sequence of (x, y)
+        Group, then moment.
+    moments : sequence of str
+        Titles of the columns.
+    x, y : str
+        What the axes show.
+    title : str
+    path : Path
+        The PNG.
+    boxes : mapping of str to mapping of str to (low, high)
+        By group, then by axis: the region that a claim is about, shaded at the last moment.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed.
+    """
+    figure = _figure(2.6 * len(moments) + 0.6, 2.1 * len(points) + 0.6)
+    axes = figure.subplots(len(points), len(moments), sharex=True, sharey=True, squeeze=False)
+    for row, (group, columns) in zip(axes, points.items(), strict=True):
+        for place, moment, dots in zip(row, moments, columns, strict=True):
+            if dots:
+                place.scatter(*zip(*dots, strict=True), s=12, alpha=0.6, color=appearance(group).color)
+            place.set_title(f"{group}, {moment}", fontsize=8)
+            place.grid(alpha=0.25)
+            place.set_xlim(-0.03, 1.03)
+    shown = axes[0, 0].get_ylim()
+    for row, group in zip(axes, points, strict=True):
+        if group in boxes:
+            (left, right), (bottom, top) = (boxes[group].get(name, (0.0, 1.0)) for name in (x, y))
+            row[-1].fill_between([left, right], bottom, top, color="0.5", alpha=0.2, linewidth=0, zorder=0)
+    axes[0, 0].set_ylim(shown)
+    figure.supxlabel(x, fontsize=9)
+    figure.supylabel(y, fontsize=9)
+    _set_title(figure, title)
+    _save(figure, path)
+
+
+def draw_tuned(
+    points: Mapping[tuple[str, str], Mapping[str, Sequence[tuple[Any, Sequence[float]]]]],
+    title: str,
+    path: Path,
+    *,
+    methods: Mapping[str, str],
+    logarithmic: Collection[str] = (),
+    limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
+) -> None:
+    """Draw what methods reach at their best rates: a column for what is varied, a row for each metric.
+
+    Of one metric, six panels and more are in two rows; if one thing is varied, its metrics are beside each other. A
+    line goes through the medians, a bar from the smallest to the largest seed.
+
+    Parameters
+    ----------
+    points : mapping of (str, str) to mapping
+        By (what is varied, metric), then by label: pairs of a value and what each seed reached. Numbers are on a
+        logarithmic axis where they span decades; texts are beside each other.
+    title : str
+    path : Path
+        As for :func:`draw_curves`.
+    methods : mapping of str to str
+        Label to the name of the strategy, which decides colour and line style.
+    logarithmic : collection of str
+        Metrics with a logarithmic axis, where what was reached spans decades.
+    limits : mapping of str to (low, high)
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed.
+    """
+    parts = list(dict.fromkeys(part for part, _ in points))
+    metrics = list(dict.fromkeys(metric for _, metric in points))
+    panels = [(part, metric) for metric in metrics for part in parts]
+    alone = len(parts) == 1
+    if alone:
+        columns = len(metrics)
+    elif len(metrics) > 1 or len(parts) < 6:
+        columns = len(parts)
+    else:
+        columns = -(-len(parts) // 2)
+    rows = -(-len(panels) // columns)
+    figure = _figure(2.7 * columns + 0.9, 2.6 * rows + 1.0)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if columns < 6 and not alone else False)
+    for place in axes.ravel()[len(panels) :]:
+        place.set_axis_off()
+    reached: dict[str, list[float]] = {metric: [] for metric in metrics}
+    for (_, metric), own in points.items():
+        reached[metric] += [one for found in own.values() for _, seeds in found for one in seeds]
+    looks = _looks(list(methods), methods)
+    handles: dict[str, Any] = {}
+    for position, (place, (part, metric)) in enumerate(zip(axes.ravel(), panels, strict=False)):
+        panel = points[part, metric]
+        values = [value for value, _ in next(iter(panel.values()))]
+        numbers = all(isinstance(value, int | float) for value in values)
+        for number, (label, found) in enumerate(panel.items()):
+            kept = [(value, seeds) for value, seeds in found if seeds]
+            # Beside each other, so that bars of equal height are seen.
+            shift = (number - (len(panel) - 1) / 2) * 0.06
+            across = [value if numbers else values.index(value) + shift for value, _ in kept]
+            middle = np.array([float(np.median(seeds)) for _, seeds in kept])
+            below = middle - [min(seeds) for _, seeds in kept]
+            above = [max(seeds) for _, seeds in kept] - middle
+            color, line, _ = looks[label]
+            handles[label] = place.errorbar(
+                across, middle, (below, above), color=color, linestyle=line, marker="o", markersize=4, capsize=2
+            )
+        if metric in logarithmic and spans_decades(reached[metric]):
+            place.set_yscale("log")
+        else:
+            # Numbers as they are: not their distance to a number above the axis.
+            place.ticklabel_format(axis="y", useOffset=False)
+        if metric in limits:
+            place.set_ylim(*limits[metric])
+        if not numbers:
+            place.set_xticks(range(len(values)), values)
+            place.margins(x=0.25)
+        elif spans_decades([value for value in values if value > 0]) and min(values) > 0:
+            place.set_xscale("log")
+            place.set_xticks(values, [f"{value:g}" for value in values], minor=False)
+            place.minorticks_off()
+        place.grid(alpha=0.25)
+        place.spines[["top", "right"]].set_visible(False)
+        if numbers and (alone or metric == metrics[-1]):
+            place.set_xlabel(part)
+        if not numbers and not alone and metric == metrics[0]:
+            place.set_title(part, fontsize=10)
+        if alone or position % columns == 0:
+            place.set_ylabel(metric)
+    _set_title(figure, title)
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower center",
+        ncols=min(6, len(handles)),
+        frameon=False,
+        fontsize=9,
+    )
+    _save(figure, path)
+
+
+def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> None:
+    """Draw vectors as square pictures: of d numbers, d = s s, from blue (negative) to red; of d = 3 s s, as RGB.
+
+    Each is scaled by its own largest absolute value, which its caption gives: zero is white, of RGB grey.
+
+    Parameters
+    ----------
+    images : mapping of str to ndarray
+        By caption.
+    title : str
+    path : Path
+        The PNG.
+
+    Raises
+    ------
+    ConfigurationError
+        If a vector is no square picture, or matplotlib is not installed.
+    """
+    columns = min(4, len(images))
+    rows = -(-len(images) // columns)
+    figure = _figure(2.6 * columns + 0.4, 2.9 * rows + 0.6)
+    axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    for place in axes:
+        place.set_axis_off()
+    for place, (caption, vector) in zip(axes, images.items(), strict=False):
+        channels = 1 if math.isqrt(vector.size) ** 2 == vector.size else 3
+        side = math.isqrt(vector.size // channels)
+        if side * side * channels != vector.size:
+            raise ConfigurationError(f"{caption} has {vector.size} numbers; expected s * s or 3 * s * s of them")
+        largest = float(np.abs(vector).max(initial=0.0))
+        shown = vector / (largest or 1.0)
+        if channels == 3:
+            place.imshow(0.5 + 0.5 * shown.reshape(side, side, 3), interpolation="nearest")
+        else:
+            place.imshow(shown.reshape(side, side), cmap="bwr", vmin=-1.0, vmax=1.0, interpolation="nearest")
+        share = float((np.abs(vector) > 1e-5).mean())
+        place.set_title(f"{caption}\nlargest {largest:.2g}, {100 * share:.0f} % non-zero", fontsize=8)
+    _set_title(figure, title)
+    _save(figure, path)
+
+
+def draw_heat_map(
+    cells: Mapping[tuple[float, float], float],
+    rows: str,
+    columns: str,
+    title: str,
+    path: Path,
+    *,
+    largest: bool = False,
+) -> None:
+    """Draw the scores of a grid of two settings; diverged trials are hatched.
+
+    Parameters
+    ----------
+    cells : mapping of (float, float) to float
+        Score by the values of the two settings; not finite: diverged.
+    rows, columns : str
+        Names of the two settings.
+    title : str
+    path : Path
+        The PNG.
+    largest : bool, default False
+        Whether larger is better; the best finite cell gets a frame.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed.
+    """
+    from_rows, from_columns = (sorted({pair[i] for pair in cells}) for i in (0, 1))
+    table = np.array([[cells.get((a, b), math.nan) for b in from_columns] for a in from_rows])
+    finite = np.isfinite(table)
+    figure = _figure(1.1 * len(from_columns) + 2.2, 0.7 * len(from_rows) + 1.8)
+    place = figure.subplots()
+    shown = np.where(finite, table, np.nan)
+    # One trial that nearly diverged would leave a single colour to all the others.
+    low, high = shown[finite].min(initial=math.inf), shown[finite].max(initial=-math.inf)
+    scale = "log" if low > 0 and low * 30 < high else "linear"
+    image = place.imshow(shown, cmap="viridis" if largest else "viridis_r", aspect="auto", norm=scale)
+    for i, j in np.ndindex(table.shape):
+        if finite[i, j]:
+            frame = {"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 1.5}
+            place.text(j, i, f"{table[i, j]:.3g}", ha="center", va="center", fontsize=8, bbox=frame)
+        elif not math.isnan(table[i, j]):
+            place.text(j, i, "diverged", ha="center", va="center", fontsize=7, color="0.4")
+            place.axvspan(
+                j - 0.5, j + 0.5, 1 - (i + 1) / len(from_rows), 1 - i / len(from_rows), fill=False, hatch="//", ec="0.8"
+            )
+    if finite.any():
+        best = np.unravel_index((np.nanargmax if largest else np.nanargmin)(shown), shown.shape)
+        place.plot(best[1], best[0], marker="s", markersize=26, fillstyle="none", color="red")
+        figure.colorbar(image)
+    place.set_xticks(range(len(from_columns)), [f"{value:g}" for value in from_columns])
+    place.set_yticks(range(len(from_rows)), [f"{value:g}" for value in from_rows])
+    place.set_xlabel(columns)
+    place.set_ylabel(rows)
+    place.set_title(title, fontsize=10)
+    _save(figure, path)
+
+
+def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return rows as a Markdown table with a column for each key.
+
+    Parameters
+    ----------
+    rows : sequence of mapping
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> print(markdown_table([{"run": "a", "f1": 0.51234}, {"run": "b"}]))
+    | run | f1 |
+    |---|---|
+    | a | 0.5123 |
+    | b |  |
+    """
+    columns = list({key: None for row in rows for key in row})
+    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
+    for row in rows:
+        cells = [f"{v:.4g}" if isinstance(v := row.get(key, ""), float) else str(v) for key in columns]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines)
+
+
+def _set_title(figure: Any, title: str) -> None:
+    """Set a figure's title, in as many lines as it needs: it may say what was set."""
+    # Inches that a letter takes at this size.
+    figure.suptitle(textwrap.fill(title, int(figure.get_figwidth() / 0.085), break_on_hyphens=False), fontsize=11)
+
+
+def _save(figure: Any, path: Path) -> None:
+    """Write a picture: a PNG and an SVG beside it, or what the file's ending says.
+
+    The PNG has a palette of 256 colours, which makes it a third of the size.
+    """
+    from matplotlib import rc_context
+    from PIL import Image
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with rc_context(_SVG):
+        if path.suffix not in ("", ".png"):
+            try:
+                figure.savefig(path)
+            except ValueError as error:
+                raise ConfigurationError(
+                    f"{path} has the ending {path.suffix!r}; expected .png, .pdf or .svg"
+                ) from error
+            return
+        drawn = io.BytesIO()
+        figure.savefig(drawn, dpi=_DOTS, format="png")
+        figure.savefig(path.with_suffix(".svg"), metadata={"Date": None})
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, format="PNG", optimize=True)

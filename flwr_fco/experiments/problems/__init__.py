@@ -1,0 +1,1 @@
+"""Named problems and their tasks."""

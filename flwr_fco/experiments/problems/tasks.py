@@ -1,0 +1,791 @@
+"""Tasks: the data of all clients with a regularizer, and what a round reports about a model for them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco import datasets
+from flwr_fco.client_apps.minimisers import minimise
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.datasets import (
+    AdversarialImages,
+    FederatedDataset,
+    PartitionedClassification,
+    SparseGraphProblem,
+    SyntheticBrain,
+    SyntheticRegression,
+    SyntheticSaddle,
+)
+from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.objectives import (
+    BilinearSaddle,
+    Hinge,
+    LeastSquares,
+    Logistic,
+    MultinomialLogistic,
+    Objective,
+    QuadraticSaddle,
+    TraceRegression,
+    UniversalAdversarialLogistic,
+)
+from flwr_fco.pooled import (
+    client_weights,
+    composite_objective,
+    density,
+    duality_gap,
+    lasso_duality_gap,
+    logistic_duality_gap,
+    natural_residual,
+    numerical_rank,
+    recovery_error,
+    saddle_metrics,
+    stationarity,
+    strongest_perturbation,
+    support_scores,
+)
+from flwr_fco.regularizers import L1, Box, Regularizer, Zero
+from flwr_fco.work import Minimise
+
+if TYPE_CHECKING:
+    from flwr_fco.experiments.problems.networks import NetworkImages
+    from flwr_fco.torch import TorchObjective
+
+__all__ = [
+    "AdversarialTraining",
+    "BilinearGame",
+    "Classification",
+    "ConstrainedClassification",
+    "NoisyLabels",
+    "NonsmoothMinimum",
+    "PatternRecovery",
+    "PooledMinimum",
+    "QuadraticGame",
+    "RankRecovery",
+    "SparseRecovery",
+    "StreamingRecovery",
+    "Task",
+]
+
+
+class Task(ABC):
+    """A problem with its data and options: what a run is about.
+
+    Parameters
+    ----------
+    dataset : FederatedDataset
+    regularizer : Regularizer
+        psi.
+    """
+
+    #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
+    over_nodes: ClassVar[bool] = False
+    #: Whether a line also says what the clients' work has cost so far: gradients, Hessian products, both (passes over a
+    #: client's data, the mean of the clients), and seconds without those of the evaluation.
+    costs: ClassVar[bool] = False
+    #: Whether the clients' losses are convex, so that a baseline can find the minimum and certify it.
+    convex: ClassVar[bool] = True
+
+    def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
+        self.dataset, self.regularizer = dataset, regularizer
+
+    @cached_property
+    def clients(self) -> list[Objective]:
+        """The losses of all clients: what an experiment's server has, never a deployment's."""
+        return self.dataset.objectives()
+
+    @property
+    def layout(self) -> Layout:
+        """The model's arrays: ``coefficients`` among them, unless the model is a network or a pair of players."""
+        return self.clients[0].layout
+
+    def initial_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the start point: zeros."""
+        return self.layout.unflatten(np.zeros(self.layout.size))
+
+    @abstractmethod
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return what is cheap enough for every round: support, rank, distance to the truth.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            In the shape of the layout's ``coefficients``.
+        """
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return scores on data that no client has; nothing by default."""
+        return {}
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return what a round reports.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+            Also what needs a pass over the data: the objective, scores on validation data.
+
+        Returns
+        -------
+        dict of str to float
+        """
+        entry = self.layout["coefficients"]
+        found = self.structure(w[entry.block].reshape(entry.shape))
+        if full:
+            found["objective"] = self.objective(w)
+            found.update(self.validation(w))
+        return found
+
+    def objective(self, w: Vector) -> float:
+        """Return sum_m p_m F_m(w) + psi(w) with p_m by numbers of examples.
+
+        Least squares with more rows than columns is evaluated through its Gram matrix: a hundred times cheaper, and
+        equal to 1e-12 of the largest term.
+        """
+        if self._gram is None:
+            return composite_objective(self.clients, None, self._psi, w)
+        return self._gram.value(w) + float(self._psi.value(w))
+
+    @cached_property
+    def _psi(self) -> Any:
+        return self.regularizer.bind(self.layout)
+
+    @cached_property
+    def _gram(self) -> _PooledSquares | None:
+        first = self.clients[0]
+        if not isinstance(first, LeastSquares | TraceRegression):
+            return None
+        if sum(client.num_examples for client in self.clients) <= self.layout.size:
+            return None
+        return _PooledSquares.of(self.clients)
+
+    def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
+        """Return what :func:`flwr_fco.strategies.theorem_stages` must know of the problem; None if it is not known.
+
+        Parameters
+        ----------
+        batch_size : int or None
+            None: full batches.
+        """
+        return None
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return a measure of optimality of a point and its name.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        clients : list of Objective, optional
+            The pooled problem; all clients by default.
+
+        Returns
+        -------
+        tuple of str and float
+            A duality gap where psi is an l1 norm, else the norm of the proximal gradient mapping.
+        """
+        pooled = self.clients if clients is None else clients
+        if isinstance(self.regularizer, L1):
+            least_squares = isinstance(pooled[0], LeastSquares | TraceRegression)
+            gap = lasso_duality_gap if least_squares else logistic_duality_gap
+            return "duality gap", gap(pooled, None, self.regularizer.strength, w)
+        return "proximal gradient mapping", stationarity(pooled, None, self.regularizer, w)
+
+
+class _PooledSquares(NamedTuple):
+    """scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2 as a quadratic form."""
+
+    gram: NDArray[np.float64]
+    linear: Vector
+    constant: float
+
+    @classmethod
+    def of(cls, clients: list[Objective]) -> _PooledSquares:
+        size = clients[0].layout.size
+        gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
+        for share, client in zip(client_weights(clients), clients, strict=True):
+            assert isinstance(client, LeastSquares | TraceRegression)
+            weight = float(share) * client.scale / client.num_examples
+            rows = client.features.astype(np.float64, copy=False)
+            if client.intercept:
+                rows = np.column_stack([rows, np.ones(len(rows))])
+            gram += weight * (rows.T @ rows)
+            linear += weight * (rows.T @ client.targets)
+            constant += weight * float(client.targets @ client.targets)
+        return cls(gram, linear, constant)
+
+    def value(self, w: Vector) -> float:
+        """Return the value at a point."""
+        return float(w @ (self.gram @ w) - 2.0 * (self.linear @ w)) + self.constant
+
+
+class SparseRecovery(Task):
+    """A linear model with a known sparse truth.
+
+    Parameters
+    ----------
+    dataset : SyntheticRegression
+    regularizer : Regularizer
+    threshold : float, default 1e-2
+        Coefficients above it count as non-zero.
+    """
+
+    dataset: SyntheticRegression
+
+    def __init__(self, dataset: SyntheticRegression, regularizer: Regularizer, threshold: float = 1e-2) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return precision, recall, F1 and density of the support, and the distance to the truth."""
+        truth = self.dataset.coefficients
+        precision, recall, f1 = support_scores(coefficients, truth, self.threshold)
+        return {
+            "precision": precision,
+            "recall": recall,
+            "f1": f1,
+            "density": density(coefficients, self.threshold),
+            "recovery-error": recovery_error(coefficients, truth),
+        }
+
+
+class RankRecovery(Task):
+    """A linear model on matrices with a known truth of low rank.
+
+    Parameters
+    ----------
+    dataset : SyntheticRegression
+    regularizer : Regularizer
+    threshold : float, default 1e-2
+        Singular values above it count.
+    """
+
+    dataset: SyntheticRegression
+
+    def __init__(self, dataset: SyntheticRegression, regularizer: Regularizer, threshold: float = 1e-2) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the rank and the distance to the truth in the Frobenius norm."""
+        # Singular values do not exist beyond the range of floats; a run that is there has diverged anyway.
+        finite = bool(np.isfinite(coefficients).all())
+        rank = numerical_rank(coefficients, self.threshold) if finite else min(coefficients.shape)
+        return {"rank": float(rank), "recovery-error": recovery_error(coefficients, self.dataset.coefficients)}
+
+    @cached_property
+    def _held_out(self) -> Objective:
+        parts = [self.dataset.held_out(index, 16) for index in range(self.dataset.num_clients)]
+        features = np.concatenate([part.features for part in parts])
+        targets = np.concatenate([part.targets for part in parts])
+        return self.dataset.build_objective(datasets.Samples(features, targets))
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return the mean squared error on other examples of the clients."""
+        return {"validation-mse": self._held_out.metrics(w)["mse"]}
+
+
+class Classification(Task):
+    """Classification with a test part.
+
+    Parameters
+    ----------
+    dataset : PartitionedClassification
+    regularizer : Regularizer
+    threshold : float, default 0.0
+        Coefficients above it count as non-zero.
+    """
+
+    dataset: PartitionedClassification
+
+    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, threshold: float = 0.0) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density."""
+        return {"density": density(coefficients, self.threshold)}
+
+    @cached_property
+    def _test(self) -> Logistic | MultinomialLogistic:
+        return self.dataset.test_objective()
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return accuracy, loss and regularized loss on the test part, and the accuracy in training."""
+        metrics = self._test.metrics(w)
+        shares = client_weights(self.clients)
+        correct = [client.metrics(w)["accuracy"] for client in self.clients]
+        return {
+            "accuracy": metrics["accuracy"],
+            "validation-loss": metrics["loss"],
+            "validation-objective": metrics["loss"] + float(self._psi.value(w)),
+            "training-accuracy": float(shares @ np.array(correct)),
+        }
+
+
+class ConstrainedClassification(Classification):
+    """Classification with a model in a ball around 0.
+
+    Parameters
+    ----------
+    dataset : PartitionedClassification
+    regularizer : Regularizer
+        The ball.
+    order : {1, 2}
+        Of its norm.
+    """
+
+    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, order: int) -> None:
+        super().__init__(dataset, regularizer)
+        self.order = order
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density, and the norm that the ball bounds: it shows from when on the constraint binds."""
+        norm = float(np.linalg.norm(coefficients.reshape(-1), self.order))
+        return {**super().structure(coefficients), "norm": norm}
+
+
+class PatternRecovery(Task):
+    """Scans of a synthetic brain: how well held-out sessions are classified, and by which voxels.
+
+    Parameters
+    ----------
+    dataset : SyntheticBrain
+    regularizer : Regularizer
+    threshold : float, default 1e-4
+        Coefficients above it count as non-zero.
+    """
+
+    dataset: SyntheticBrain
+
+    def __init__(self, dataset: SyntheticBrain, regularizer: Regularizer, threshold: float = 1e-4) -> None:
+        super().__init__(dataset, regularizer)
+        self.threshold = threshold
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density, and the share of the chosen voxels that are inside the pattern."""
+        inside = support_scores(coefficients, self.dataset.pattern, self.threshold).precision
+        return {"density": density(coefficients, self.threshold), "precision": inside}
+
+    @cached_property
+    def _test(self) -> Objective:
+        parts = [self.dataset.held_out(index) for index in range(2)]
+        features = np.concatenate([part.features for part in parts])
+        targets = np.concatenate([part.targets for part in parts])
+        return self.dataset.build_objective(datasets.Samples(features, targets))
+
+    def validation(self, w: Vector) -> dict[str, float]:
+        """Return accuracy and regularized loss on two sessions that no client has."""
+        metrics = self._test.metrics(w)
+        return {
+            "accuracy": metrics["accuracy"],
+            "validation-objective": metrics["loss"] + float(self._psi.value(w)),
+        }
+
+
+class PooledMinimum(Task):
+    """A smooth strongly convex problem whose pooled minimiser a method should reach to the last digits.
+
+    Logistic regression, of two classes or many. A column of ones stands for the intercept, on which the l2 term acts as
+    on the other parameters.
+
+    Parameters
+    ----------
+    dataset : FederatedDataset
+    l2 : float
+        mu: the modulus of strong convexity of every client's loss.
+    """
+
+    costs: ClassVar[bool] = True
+
+    def __init__(self, dataset: FederatedDataset, l2: float) -> None:
+        super().__init__(dataset, Zero())
+        self.l2 = l2
+
+    @cached_property
+    def clients(self) -> list[Objective]:
+        """The losses of all clients."""
+        return [self._objective(self.dataset.client(index)) for index in range(self.dataset.num_clients)]
+
+    def _objective(self, examples: datasets.Samples) -> Objective:
+        with_ones = datasets.Samples(_with_ones(examples.features), examples.targets)
+        return self.dataset.build_objective(with_ones, l2=self.l2, intercept=False)
+
+    @cached_property
+    def reference(self) -> tuple[Vector, float]:
+        """The pooled minimiser and its value, certified to 1e-12: by the gradient's norm, or a gap without gradients.
+
+        Raises
+        ------
+        CompositeError
+            If it is not as good as that.
+        """
+        parts = [self.dataset.client(index) for index in range(self.dataset.num_clients)]
+        examples = datasets.Samples(
+            np.concatenate([part.features for part in parts]), np.concatenate([part.targets for part in parts])
+        )
+        solution = self._reference(self._objective(examples))
+        return solution, self._value_and_norm(solution)[0]
+
+    def _reference(self, objective: Objective) -> Vector:
+        found = minimise(objective, Minimise("newton-cg", tolerance=1e-12))
+        if not found.gradient_norm <= 1e-12:
+            raise CompositeError(
+                f"the reference solution has a gradient of norm {found.gradient_norm:.2e}; expected at most 1e-12. "
+                "Give a larger l2"
+            )
+        return found.point
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return the relative energy error (E - E*) / E*, the distance to the minimiser, and the gradient's norm.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+            Also the objective.
+
+        Returns
+        -------
+        dict of str to float
+        """
+        solution, least = self.reference
+        value, norm = self._value_and_norm(w)
+        # A difference of two values is uncertain by their rounding; a logarithmic axis needs more than 0.
+        error = max((value - least) / abs(least), 1e-17)
+        found = {"energy-error": float(error), "distance": float(np.linalg.norm(w - solution))}
+        if norm is not None:
+            found["gradient-norm"] = norm
+        if full:
+            found["objective"] = value
+        return found
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return :meth:`scores` without the objective."""
+        return self.scores(coefficients.reshape(-1), full=False)
+
+    def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
+        """Return E and the norm of its gradient, in one pass over the data."""
+        total, slope = 0.0, np.zeros(w.size)
+        for share, client in zip(client_weights(self.clients), self.clients, strict=True):
+            value, gradient = client.value_and_gradient(w)
+            total += float(share) * value
+            slope += float(share) * gradient
+        return total, float(np.linalg.norm(slope))
+
+
+@dataclass(frozen=True)
+class NoisyLabels(FederatedDataset):
+    """Logistic regression whose labels are drawn from the model, so that no plane separates them.
+
+    Parameters
+    ----------
+    num_clients : int
+    num_examples : int
+        Of each client.
+    num_features : int
+        Every client's features are shifted by a vector of its own.
+    seed : int
+    """
+
+    num_clients: int
+    num_examples: int
+    num_features: int
+    seed: int
+
+    def client(self, index: int) -> datasets.Samples:
+        """Return the examples of a client."""
+        if not 0 <= index < self.num_clients:
+            raise ConfigurationError(f"index={index}; expected 0 .. {self.num_clients - 1}")
+        rng = np.random.default_rng((self.seed, index))
+        features = rng.standard_normal((self.num_examples, self.num_features)) + rng.standard_normal(self.num_features)
+        truth = np.linspace(-1.0, 1.0, self.num_features)
+        labels = (features @ truth + rng.logistic(size=self.num_examples) > 0.0).astype(np.int64)
+        return datasets.Samples(features, labels)
+
+    def build_objective(self, examples: datasets.Samples, **options: Any) -> Logistic:
+        """Return the logistic loss."""
+        return Logistic(examples.features, examples.targets, **options)
+
+
+class NonsmoothMinimum(PooledMinimum):
+    """Support vector machines, hinge loss plus l2 term: strongly convex, not smooth.
+
+    Parameters
+    ----------
+    dataset : FederatedDataset
+    l2 : float
+    """
+
+    def _objective(self, examples: datasets.Samples) -> Objective:
+        return Hinge(_with_ones(examples.features), examples.targets, l2=self.l2)
+
+    def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
+        """Return E alone: at its minimiser a subgradient may be of any size."""
+        return self.objective(w), None
+
+    def _reference(self, objective: Objective) -> Vector:
+        found = minimise(objective, Minimise("dual-ascent", 1e-12, "gap", 1_000_000))
+        if not found.gap <= 1e-12:
+            raise CompositeError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
+        return found.point
+
+
+def _with_ones(features: NDArray[Any]) -> NDArray[Any]:
+    """Return the features with a column of ones."""
+    return np.column_stack([features, np.ones(len(features), dtype=features.dtype)])
+
+
+class StreamingRecovery(Task):
+    """Clients that draw fresh examples, with a sparse optimum of the expected loss that is known exactly.
+
+    Parameters
+    ----------
+    dataset : SparseGraphProblem
+    regularizer : Regularizer
+    """
+
+    over_nodes: ClassVar[bool] = True
+    dataset: SparseGraphProblem
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the l1 and the Euclidean distance to the optimum without psi, and the expected loss above it.
+
+        ``support-recovery`` is the share of the optimum's support that is among as many largest entries.
+        """
+        optimum = self.dataset.optimum
+        support = np.flatnonzero(optimum)
+        largest = np.argpartition(np.abs(coefficients), -support.size)[-support.size :]
+        return {
+            "l1-error": recovery_error(coefficients, optimum, norm="l1"),
+            "recovery-error": recovery_error(coefficients, optimum),
+            "gap": self.dataset.gap(coefficients),
+            "support-recovery": float(np.isin(largest, support).mean()),
+        }
+
+    def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
+        """Return the constants of the linear problem."""
+        if self.dataset.kind != "linear":
+            return None
+        return {
+            "dimension": self.dataset.dimension,
+            # The entries of examples are uncorrelated with mean square 1: the Hessian is I, and ||v||_2 <= ||v||_1.
+            "smoothness": 1.0,
+            "convexity": 1.0,
+            # The theorem divides by sigma.
+            "noise": max(self.dataset.gradient_deviation(batch_size), 1e-9),
+        }
+
+    def objective(self, w: Vector) -> float:
+        """Return the mean of the clients' expected losses, plus psi."""
+        return self.dataset.value(w) + float(self._psi.value(w))
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the norm of the proximal gradient mapping: an expectation has no dual problem in rows."""
+        pooled = self.clients if clients is None else clients
+        return "proximal gradient mapping", stationarity(pooled, None, self.regularizer, w)
+
+
+class BilinearGame(Task):
+    """A bilinear saddle-point problem: the duality gap in closed form, and the structure of both players.
+
+    Parameters
+    ----------
+    dataset : SyntheticSaddle
+        ``"sparse"`` or ``"low-rank"``.
+    regularizer : Regularizer
+        psi, the sum of the players' own convex functions.
+    start : {"uniform", "projected", "zero"}
+        The data set's random start point, its projection onto psi's constraints, or 0.
+    start_seed : int
+        Of the random start point.
+    """
+
+    dataset: SyntheticSaddle
+
+    def __init__(self, dataset: SyntheticSaddle, regularizer: Regularizer, start: str, start_seed: int) -> None:
+        super().__init__(dataset, regularizer)
+        self.start, self.start_seed = start, start_seed
+
+    def initial_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the start point."""
+        if self.start == "zero":
+            return super().initial_arrays()
+        arrays = self.dataset.start(self.start_seed)
+        if self.start == "projected":
+            # A constraint's prox is its projection whatever the step is, and of step 0 there is nothing else.
+            arrays = self.layout.unflatten(self._psi.prox(self.layout.flatten(arrays), 0.0))
+        return arrays
+
+    @cached_property
+    def _pooled(self) -> list[Objective]:
+        # The mean of bilinear functions is one: an evaluation costs one product, not one a client.
+        clients = [client for client in self.clients if isinstance(client, BilinearSaddle)]
+        return [BilinearSaddle.pooled(clients, client_weights(self.clients))]
+
+    @cached_property
+    def _diameter(self) -> float:
+        """The largest 1/2 ||z - z_0||^2 over the box, B in the paper's theorems."""
+        start = self.layout.flatten(self.initial_arrays())
+        return 0.5 * float(((self.dataset.bound + np.abs(start)) ** 2).sum())
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return gap, residual, densities and ranks.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            Both players, the flat vector.
+        """
+        found = saddle_metrics(self._pooled, None, self.regularizer, coefficients)
+        # Outside the constraints the gap is infinite, which no axis has.
+        return {name: value for name, value in found.items() if np.isfinite(value)}
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return what a round reports: the structure, and of vectors in a box ``diameter``, the theorems' B.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+            Everything is cheap: the same either way.
+        """
+        found = self.structure(w)
+        if self.dataset.kind == "sparse":
+            found["diameter"] = self._diameter
+        return found
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the natural residual, which is 0 at the saddle points."""
+        return "natural residual", natural_residual(self._pooled if clients is None else clients, None, self._psi, w)
+
+
+class QuadraticGame(Task):
+    """Strongly convex-concave quadratics without psi, whose saddle point is known: what unequal clients do to a method.
+
+    Parameters
+    ----------
+    dataset : SyntheticSaddle
+        ``"quadratic"``.
+    """
+
+    dataset: SyntheticSaddle
+
+    def __init__(self, dataset: SyntheticSaddle) -> None:
+        super().__init__(dataset, Zero())
+
+    @cached_property
+    def _pooled(self) -> QuadraticSaddle:
+        clients = [client for client in self.clients if isinstance(client, QuadraticSaddle)]
+        return QuadraticSaddle.pooled(clients, client_weights(self.clients))
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the duality gap and the Euclidean distance to the saddle point.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            Both players, the flat vector.
+        """
+        distance = float(np.linalg.norm(coefficients - self._pooled.solution))
+        return {"gap": duality_gap([self._pooled], None, self.regularizer, coefficients), "distance": distance}
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return what a round reports, all of it cheap: the same with and without `full`.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+        """
+        return self.structure(w)
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the duality gap."""
+        return "duality gap", duality_gap(self.clients if clients is None else clients, None, self.regularizer, w)
+
+
+class AdversarialTraining(Task):
+    """A classifier against one perturbation of all images: losses, accuracies with and without it, its structure.
+
+    Parameters
+    ----------
+    dataset : AdversarialImages or NetworkImages
+    regularizer : Regularizer
+        psi of the perturbation.
+    start : float
+        D: the perturbation starts at random in [-D, D].
+    start_seed : int
+        Of the start point.
+    threshold : float, default 1e-5
+        Entries of the perturbation above it count as non-zero.
+    """
+
+    dataset: AdversarialImages | NetworkImages
+
+    def __init__(
+        self,
+        dataset: AdversarialImages | NetworkImages,
+        regularizer: Regularizer,
+        start: float,
+        start_seed: int,
+        threshold: float = 1e-5,
+    ) -> None:
+        super().__init__(dataset, regularizer)
+        self.start, self.start_seed, self.threshold = start, start_seed, threshold
+
+    def initial_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return a classifier of zeros and a random perturbation in the box.
+
+        For a classifier of zeros every perturbation is the same: it could not leave 0 in the first step.
+        """
+        arrays = super().initial_arrays()
+        drawn = np.random.default_rng(self.start_seed).uniform(-self.start, self.start, arrays["perturbation"].shape)
+        return {**arrays, "perturbation": drawn}
+
+    def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
+        """Return the density and the mean absolute value of the perturbation.
+
+        Parameters
+        ----------
+        coefficients : ndarray of float64
+            The perturbation.
+        """
+        return {"density": density(coefficients, self.threshold), "attack-size": float(np.abs(coefficients).mean())}
+
+    @cached_property
+    def _test(self) -> UniversalAdversarialLogistic | TorchObjective:
+        return self.dataset.test_objective()
+
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return what a round reports.
+
+        Parameters
+        ----------
+        w : ndarray of float64, shape (layout.size,)
+        full : bool, default True
+            Also ``training-loss``, the mean over all clients' perturbed images, and on the test images ``accuracy``
+            and ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it; of linear
+            classifiers also ``hardened-accuracy``: under the perturbation in the box, at no price, that hurts the
+            model most there (a network's loss is not convex in it, and nobody knows the worst).
+        """
+        found = self.structure(self.layout.views(w)["perturbation"])
+        if full:
+            losses = [client.value(w) for client in self.clients]
+            found["training-loss"] = float(client_weights(self.clients) @ np.array(losses))
+            metrics = self._test.metrics(w)
+            found.update({name: metrics[f"clean-{name}"] for name in ("accuracy", "loss")})
+            found.update({f"attacked-{name}": metrics[name] for name in ("accuracy", "loss")})
+            if isinstance(self._test, UniversalAdversarialLogistic):
+                strongest = strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
+                found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
+        return found
+
+    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+        """Return the natural residual: 0 at points that neither player can leave to first order."""
+        return "natural residual", natural_residual(self.clients if clients is None else clients, None, self._psi, w)

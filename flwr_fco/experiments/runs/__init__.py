@@ -1,0 +1,1 @@
+"""Runs of named problems: settings, records, folders, sweeps."""

@@ -1,0 +1,173 @@
+"""Runs of named problems through Flower: ``flwr run`` on an app that is written for the run.
+
+The app's two modules only import :data:`server_app` and :data:`client_app` from here, so the SuperLink needs this
+package in its environment, which it has: it is started by this interpreter.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from flwr_fco.client_apps import client_app as make_client_app
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.problems.baselines import BASELINES
+from flwr_fco.experiments.problems.named import data_directory
+from flwr_fco.experiments.runs.local_superlink import flower_run, local_superlink
+from flwr_fco.experiments.runs.recorder import Recorder
+from flwr_fco.experiments.runs.run import RunResult
+from flwr_fco.experiments.runs.run_folder import RunFolder, read_run
+from flwr_fco.experiments.runs.settings import RunSettings
+from flwr_fco.objectives import Objective
+
+__all__ = ["client_app", "run_with_flower", "server_app"]
+
+_DIVERGED, _RECORD = "diverged.json", "record"
+#: Problems whose files must be found from the SuperLink's working directory too.
+_FILES = {
+    "haxby": "haxby-slice",
+    "logistic-mnist": "mnist",
+    "logistic-cifar10": "cifar10",
+    "mnist-l1-ball": "mnist",
+    "mnist-l2-ball": "mnist",
+    "adversarial-mnist": "mnist",
+    "adversarial-cifar10": "cifar10",
+    "two-layers-mnist": "mnist",
+    "adversarial-network-cifar10": "cifar10",
+}
+_PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "flwr-fco-run"
+version = "1.0.0"
+description = "A run of flwr-fco."
+license = "Apache-2.0"
+dependencies = []
+
+[tool.hatch.build.targets.wheel]
+packages = ["flwr_fco_run"]
+
+[tool.flwr.app]
+publisher = "flwr-fco"
+
+[tool.flwr.app.components]
+serverapp = "flwr_fco_run.apps:server"
+clientapp = "flwr_fco_run.apps:client"
+
+[tool.flwr.app.config]
+settings = {settings}
+folder = ""
+"""
+_APPS = """\
+from flwr_fco.experiments.runs.flower import client_app, server_app
+
+# Flower reads this file without running it and looks for assignments.
+client = client_app
+server = server_app
+"""
+
+
+def run_with_flower(
+    settings: RunSettings, folder: Path, *, on_round: Callable[[int], None] = lambda number: None
+) -> RunResult:
+    """Run a problem by ``flwr run``, on a SuperLink that is started for it and ended after it.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    folder : Path
+        Flower's files and logs go to ``flower`` in it.
+    on_round : callable, optional
+        Called with the round when it begins.
+
+    Returns
+    -------
+    RunResult
+        The same numbers as :func:`flwr_fco.experiments.runs.run.run` gives.
+
+    Raises
+    ------
+    ConfigurationError
+        For a baseline: there is no federation to submit.
+    CompositeError
+        If the SuperLink does not start or the run fails.
+    """
+    if settings.strategy in BASELINES:
+        raise ConfigurationError(
+            f"strategy={settings.strategy!r} has no federation; expected a strategy with engine='flower'"
+        )
+    settings = _with_absolute_path(settings)
+    place = (folder / "flower").resolve()
+    code = place / "app" / "flwr_fco_run"
+    code.mkdir(parents=True, exist_ok=True)
+    # In the app, not on the command line: Flower's parser of overrides trips over quotes in a value. A JSON string is
+    # a TOML string.
+    content = _PYPROJECT.replace("{settings}", json.dumps(json.dumps(settings.to_config())))
+    (place / "app" / "pyproject.toml").write_text(content, encoding="utf-8")
+    (place / "app" / "README.md").write_text("A run of flwr-fco.\n", encoding="utf-8")
+    (code / "__init__.py").write_text("", encoding="utf-8")
+    (code / "apps.py").write_text(_APPS, encoding="utf-8")
+    record = place / _RECORD
+    shutil.rmtree(record, ignore_errors=True)
+    num_nodes = settings.load().dataset.num_clients
+    with local_superlink(place / "home") as environment:
+        flower_run(
+            place / "app",
+            environment,
+            {"folder": str(record)},
+            num_nodes=num_nodes,
+            log=place / "run.log",
+            on_round=lambda number, total: on_round(number),
+        )
+    found = read_run(record)
+    outcome = json.loads((record / _DIVERGED).read_text(encoding="utf-8"))
+    left_out = [SimpleNamespace(**row) for row in found.left_out]
+    return RunResult(settings, found.metrics, found.arrays, outcome["round"], outcome["seconds"], left_out)
+
+
+def _with_absolute_path(settings: RunSettings) -> RunSettings:
+    """Return the settings with the place of the problem's files, or of what it fetches, for any working directory."""
+    options = settings.problem_options
+    path = str(options.get("path", ""))
+    if settings.problem in _FILES and not options.get("fetch", False) and options.get("source", "files") == "files":
+        path = str(data_directory(_FILES[settings.problem], path))
+    if not path:
+        return settings
+    return replace(settings, problem_options={**options, "path": str(Path(path).resolve())})
+
+
+server_app = ServerApp()
+
+
+@server_app.main()
+def _serve(grid: Grid, context: Context) -> None:
+    """Train, evaluate on the server, write the record."""
+    settings = RunSettings.from_config(json.loads(str(context.run_config["settings"])))
+    folder = RunFolder(Path(str(context.run_config["folder"])), settings.to_config())
+    recorder = Recorder(settings.load(), settings, sink=folder.add)
+    began = time.perf_counter()
+    result = recorder.start(grid)
+    folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
+    folder.save_left_out(recorder.left_out)
+    outcome: dict[str, Any] = {"round": recorder.diverged, "seconds": round(time.perf_counter() - began, 3)}
+    (folder.path / _DIVERGED).write_text(json.dumps(outcome), encoding="utf-8")
+
+
+def _load_objective(context: Context) -> Objective:
+    settings = RunSettings.from_config(json.loads(str(context.run_config["settings"])))
+    return settings.load().dataset.objective(int(context.node_config["partition-id"]))
+
+
+client_app = make_client_app(_load_objective)

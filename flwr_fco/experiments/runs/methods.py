@@ -1,0 +1,180 @@
+"""All that experiments know of strategies: their names, the options one can set, how one is built from settings."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from flwr_fco.experiments.problems.baselines import BASELINES
+from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
+
+__all__ = [
+    "STAGED",
+    "STRATEGIES",
+    "automatic_options",
+    "equal_stages",
+    "extrapolates",
+    "halving_stages",
+    "make_strategy",
+    "needs_everyone",
+    "option_names",
+]
+
+#: Arguments of a strategy that the problem or other settings decide.
+_DECIDED = frozenset(
+    {
+        "regularizer",
+        "mirror_map",
+        "client_lr",
+        "server_lr",
+        "local_epochs",
+        "local_steps",
+        "batch_size",
+        "stages",
+        "seed",
+        "apply_to",
+        "pass_through",
+        "fraction_train",
+        "fraction_evaluate",
+        "min_train_nodes",
+        "min_evaluate_nodes",
+        "min_available_nodes",
+        "weighted_by_key",
+        "arrayrecord_key",
+        "configrecord_key",
+        "train_metrics_aggr_fn",
+        "evaluate_metrics_aggr_fn",
+        "node_timeout",
+        "choose_nodes",
+        "on_divergence",
+        "strength",
+        "certificate_every",
+        # Clients that are not of this package: here they all are.
+        "client",
+        "density",
+        "density_rounds",
+        "threshold_per_round",
+    }
+)
+
+
+def option_names(strategy: str) -> list[str]:
+    """Return the options of a strategy or baseline that a user of the command line can set.
+
+    Parameters
+    ----------
+    strategy : str
+        A name in :data:`STRATEGIES` or :data:`flwr_fco.experiments.problems.baselines.BASELINES`.
+
+    Examples
+    --------
+    >>> option_names("local")
+    ['client', 'tol']
+    """
+    if strategy in BASELINES:
+        return ["client", "tol"] if strategy == "local" else ["tol"]
+    return [name for name in _arguments(STRATEGIES[strategy]) if name not in _DECIDED]
+
+
+def needs_everyone(strategy: str) -> bool:
+    """Whether all clients must take part in every round.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> needs_everyone("DualFL"), needs_everyone("FedDualAvg"), needs_everyone("centralized")
+    (True, False, False)
+    """
+    return strategy not in BASELINES and STRATEGIES[strategy].participation == "everyone"
+
+
+def automatic_options(strategy: str) -> list[str]:
+    """Return the options of a strategy without rates that are left to theory unless they are given.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> automatic_options("CFedDA"), automatic_options("FedDualAvg")
+    (['anchor-weight', 'smoothness'], [])
+    """
+    if strategy in BASELINES or not issubclass(STRATEGIES[strategy], FastFedDA):
+        return []
+    known = option_names(strategy)
+    return [name.replace("_", "-") for name in ("anchor_weight", "smoothness") if name in known]
+
+
+def extrapolates(strategy: str) -> bool:
+    """Whether a strategy's server rate can be left to the lengths of the increments.
+
+    Parameters
+    ----------
+    strategy : str
+
+    Examples
+    --------
+    >>> extrapolates("FedMid"), extrapolates("FedDAGT"), extrapolates("centralized")
+    (True, False, False)
+    """
+    return strategy not in BASELINES and STRATEGIES[strategy].extrapolates
+
+
+def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, Any]) -> CompositeStrategy:
+    """Return a strategy with those of the run's settings that it has, and the user's options.
+
+    Parameters
+    ----------
+    name : str
+        In :data:`STRATEGIES`.
+    decided : mapping of str to value
+        Of the run: regularizer, rates, local work, seed. A strategy that has no such argument (a rate, say) does not
+        get it.
+    options : mapping of str to value
+        Of the strategy, in snake_case.
+
+    Examples
+    --------
+    >>> make_strategy("FedMid", {"client_lr": 0.5, "momentum": 0.9}, {"server_prox": False}).client_lr
+    0.5
+    """
+    kind = STRATEGIES[name]
+    known = _arguments(kind)
+    return kind(**{key: value for key, value in decided.items() if key in known}, **options)
+
+
+def equal_stages(length: int, num_rounds: int) -> list[Stage]:
+    """Return stages of one length, one more than there is time for: the last full one ends in a restart too."""
+    return [Stage(length)] * (num_rounds // length + 1)
+
+
+def halving_stages(length: int, radius: float) -> list[ModelStage]:
+    """Return the three stages of Bao's experiments with MC-FedDA: ball and strength halve, the last goes on to the end.
+
+    Parameters
+    ----------
+    length : int
+        Rounds of the first and of the second stage.
+    radius : float
+        Of the first stage's ball.
+
+    Examples
+    --------
+    >>> [tuple(stage) for stage in halving_stages(250, 5e3)]
+    [(250, 5000.0, 1.0), (250, 2500.0, 0.5), (250, 1250.0, 0.25)]
+    """
+    return [ModelStage(length, radius / 2**s, 1 / 2**s) for s in range(3)]
+
+
+def _arguments(kind: type[CompositeStrategy]) -> list[str]:
+    """Return the names of a strategy's arguments."""
+    return list(inspect.signature(kind).parameters)
+
+
+#: Strategies that a length of stages makes sense for.
+STAGED = tuple(name for name, kind in STRATEGIES.items() if "stages" in _arguments(kind))

@@ -1,0 +1,252 @@
+"""A run of a named problem in this process, and what it leaves behind."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Context
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
+from flwr_fco.experiments.problems.tasks import Task
+from flwr_fco.experiments.runs.continuing import ContinuedStrategy
+from flwr_fco.experiments.runs.journal import Journal, TimedClientApp
+from flwr_fco.experiments.runs.recorder import Recorder
+from flwr_fco.experiments.runs.run_folder import RunFolder, RunStatus
+from flwr_fco.experiments.runs.settings import RunSettings
+from flwr_fco.objectives import Objective
+from flwr_fco.server.rounds.hooks import Callback
+from flwr_fco.server.rounds.loop import EvaluateFunction
+from flwr_fco.simulation import simulate
+
+__all__ = ["RunResult", "run", "save_run"]
+
+
+class RunResult(NamedTuple):
+    """What a run found.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    history : list of dict of str to float
+        A line for each evaluated round, with ``round``.
+    arrays : dict of str to ndarray
+        The final model.
+    diverged : int
+        The round in which the run was cut; 0 if it was not.
+    seconds : float
+        Of the rounds, without loading the data.
+    left_out : sequence of NamedTuple
+        Which replies did not count, and why: the strategy's ``left_out``.
+    stopped : int, default 0
+        The round after which the run was told to stop, with more left to do; 0 if it was not.
+    chosen : sequence of str
+        What was chosen for the settings that were left to theory, and why.
+    """
+
+    settings: RunSettings
+    history: list[dict[str, float]]
+    arrays: dict[str, NDArray[Any]]
+    diverged: int
+    seconds: float
+    left_out: Sequence[Any] = ()
+    stopped: int = 0
+    chosen: Sequence[str] = ()
+
+
+def run(
+    settings: RunSettings,
+    *,
+    sink: Callable[[Mapping[str, float]], None] | None = None,
+    on_round: Callable[[int], None] | None = None,
+    folder: Path | None = None,
+    resume: bool = False,
+    stop: Callable[[], bool] = lambda: False,
+) -> RunResult:
+    """Run a problem in this process.
+
+    Parameters
+    ----------
+    settings : RunSettings
+    sink : callable, optional
+        Called with each line of metrics.
+    on_round : callable, optional
+        Called with the round after each.
+    folder : Path, optional
+        Where everything is written as it comes; see :mod:`flwr_fco.experiments.runs.run_folder`.
+    resume : bool, default False
+        Go on with the run in `folder` where it was stopped or killed; begin it if there is none. The bits are those of
+        a run that was never stopped if the strategy's clients remember nothing, or the server keeps a ledger of it;
+        otherwise the clients' memories begin anew.
+    stop : callable, optional
+        Asked after each communication, with a `folder`: True keeps the state and ends the run.
+
+    Returns
+    -------
+    RunResult
+
+    Raises
+    ------
+    ConfigurationError
+        If the settings do not fit the problem, or the folder holds another run.
+    DataNotFoundError
+        If the problem's files are not there.
+
+    Examples
+    --------
+    >>> result = run(RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 100}))
+    >>> result.diverged, result.history[-1]["recovery-error"] < 0.5
+    (0, True)
+    """
+    task = settings.load()
+    if settings.strategy in BASELINES:
+        return _run_baseline(settings, task, sink) if folder is None else _baseline_in_folder(settings, folder, resume)
+    if folder is not None:
+        return _run_in_folder(settings, task, folder, on_round, resume, stop)
+    recorder = Recorder(task, settings, sink, on_round)
+    began = time.perf_counter()
+    _simulate(recorder, recorder.strategy, _client_app(task), recorder.evaluate, recorder.record)
+    arrays = _model(recorder)
+    seconds = time.perf_counter() - began
+    return RunResult(
+        settings, recorder.history, arrays, recorder.diverged, seconds, recorder.left_out, chosen=_chosen(recorder)
+    )
+
+
+def _run_in_folder(
+    settings: RunSettings,
+    task: Task,
+    path: Path,
+    on_round: Callable[[int], None] | None,
+    resume: bool,
+    stop: Callable[[], bool],
+) -> RunResult:
+    """Run with a journal, from the folder's last checkpoint if it has one."""
+    # Before there is a folder: settings that do not fit leave none behind.
+    recorder = Recorder(task, settings, None, on_round)
+    folder = RunFolder(path, settings.to_config(), resume=resume)
+    recorder.sink = folder.add
+    status = folder.status()
+    # Nothing was kept: not even the evaluation of the start point.
+    last_round = status.exchanges * settings.stretch if status.exchanges else -1
+    known = folder.rewind(last_round, status.exchanges)
+    if status.finished:
+        return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds)
+    recorder.restore(known.metrics, status.exchanges)
+    clients = TimedClientApp(_client_app(task))
+    journal = Journal(folder, recorder, clients, stop)
+    journal.restore(known)
+    strategy: Any = recorder.strategy
+    if status.exchanges:
+        strategy = ContinuedStrategy(strategy, folder.path / status.state, status.exchanges)
+    _simulate(recorder, strategy, clients, journal.evaluate, journal.record)
+    status = journal.status
+    stopped = 0 if status.finished else status.exchanges * settings.stretch
+    return RunResult(
+        settings,
+        recorder.history,
+        _model(recorder),
+        recorder.diverged,
+        status.seconds,
+        journal.left_out,
+        stopped,
+        _chosen(recorder),
+    )
+
+
+def _chosen(recorder: Recorder) -> list[str]:
+    """Return what the strategy has chosen, a text for each option."""
+    strategy = recorder.strategy
+    return [
+        f"{name.replace('_', '-')}={strategy.chosen[name]:.4g}: {reason}" for name, reason in strategy.reasons.items()
+    ]
+
+
+def _simulate(
+    recorder: Recorder, strategy: Any, clients: ClientApp, evaluate: EvaluateFunction, record: Callback
+) -> None:
+    with np.errstate(over="ignore", invalid="ignore"):
+        simulate(
+            strategy,
+            clients,
+            num_nodes=recorder.task.dataset.num_clients,
+            num_rounds=recorder.settings.exchanges,
+            initial_arrays=recorder.task.initial_arrays(),
+            evaluate_fn=evaluate,
+            callbacks=[record],
+            progress=False,
+        )
+
+
+def _client_app(task: Task) -> ClientApp:
+    objectives = task.clients
+
+    def load_objective(context: Context) -> Objective:
+        return objectives[int(context.node_config["partition-id"])]
+
+    return client_app(load_objective)
+
+
+def _model(recorder: Recorder) -> dict[str, NDArray[Any]]:
+    return {name: array.numpy() for name, array in recorder.strategy.primal_arrays().items()}
+
+
+def _run_baseline(settings: RunSettings, task: Task, sink: Callable[[Mapping[str, float]], None] | None) -> RunResult:
+    began = time.perf_counter()
+    solution = solve_baseline(task, settings.strategy, **settings.strategy_options)
+    key = solution.certificate.replace(" ", "-")
+    line = {"round": float(settings.num_rounds), **task.scores(solution.w), key: solution.gap}
+    if sink is not None:
+        sink(line)
+    return RunResult(settings, [line], task.layout.unflatten(solution.w), 0, time.perf_counter() - began)
+
+
+def save_run(result: RunResult, path: Path) -> None:
+    """Write a finished run to a folder.
+
+    Parameters
+    ----------
+    result : RunResult
+    path : Path
+        Must not hold a run.
+
+    Raises
+    ------
+    ConfigurationError
+        If it holds a run, or cannot be made.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> folder = Path(tempfile.mkdtemp(), "run")
+    >>> save_run(run(RunSettings.of("lasso-small", "centralized")), folder)
+    >>> sorted(path.name for path in folder.iterdir())
+    ['config.json', 'metrics.jsonl', 'model.npz', 'status.json']
+    """
+    _save(result, RunFolder(path, result.settings.to_config()))
+
+
+def _baseline_in_folder(settings: RunSettings, path: Path, resume: bool) -> RunResult:
+    folder = RunFolder(path, settings.to_config(), resume=resume)
+    status = folder.status()
+    if status.finished:
+        known = folder.rewind(settings.num_rounds, 0)
+        return RunResult(settings, known.metrics, known.arrays, 0, status.seconds)
+    folder.rewind(-1, 0)
+    result = _run_baseline(settings, settings.load(), None)
+    _save(result, folder)
+    return result
+
+
+def _save(result: RunResult, folder: RunFolder) -> None:
+    for line in result.history:
+        folder.add(line)
+    exchanges = 0 if result.settings.strategy in BASELINES else int(result.history[-1]["round"])
+    folder.checkpoint(RunStatus(exchanges, True, result.diverged, round(result.seconds, 3)), result.arrays)
+    folder.save_left_out(result.left_out)

@@ -1,0 +1,421 @@
+"""The settings of a run, from keys and values."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cache
+from typing import Any, Literal, get_type_hints
+
+from flwr_fco.core.validation import checked, suggestion
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.problems.baselines import BASELINES
+from flwr_fco.experiments.problems.named import find_problem, load_task
+from flwr_fco.experiments.problems.tasks import Task
+from flwr_fco.experiments.runs.methods import (
+    STAGED,
+    STRATEGIES,
+    automatic_options,
+    extrapolates,
+    needs_everyone,
+    option_names,
+)
+from flwr_fco.server.options import AUTO
+
+__all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "short_name"]
+
+#: Settings that a configuration names only where they are not the default: older run folders do not have them.
+_OCCASIONAL = (
+    "mirror_map",
+    "stretch",
+    "plateau",
+    "plateau_node",
+    "plateau_every",
+    "plateau_patience",
+    "stage_rounds",
+    "stage_accuracy",
+)
+
+#: Of the name of a folder, in characters: file systems have 255.
+_LONGEST_NAME = 120
+
+
+@dataclass(frozen=True)
+class RunSettings:
+    """Everything that a run depends on.
+
+    Parameters
+    ----------
+    problem : str
+        A name in :data:`flwr_fco.experiments.problems.named.PROBLEMS`.
+    strategy : str
+        A name in :data:`STRATEGIES` or :data:`BASELINES`.
+    seed : int, default 0
+        Of data, split, samples of clients and minibatches.
+    client_lr, server_lr : float or "auto"
+        Learning rates, > 0, or what follows from the clients' losses and replies. A strategy that the problem's rates
+        were not chosen for begins with ``"auto"``; so does `server_lr` where `client_lr` is (1 if there is no rule).
+    num_rounds : int
+        >= 1.
+    clients_per_round : int
+        Drawn at random in each round; at most the number of clients, 0: all of them.
+    batch_size : int
+        0: full batches.
+    local_epochs : int
+        Passes over a client's data in a round; not used where `local_steps` is above 0.
+    local_steps : int, default 0
+        Minibatches in a round.
+    structure_every, objective_every : int
+        Rounds between two evaluations of what is cheap, and of what needs a pass over all data.
+    mirror_map : str, default "euclidean"
+        See :func:`flwr_fco.mirror_maps.named.named_map`.
+    stretch : int, default 1
+        A round that counts as several: with `stretch` times the batch, one communication of the run stands for
+        `stretch` rounds. All numbers of rounds here are on that stretched axis.
+    plateau : str, default ""
+        A metric that must fall; both rates are halved by :class:`flwr_fco.strategies.Plateau` when it does not.
+    plateau_node : int, default -1
+        On a graph: the node at whose point the metric of `plateau` is taken, from 0. -1: the mean over the nodes.
+    plateau_every, plateau_patience : int, default 10 and 30
+        Rounds between two looks at it, and looks without a new best after which the rates are halved.
+    stage_rounds : int, default 0
+        Length of the stages of ``MultistepReFedDAGT``, or of the first two of the three of ``MCFedDA``, whose ball
+        (the option `radius` is that of the first) and strength halve; 0: one stage without an end.
+    stage_accuracy : float, default 0.0
+        In the place of `stage_rounds`, for the problem ``sparse-linear-graph``: the squared L1 error for which
+        :func:`flwr_fco.strategies.theorem_stages` makes the stages, with the strategy's `radius_squared` and
+        `sparsity`. 0: not so.
+    problem_options, strategy_options : dict of str to value
+        In kebab-case.
+
+    Raises
+    ------
+    ConfigurationError
+        If a name is unknown or a value out of range.
+
+    Examples
+    --------
+    >>> RunSettings.of("lasso-small", "FedDualAvg", {"client-lr": 0.02, "strength": 0.3}).problem_options
+    {'strength': 0.3}
+    """
+
+    problem: str
+    strategy: str
+    seed: int = 0
+    client_lr: float | Literal["auto"] = 0.1
+    server_lr: float | Literal["auto"] = 1.0
+    num_rounds: int = 100
+    clients_per_round: int = 10
+    batch_size: int = 32
+    local_epochs: int = 1
+    local_steps: int = 0
+    structure_every: int = 1
+    objective_every: int = 10
+    mirror_map: str = "euclidean"
+    stretch: int = 1
+    plateau: str = ""
+    plateau_node: int = -1
+    plateau_every: int = 10
+    plateau_patience: int = 30
+    stage_rounds: int = 0
+    stage_accuracy: float = 0.0
+    problem_options: dict[str, Any] = field(default_factory=dict)
+    strategy_options: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, problem: str, strategy: str, assignments: Mapping[str, Any] | None = None, seed: int = 0
+    ) -> RunSettings:
+        """Return the problem's defaults with some values replaced.
+
+        Parameters
+        ----------
+        problem, strategy : str
+        assignments : mapping of str to value, optional
+            Keys in kebab-case: settings of the run, options of the problem, options of the strategy.
+        seed : int, default 0
+
+        Returns
+        -------
+        RunSettings
+
+        Raises
+        ------
+        ConfigurationError
+            If a key is none of these, or a value is of the wrong type or out of range.
+        """
+        entry = find_problem(problem)
+        if strategy not in STRATEGIES and strategy not in BASELINES:
+            known = [*STRATEGIES, *BASELINES]
+            raise ConfigurationError(
+                f"strategy={strategy!r}; expected one of {', '.join(known)}{suggestion(strategy, known)}"
+            )
+        problem_options = entry.options()
+        types = _types()
+        strategy_options = option_names(strategy)
+        values: dict[str, Any] = {key.replace("-", "_"): value for key, value in entry.defaults.items()}
+        for_problem: dict[str, Any] = {}
+        for_strategy: dict[str, Any] = {}
+        for key, value in (assignments or {}).items():
+            name = key.replace("-", "_")
+            if name in types and name not in ("problem", "strategy"):
+                values[name] = checked(key, value, types[name])
+            elif key in problem_options:
+                for_problem[key] = value
+            elif name in strategy_options:
+                for_strategy[key] = value
+            else:
+                known = [*_run_keys(), *problem_options, *(o.replace("_", "-") for o in strategy_options)]
+                raise ConfigurationError(
+                    f"unknown key {key!r}; {problem} with {strategy} has {', '.join(known)}{suggestion(key, known)}"
+                )
+        given = {key.replace("-", "_") for key in assignments or {}}
+        if needs_everyone(strategy) and "clients_per_round" not in given:
+            values["clients_per_round"] = 0
+        if not (values.get("plateau") or entry.tuned_for(strategy) or given & {"client_lr", "server_lr"}):
+            values["client_lr"] = AUTO
+        if values.get("client_lr") == AUTO and "server_lr" not in given:
+            values["server_lr"] = AUTO if extrapolates(strategy) else 1.0
+        for_strategy.update({key: AUTO for key in automatic_options(strategy) if key not in for_strategy})
+        return cls(
+            problem, strategy, **{"seed": seed, **values}, problem_options=for_problem, strategy_options=for_strategy
+        )
+
+    def __post_init__(self) -> None:
+        for name, kind in _types().items():
+            object.__setattr__(self, name, checked(name.replace("_", "-"), getattr(self, name), kind))
+        for name in ("client_lr", "server_lr"):
+            value = getattr(self, name)
+            if value != AUTO and not 0.0 < value < math.inf:
+                raise self._error(name, "a finite number > 0, or 'auto'")
+            if value == AUTO and self.plateau:
+                raise self._error(name, f"a number: plateau={self.plateau!r} halves it")
+        for name, least in (
+            ("num_rounds", 1),
+            ("clients_per_round", 0),
+            ("batch_size", 0),
+            ("local_epochs", 1),
+            ("local_steps", 0),
+            ("structure_every", 1),
+            ("objective_every", 1),
+            ("stretch", 1),
+            ("plateau_node", -1),
+            ("plateau_every", 1),
+            ("plateau_patience", 1),
+            ("stage_rounds", 0),
+        ):
+            if getattr(self, name) < least:
+                raise self._error(name, f"a whole number >= {least}")
+        if self.plateau_node >= 0 and not self.plateau:
+            raise self._error("plateau_node", "-1, because there is no plateau")
+        if self.stretch > self.num_rounds:
+            raise self._error("stretch", f"at most num-rounds={self.num_rounds}")
+        if self.stage_rounds and self.strategy not in STAGED:
+            raise self._error("stage_rounds", f"0, because {self.strategy} has no stages ({' and '.join(STAGED)} have)")
+        if not 0.0 <= self.stage_accuracy < math.inf:
+            raise self._error("stage_accuracy", "a finite number >= 0")
+        radius = self.strategy_options.get("radius")
+        if self.stage_rounds and self.strategy == "MCFedDA" and not isinstance(radius, int | float):
+            expected = f"0, or a number as the option radius, that of the first stage's ball; radius={radius!r}"
+            raise self._error("stage_rounds", expected)
+        if self.stage_accuracy and (self.strategy != "MultistepReFedDAGT" or self.stage_rounds):
+            raise self._error("stage_accuracy", "0, or MultistepReFedDAGT without stage-rounds")
+        if not 0 <= self.seed < 2**32:
+            raise self._error("seed", "a whole number from 0 to 2**32 - 1")
+
+    @property
+    def exchanges(self) -> int:
+        """How often server and clients communicate."""
+        return self.num_rounds // self.stretch
+
+    def _error(self, name: str, expected: str) -> ConfigurationError:
+        return ConfigurationError(f"{name.replace('_', '-')}={getattr(self, name)!r}; expected {expected}")
+
+    def load(self) -> Task:
+        """Return the problem with its data; kept for the next run with the same data."""
+        return load_task(self.problem, self.seed, self.problem_options)
+
+    def to_config(self) -> dict[str, Any]:
+        """Return the settings as one flat dictionary in kebab-case."""
+        fields = type(self).__dataclass_fields__
+        flat = {
+            key.replace("_", "-"): value
+            for key, value in asdict(self).items()
+            if key not in _OCCASIONAL or value != fields[key].default
+        }
+        options = {**flat.pop("problem-options"), **flat.pop("strategy-options")}
+        return {**flat, **options}
+
+    def changes(self) -> dict[str, Any]:
+        """Return the settings that are not the problem's and the strategy's own defaults, in kebab-case.
+
+        Examples
+        --------
+        >>> RunSettings.of("lasso-I", "FedDualAvg", {"server-lr": 3, "strength": 0.2}).changes()
+        {'server-lr': 3.0}
+        """
+        usual = {**find_problem(self.problem).options(), **type(self).of(self.problem, self.strategy).to_config()}
+        return {
+            key: value
+            for key, value in self.to_config().items()
+            if key not in ("problem", "strategy", "seed") and (key not in usual or usual[key] != value)
+        }
+
+    def folder_name(self) -> str:
+        """Return a name for the run's folder: what was changed is in it, so that other settings have another one.
+
+        Examples
+        --------
+        >>> RunSettings.of("lasso-I", "FedDualAvg", {"server-lr": 3, "num-rounds": 9}, seed=2).folder_name()
+        'lasso-I-FedDualAvg-2_server-lr=3_num-rounds=9'
+        """
+        # A float that is a whole number without its ".0"; otherwise all its digits: two settings are two names.
+        parts = [
+            f"{key}={int(value) if isinstance(value, float) and value.is_integer() else value}"
+            for key, value in self.changes().items()
+        ]
+        return short_name([f"{self.problem}-{self.strategy}-{self.seed}", *parts], self.to_config())
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> RunSettings:
+        """Return the settings that :meth:`to_config` wrote.
+
+        Parameters
+        ----------
+        config : mapping
+
+        Returns
+        -------
+        RunSettings
+
+        Raises
+        ------
+        ConfigurationError
+            If problem or strategy are missing, or a value is not what it must be.
+        """
+        for key in ("problem", "strategy"):
+            if not isinstance(config.get(key), str):
+                raise ConfigurationError(f"{key}={config.get(key)!r}; expected the config of a run, with a name")
+        rest = {key: value for key, value in config.items() if key not in ("problem", "strategy")}
+        return cls.of(str(config["problem"]), str(config["strategy"]), rest)
+
+
+def short_name(parts: Sequence[str], content: Mapping[str, Any]) -> str:
+    """Return a name of a folder: the parts, cut and made one of its kind by the content where they are long.
+
+    Parameters
+    ----------
+    parts : sequence of str
+    content : mapping
+        All that makes the difference between two folders.
+
+    Returns
+    -------
+    str
+
+    Examples
+    --------
+    >>> short_name(["lasso-I", "path=/data"], {})
+    'lasso-I_path=-data'
+    """
+    name = re.sub(r"[^A-Za-z0-9.,=+_()-]+", "-", "_".join(parts))
+    if len(name) <= _LONGEST_NAME:
+        return name
+    digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:8]
+    return f"{name[: _LONGEST_NAME - 9]}-{digest}"
+
+
+def parse_value(text: str) -> Any:
+    """Return a value of TOML; a word that is none is a string.
+
+    Parameters
+    ----------
+    text : str
+
+    Returns
+    -------
+    bool, int, float or str
+
+    Examples
+    --------
+    >>> [parse_value(text) for text in ("3", "1e-3", "true", "average", "data/mnist")]
+    [3, 0.001, True, 'average', 'data/mnist']
+    """
+    try:
+        value = tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
+    return value if isinstance(value, bool | int | float | str) else text
+
+
+def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
+    """Return the keys and values of ``key=value`` texts, values as texts.
+
+    Parameters
+    ----------
+    texts : sequence of str
+
+    Returns
+    -------
+    dict of str to str
+
+    Raises
+    ------
+    ConfigurationError
+        If a text has no ``=``, a key comes twice, or a round has both steps and epochs.
+
+    Examples
+    --------
+    >>> parse_assignments(["client-lr=0.01"])
+    {'client-lr': '0.01'}
+    """
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        key = key.strip()
+        if not equals or not key or not value.strip():
+            raise ConfigurationError(f"--set {text!r}; expected key=value, such as --set client-lr=0.01")
+        if key in found:
+            raise ConfigurationError(f"--set gives {key} twice: {found[key]} and {value.strip()}")
+        found[key] = value.strip()
+    if "local-epochs" in found and found.get("local-steps", "0") != "0":
+        raise ConfigurationError(
+            f"--set local-steps={found['local-steps']} and --set local-epochs={found['local-epochs']}; expected one of "
+            "them: a round has so many minibatches, or so many passes over a client's data"
+        )
+    return found
+
+
+def format_assignments(values: Mapping[str, Any]) -> list[str]:
+    """Return ``key=value`` texts, as they are given on the command line.
+
+    Parameters
+    ----------
+    values : mapping of str to bool, int, float or str
+
+    Returns
+    -------
+    list of str
+
+    Examples
+    --------
+    >>> format_assignments({"problem": "femnist", "fetch": True, "client-lr": 0.1})
+    ['problem=femnist', 'fetch=true', 'client-lr=0.1']
+    """
+    return [f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in values.items()]
+
+
+@cache
+def _types() -> dict[str, Any]:
+    """Return the types of a run's settings, but for the options of problem and strategy."""
+    return {name: kind for name, kind in get_type_hints(RunSettings).items() if not name.endswith("options")}
+
+
+def _run_keys() -> list[str]:
+    fields = RunSettings.__dataclass_fields__
+    return [name.replace("_", "-") for name in fields if not name.endswith("options")][2:]

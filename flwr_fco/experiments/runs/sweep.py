@@ -1,0 +1,557 @@
+"""Sweeps over settings: a grid or a random sample, through Ray Tune, each trial in process inside a Ray task.
+
+A trial takes seconds, so several of them make one Ray trial: a worker loads the data once and goes through its batch.
+Every finished trial is a line of ``trials.jsonl`` at once; a sweep that was stopped goes on with what is missing.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import hashlib
+import json
+import logging
+import math
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import stats
+from sklearn.model_selection import ParameterGrid, ParameterSampler
+
+from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.experiments.runs.run import RunResult, run
+from flwr_fco.experiments.runs.run_folder import json_object
+from flwr_fco.experiments.runs.settings import RunSettings, parse_value
+
+__all__ = [
+    "CRITERIA",
+    "Axis",
+    "Criterion",
+    "Trial",
+    "best_trials",
+    "expand_axes",
+    "parse_axis",
+    "read_trials",
+    "run_sweep",
+    "score_run",
+    "write_table",
+]
+
+#: What a trial hands back: settings, score, the round in which it diverged, means of the metrics.
+Trial = dict[str, Any]
+
+_TRIALS = "trials.jsonl"
+_DOMAIN = re.compile(r"(uniform|loguniform|integers)\(\s*([^,]+),\s*([^,]+)\)")
+#: Batches per worker: enough that a batch of diverged trials, which takes no time, does not leave a worker idle.
+_BATCHES_PER_WORKER = 8
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """How a trial is judged: the mean of a metric over the last evaluations.
+
+    Parameters
+    ----------
+    metric : str
+    window : int
+        Evaluations of the metric at the end of the run that are averaged.
+    largest : bool, default False
+        Whether larger is better.
+
+    Examples
+    --------
+    >>> CRITERIA["recovery-error"]
+    Criterion(metric='recovery-error', window=100, largest=False)
+    """
+
+    metric: str
+    window: int
+    largest: bool = False
+
+    @property
+    def worst(self) -> float:
+        """The score of a trial that diverged."""
+        return -math.inf if self.largest else math.inf
+
+    def describe(self) -> str:
+        """Return the criterion in words."""
+        aim = "largest" if self.largest else "smallest"
+        where = "in the last evaluation" if self.window == 1 else f"mean over the last {self.window} evaluations"
+        return f"{aim} {self.metric}, {where}"
+
+
+#: Criteria by the name that ``--rule`` uses. The first paper has `recovery-error` (B.2, B.3), `validation-objective`
+#: (B.4) and `objective` (B.5), the second `l1-error` (section 7). The third and the fourth do not say what their rates
+#: are best for: `gap` and `training-loss`, and `energy-error`, are our reading.
+CRITERIA: dict[str, Criterion] = {
+    "recovery-error": Criterion("recovery-error", 100),
+    "f1": Criterion("f1", 100, largest=True),
+    "objective": Criterion("objective", 10),
+    "validation-objective": Criterion("validation-objective", 1),
+    "accuracy": Criterion("accuracy", 1, largest=True),
+    "gap": Criterion("gap", 1),
+    "l1-error": Criterion("l1-error", 1),
+    "energy-error": Criterion("energy-error", 1),
+    "training-loss": Criterion("training-loss", 1),
+}
+
+
+class Axis(NamedTuple):
+    """The values of a key: a list for a grid, or a distribution for a random search.
+
+    Parameters
+    ----------
+    key : str
+    values : tuple
+        Of a grid; empty for a distribution.
+    distribution : str, default ""
+        ``uniform``, ``loguniform`` or ``integers``.
+    low, high : float
+        Its range.
+    """
+
+    key: str
+    values: tuple[Any, ...]
+    distribution: str = ""
+    low: float = 0.0
+    high: float = 0.0
+
+    def candidates(self) -> Any:
+        """Return what scikit-learn's ``ParameterSampler`` draws from: the values, or a distribution of SciPy's."""
+        if self.distribution == "uniform":
+            return stats.uniform(self.low, self.high - self.low)
+        if self.distribution == "loguniform":
+            return stats.loguniform(self.low, self.high)
+        if self.distribution == "integers":
+            return stats.randint(int(self.low), int(self.high) + 1)
+        return list(self.values)
+
+
+def parse_axis(key: str, text: str) -> Axis:
+    """Return the values that a text stands for.
+
+    Parameters
+    ----------
+    key : str
+    text : str
+        Values with commas between them, or ``uniform(low, high)``, ``loguniform(low, high)``, ``integers(low, high)``.
+
+    Returns
+    -------
+    Axis
+
+    Raises
+    ------
+    ConfigurationError
+        If a distribution's range is empty.
+
+    Examples
+    --------
+    >>> parse_axis("client-lr", "0.001,0.003").values
+    (0.001, 0.003)
+    >>> parse_axis("client-lr", "loguniform(1e-3, 1)").distribution
+    'loguniform'
+    """
+    found = _DOMAIN.fullmatch(text.strip())
+    if found is None:
+        values = tuple(parse_value(part.strip()) for part in text.split(",") if part.strip())
+        if not values:
+            raise ConfigurationError(f"{key} has no values; expected some, such as {key}=0.001,0.003")
+        return Axis(key, values)
+    name, *ends = found.groups()
+    low, high = (parse_value(end.strip()) for end in ends)
+    numbers = all(isinstance(end, int | float) and not isinstance(end, bool) for end in (low, high))
+    if not numbers or not low < high or (name == "loguniform" and low <= 0):
+        raise ConfigurationError(f"{key}={text}; expected {name}(low, high) with low < high, positive for loguniform")
+    return Axis(key, (), name, float(low), float(high))
+
+
+def expand_axes(axes: Sequence[Axis], samples: int = 0, seed: int = 0) -> list[dict[str, Any]]:
+    """Return the settings of all trials: the grid of the axes, or a random sample of it.
+
+    Parameters
+    ----------
+    axes : sequence of Axis
+    samples : int, default 0
+        Number of random trials, drawn without repetition where there are lists of values only; 0: the whole grid.
+    seed : int, default 0
+        Of the random search.
+
+    Returns
+    -------
+    list of dict of str to value
+
+    Raises
+    ------
+    ConfigurationError
+        If an axis is a distribution and no number of samples is given.
+
+    Examples
+    --------
+    >>> expand_axes([parse_axis("a", "1,2"), parse_axis("b", "3")])
+    [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
+    """
+    if samples < 0:
+        raise ConfigurationError(f"samples={samples}; expected 0 (the whole grid) or more")
+    if samples:
+        drawn = ParameterSampler({axis.key: axis.candidates() for axis in axes}, samples, random_state=seed)
+        return [{axis.key: _plain(point[axis.key]) for axis in axes} for point in drawn]
+    for axis in axes:
+        if axis.distribution:
+            raise ConfigurationError(
+                f"{axis.key} is {axis.distribution}({axis.low:g}, {axis.high:g}), which has no grid; "
+                "give the number of trials by --samples"
+            )
+    grid = ParameterGrid({axis.key: list(axis.values) for axis in axes})
+    return [{axis.key: point[axis.key] for axis in axes} for point in grid]
+
+
+def _plain(value: Any) -> Any:
+    """Return a number of NumPy's as one of Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def score_run(result: RunResult, criterion: Criterion) -> Trial:
+    """Return the trial of a finished run.
+
+    Parameters
+    ----------
+    result : RunResult
+    criterion : Criterion
+
+    Returns
+    -------
+    dict
+        ``settings`` (flat), ``score``, ``diverged`` (round, or 0), ``rounds``, ``seconds``; ``mean`` and ``last`` of
+        every metric (over the criterion's window).
+
+    Raises
+    ------
+    ConfigurationError
+        If the run has no such metric.
+
+    Examples
+    --------
+    >>> trial = score_run(run(RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3})), CRITERIA["f1"])
+    >>> trial["diverged"], trial["rounds"]
+    (0, 3)
+    """
+    history = result.history
+    names = [name for name in {name: None for line in history for name in line} if name != "round"]
+    if criterion.metric not in names and not result.diverged:
+        raise ConfigurationError(
+            f"{result.settings.problem} does not report {criterion.metric}; it reports {', '.join(names)}. "
+            "Give another criterion."
+        )
+    series = {name: [line[name] for line in history if name in line] for name in names}
+    # The other metrics are averaged over the same rounds, however often they were evaluated.
+    judged = [line["round"] for line in history if criterion.metric in line][-criterion.window :]
+    first = judged[0] if judged else history[-1]["round"]
+    late = {name: [line[name] for line in history if name in line and line["round"] >= first] for name in names}
+    mean = {name: float(np.mean(values)) for name, values in late.items() if values}
+    score = mean.get(criterion.metric, math.nan)
+    if result.diverged or not math.isfinite(score):
+        score = criterion.worst
+    return {
+        "settings": result.settings.to_config(),
+        "score": score,
+        "diverged": result.diverged,
+        "rounds": int(history[-1]["round"]),
+        "seconds": round(result.seconds, 3),
+        "mean": mean,
+        "last": {name: values[-1] for name, values in series.items()},
+    }
+
+
+def best_trials(trials: Sequence[Trial], criterion: Criterion, by: str = "strategy") -> dict[str, Trial]:
+    """Return the best trial of each group; trials that differ in the seed alone are averaged first.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+    criterion : Criterion
+    by : str, default "strategy"
+        The setting that makes the groups.
+
+    Returns
+    -------
+    dict of str to Trial
+        With the mean score over the seeds. A group of which every trial diverged is absent.
+
+    Examples
+    --------
+    >>> trials = [{"settings": {"strategy": "A", "client-lr": rate}, "score": rate} for rate in (0.3, 0.1)]
+    >>> best_trials(trials, CRITERIA["objective"])["A"]["settings"]["client-lr"]
+    0.1
+    """
+    seeds: dict[str, list[Trial]] = {}
+    for trial in trials:
+        same = {key: value for key, value in trial["settings"].items() if key != "seed"}
+        seeds.setdefault(json.dumps(same, sort_keys=True), []).append(trial)
+    found: dict[str, Trial] = {}
+    for group in seeds.values():
+        score = float(np.mean([trial["score"] for trial in group]))
+        if not math.isfinite(score):
+            continue
+        name = str(group[0]["settings"][by])
+        best = found.get(name)
+        if best is None or (score > best["score"] if criterion.largest else score < best["score"]):
+            found[name] = {**group[0], "score": score}
+    return found
+
+
+def run_sweep(
+    settings: Sequence[RunSettings],
+    folder: Path,
+    criterion: Criterion,
+    *,
+    engine: str = "ray",
+    workers: int = 0,
+    on_trial: Callable[[Trial], None] | None = None,
+) -> list[Trial]:
+    """Run all trials that the folder does not have yet.
+
+    Parameters
+    ----------
+    settings : sequence of RunSettings
+    folder : Path
+        ``trials.jsonl`` in it gets a line for each finished trial, ``trials.csv`` the table at the end.
+    criterion : Criterion
+    engine : {"ray", "in-process"}, default "ray"
+        Ray Tune: the cluster at RAY_ADDRESS if that is set, else this machine; or one after the other without Ray.
+    workers : int, default 0
+        Ray workers on this machine; 0: one a core.
+    on_trial : callable, optional
+        Called with each finished trial.
+
+    Returns
+    -------
+    list of Trial
+        In the order of the settings, those of an earlier sweep included.
+
+    Raises
+    ------
+    ConfigurationError
+        If the engine is unknown, Ray Tune is not installed, or there is no cluster at RAY_ADDRESS.
+    CompositeError
+        If a trial raised.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> settings = [RunSettings.of("lasso-small", "FedDualAvg", {"num-rounds": 3, "server-lr": s}) for s in (1.0, 3.0)]
+    >>> trials = run_sweep(settings, Path(tempfile.mkdtemp()), CRITERIA["recovery-error"], engine="in-process")
+    >>> best_trials(trials, CRITERIA["recovery-error"])["FedDualAvg"]["settings"]["server-lr"]
+    3.0
+    """
+    if engine not in ("ray", "in-process"):
+        raise ConfigurationError(f"engine={engine!r}; expected 'ray' or 'in-process'")
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / _TRIALS
+    done = {_key(trial["settings"]): trial for trial in read_trials(folder)}
+    missing = [own for own in settings if _key(own.to_config()) not in done]
+
+    def keep(trial: Trial) -> None:
+        with file.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(trial) + "\n")
+        done[_key(trial["settings"])] = trial
+        if on_trial is not None:
+            on_trial(trial)
+
+    if missing and engine == "in-process":
+        for own in missing:
+            keep(score_run(run(own), criterion))
+    elif missing:
+        _with_ray(missing, folder, criterion, workers, keep)
+    trials = [done[_key(own.to_config())] for own in settings]
+    write_table(trials, folder / "trials.csv")
+    return trials
+
+
+def read_trials(folder: Path) -> list[Trial]:
+    """Return the finished trials of a folder; a last line that was cut short does not count.
+
+    Parameters
+    ----------
+    folder : Path
+
+    Returns
+    -------
+    list of Trial
+
+    Raises
+    ------
+    ConfigurationError
+        If a line is damaged.
+
+    Examples
+    --------
+    >>> read_trials(Path("nowhere"))
+    []
+    """
+    file = folder / _TRIALS
+    if not file.is_file():
+        return []
+    found: list[Trial] = []
+    text = file.read_text(encoding="utf-8", errors="replace")
+    complete = text[: text.rfind("\n") + 1]
+    if complete != text:
+        # The next line must not be glued to the rest of a broken one.
+        file.write_text(complete, encoding="utf-8")
+    for number, line in enumerate(complete.splitlines(), start=1):
+        try:
+            trial = json_object(line)
+            if not isinstance(trial.get("settings"), dict) or not {"score", "diverged", "mean"} <= trial.keys():
+                raise ValueError("it lacks settings, score, diverged or mean")
+        except ValueError as error:
+            raise ConfigurationError(
+                f"{file} is damaged: line {number}: {error}. Remove that line: its trial is done again"
+            ) from error
+        found.append(trial)
+    return found
+
+
+def write_table(trials: Sequence[Trial], path: Path) -> None:
+    """Write the trials as CSV: settings, score, diverged, rounds, seconds, the means of the metrics.
+
+    Parameters
+    ----------
+    trials : sequence of Trial
+    path : Path
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> path = Path(tempfile.mkdtemp(), "trials.csv")
+    >>> trial = {"settings": {"seed": 0}, "score": 1.5, "diverged": 0, "rounds": 3, "seconds": 0.1}
+    >>> trial.update(mean={}, last={})
+    >>> write_table([trial], path)
+    >>> path.read_text().split()
+    ['seed,score,diverged,rounds,seconds', '0,1.5,0,3,0.1']
+    """
+    rows = [
+        {
+            **trial["settings"],
+            **{key: trial[key] for key in ("score", "diverged", "rounds", "seconds")},
+            **{f"mean {name}": value for name, value in trial["mean"].items()},
+            **{f"last {name}": value for name, value in trial["last"].items()},
+        }
+        for trial in trials
+    ]
+    columns = list({key: None for row in rows for key in row})
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _key(config: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()
+
+
+def _batches(settings: Sequence[RunSettings], count: int) -> list[list[RunSettings]]:
+    """Return batches of trials that share data, each a mixture of short and long ones."""
+    groups: dict[str, list[RunSettings]] = {}
+    for own in settings:
+        data = json.dumps([own.problem, own.seed, own.problem_options], sort_keys=True)
+        groups.setdefault(data, []).append(own)
+    size = max(1, len(settings) // count)
+    found = []
+    for group in groups.values():
+        parts = -(-len(group) // size)
+        found += [group[first::parts] for first in range(parts)]
+    return found
+
+
+def _with_ray(
+    settings: Sequence[RunSettings], folder: Path, criterion: Criterion, workers: int, keep: Callable[[Trial], None]
+) -> None:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
+    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
+    try:
+        from ray import tune
+    except ImportError as error:
+        raise ConfigurationError(
+            "a sweep on Ray needs Ray Tune: pip install 'ray[tune]', or use --engine in-process"
+        ) from error
+
+    class Keep(tune.Callback):
+        """Hands finished trials on; Tune pickles its callbacks, a progress bar cannot be pickled."""
+
+        def __init__(self, keep: Callable[[Trial], None]) -> None:
+            self.keep = keep
+
+        def __getstate__(self) -> dict[str, Any]:
+            return {}
+
+        def on_trial_result(
+            self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **info: Any
+        ) -> None:
+            self.keep(json.loads(result["trial"]))
+
+    with _ray(workers) as cores:
+        batches = _batches(settings, cores * _BATCHES_PER_WORKER)
+        tuner = tune.Tuner(
+            tune.with_resources(tune.with_parameters(_trial_batch, batches=batches, criterion=criterion), {"cpu": 1}),
+            param_space={"batch": tune.grid_search(list(range(len(batches))))},
+            # An actor that is used again has the data of its last batch.
+            tune_config=tune.TuneConfig(reuse_actors=True),
+            run_config=tune.RunConfig(
+                name="tune", storage_path=str(folder.resolve() / "ray"), verbose=0, callbacks=[Keep(keep)]
+            ),
+        )
+        results = tuner.fit()
+    if results.errors:
+        raise CompositeError(
+            f"{len(results.errors)} of {len(batches)} batches of trials failed; the finished trials are in {folder}. "
+            f"The first error: {results.errors[0]}"
+        )
+
+
+def _trial_batch(config: dict[str, Any], batches: list[list[RunSettings]], criterion: Criterion) -> None:
+    """Run the trials of a batch in this worker."""
+    from ray import tune
+
+    for own in batches[config["batch"]]:
+        trial = score_run(run(own), criterion)
+        # Tune flattens dictionaries and renames keys; a text it leaves alone.
+        tune.report({"trial": json.dumps(trial)})
+
+
+@contextlib.contextmanager
+def _ray(workers: int) -> Iterator[int]:
+    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it; yield the number of cores."""
+    import ray
+
+    started = not ray.is_initialized()
+    if started:
+        address = os.environ.get("RAY_ADDRESS")
+        if address:
+            try:
+                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
+            except (ConnectionError, ValueError) as error:
+                raise ConfigurationError(
+                    f"RAY_ADDRESS={address}: {error}; expected a running cluster, as `ray start --head` makes it. "
+                    "Unset RAY_ADDRESS to use this machine"
+                ) from error
+        else:
+            ray.init(
+                address="local",
+                num_cpus=workers or None,
+                include_dashboard=False,
+                logging_level=logging.ERROR,
+                log_to_driver=False,
+                object_store_memory=200_000_000,
+            )
+    try:
+        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
+        yield max(1, int(resources.get("CPU", 1)))
+    finally:
+        if started:
+            ray.shutdown()

@@ -1,0 +1,1 @@
+"""Who takes part: nodes, graphs, memories."""

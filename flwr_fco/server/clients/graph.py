@@ -1,0 +1,263 @@
+"""A graph of nodes and the relay on the server that stands for it: rows, neighbours, missing nodes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.common import log
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.topology import TOPOLOGIES, Topology, effective_mixing, from_matrix
+from flwr_fco.wire.protocol import Node, Uplink
+
+__all__ = ["Graph", "Increments", "Matrix", "Mixing"]
+
+Matrix = NDArray[np.float64]
+#: A gossip matrix, a topology, or the name of one.
+Mixing = Topology | NDArray[Any] | Sequence[Sequence[float] | NDArray[Any]] | str
+
+
+class Increments(NamedTuple):
+    """What the nodes of a graph answer, as rows.
+
+    Parameters
+    ----------
+    increments : ndarray of float64, shape (M, d)
+        With equal work; zeros for missing nodes.
+    moves : ndarray of float64, shape (M, d)
+        Increment / elapsed of each node, before its work is made equal.
+    elapsed : ndarray of float64, shape (M,)
+    """
+
+    increments: Matrix
+    moves: Matrix
+    elapsed: Vector
+
+
+class Graph:
+    """Which node has which row, who is missing, and the gossip matrix of a round; an object that a strategy holds.
+
+    Parameters
+    ----------
+    mixing : Topology, array of shape (M, M), or str
+        The gossip matrix U, or the name of a topology for as many nodes as there are before round 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If there is no topology of that name, or the matrix is not symmetric and doubly stochastic.
+    """
+
+    def __init__(self, mixing: Mixing) -> None:
+        if isinstance(mixing, str):
+            if mixing not in TOPOLOGIES:
+                raise ConfigurationError(
+                    f"mixing={mixing!r}; expected one of {', '.join(map(repr, TOPOLOGIES))}, a Topology of "
+                    "flwr_fco.topology, or a gossip matrix"
+                )
+            self.mixing: Topology | str = mixing
+        else:
+            rows: Any = mixing
+            self.mixing = mixing if isinstance(mixing, Topology) else from_matrix(rows)
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self.rows: dict[tuple[int, int], int] = {}
+        self.gone: set[int] = set()
+        self._topology: Topology | None = None
+        self._effective: tuple[tuple[int, ...], Matrix] | None = None
+
+    # --- who is where -----------------------------------------------------------------------------------------
+
+    @property
+    def topology(self) -> Topology | None:
+        """The graph; None while only its name is known."""
+        return self._topology if isinstance(self.mixing, str) else self.mixing
+
+    def mixing_time(self, num_nodes: int) -> float:
+        """Return the rounds of gossip that divide the disagreement by e, at least 1.
+
+        Parameters
+        ----------
+        num_nodes : int
+            How many are connected: the size of a topology that is known by its name.
+
+        Raises
+        ------
+        ConfigurationError
+            If the nodes never agree, because the graph is not connected.
+        """
+        topology = self.topology
+        if topology is None:
+            topology = TOPOLOGIES[str(self.mixing)](num_nodes)
+        if math.isinf(topology.mixing_time):
+            raise ConfigurationError(
+                f"{topology} is not connected: its nodes never agree, and no rate follows from its mixing time; give "
+                "client_lr by hand"
+            )
+        return max(1.0, topology.mixing_time)
+
+    @property
+    def num_rows(self) -> int:
+        """How many rows a state has before the nodes are known: one for each node of a given graph, or else one."""
+        return 1 if self.topology is None else self.topology.num_nodes
+
+    def nodes_needed(self, minimum: int) -> int:
+        """Return how many nodes must be connected: before round 1, one for each row."""
+        if isinstance(self.mixing, Topology) and not self.rows:
+            return max(minimum, self.mixing.num_nodes)
+        return minimum
+
+    def notice(self, connected: Sequence[Node]) -> list[int]:
+        """Give nodes their rows before round 1; return the rows of nodes that have left since the last round.
+
+        Parameters
+        ----------
+        connected : sequence of Node
+            All that are connected, sorted by partition id.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are not as many nodes as the graph has.
+        """
+        if not self.rows:
+            if isinstance(self.mixing, Topology) and self.mixing.num_nodes != len(connected):
+                raise ConfigurationError(
+                    f"mixing has {self.mixing.num_nodes} nodes, but {len(connected)} are connected; start as many "
+                    "SuperNodes as the graph has nodes, or name a topology (mixing='ring')"
+                )
+            if self.topology is None:
+                self._topology = TOPOLOGIES[str(self.mixing)](len(connected))
+                log(INFO, "The graph: %s", self.topology)
+            self.rows = {node.key: row for row, node in enumerate(connected)}
+        present = {self.rows[node.key] for node in connected if node.key in self.rows}
+        left = sorted(set(self.rows.values()) - present - self.gone)
+        for row in left:
+            log(WARNING, "node %s of the graph has left", row)
+        self.gone = set(self.rows.values()) - present
+        return left
+
+    def members(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return those of the nodes that have a row."""
+        known = [node for node in nodes if node.key in self.rows]
+        if len(known) < len(nodes):
+            log(WARNING, "%s nodes have no place in the graph and are not asked", len(nodes) - len(known))
+        return known
+
+    def handed_on(self, trackers: Matrix, left: Sequence[int]) -> Matrix:
+        """Return the trackers after nodes have left: theirs go to their neighbours, so that the sum stays.
+
+        Parameters
+        ----------
+        trackers : ndarray of float64, shape (M, d)
+        left : sequence of int
+            Rows of the nodes that have left since the last round.
+        """
+        assert self.topology is not None
+        trackers = trackers.copy()
+        gone = self.gone - set(left)
+        for row in left:
+            gone.add(row)
+            heirs = [j for j in self.topology.neighbours(row) if j not in gone]
+            heirs = heirs or [j for j in range(self.topology.num_nodes) if j not in gone]
+            trackers[heirs] += trackers[row] / max(1, len(heirs))
+            trackers[row] = 0.0
+        return trackers
+
+    def staying(self, num_nodes: int) -> list[int]:
+        """Return the rows of the nodes that have not left."""
+        return [row for row in range(num_nodes) if row not in self.gone]
+
+    def here(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the rows of the nodes that have not left; without a copy if nobody has."""
+        return rows[self.staying(rows.shape[0])] if self.gone else rows
+
+    # --- a round ----------------------------------------------------------------------------------------------
+
+    def places(self, uplinks: Sequence[Uplink]) -> tuple[list[int], Matrix]:
+        """Return the rows of the uplinks, and the gossip matrix without the nodes that have not answered.
+
+        A missing node keeps what it has, and the weight that its neighbours give it stays with them: the matrix is
+        symmetric and doubly stochastic again.
+        """
+        if self.topology is None:
+            self._topology = TOPOLOGIES[str(self.mixing)](len(uplinks))
+        assert self.topology is not None
+        rows = [i if u.node is None else self.rows.get(u.node.key, i) for i, u in enumerate(uplinks)]
+        missing = tuple(sorted(set(range(self.topology.num_nodes)) - set(rows)))
+        if self._effective is None or self._effective[0] != missing:
+            self._effective = (missing, effective_mixing(self.topology.mixing, missing))
+        return rows, self._effective[1]
+
+    def increments(
+        self, uplinks: Sequence[Uplink], rows: Sequence[int], *, normalize: bool, moves: bool = False
+    ) -> Increments:
+        """Return what the nodes answer, as rows.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+        rows : sequence of int
+            Where they belong.
+        normalize : bool
+            Whether all nodes are scaled to the same work.
+        moves : bool, default False
+            Whether the moves are wanted; zeros if not.
+        """
+        assert self.topology is not None
+        num_nodes = self.topology.num_nodes
+        shape = (num_nodes, uplinks[0].vectors["increment"].size)
+        increments = np.empty(shape) if len(set(rows)) == num_nodes else np.zeros(shape)
+        elapsed, own = np.zeros(num_nodes), np.ones((num_nodes, 1))
+        first = uplinks[0].step_sizes
+        equal = all(uplink.elapsed == first for uplink in uplinks)
+        mean = first if equal else float(np.mean([uplink.step_sizes for uplink in uplinks]))
+        for uplink, row in zip(uplinks, rows, strict=True):
+            increments[row] = uplink.vectors["increment"]
+            elapsed[row] = own[row] = uplink.step_sizes
+        moved = increments / own if moves else np.zeros_like(increments)
+        if normalize and not equal:
+            increments *= mean / own
+            elapsed[list(rows)] = mean
+        return Increments(increments, moved, elapsed)
+
+    # --- saving and the look ----------------------------------------------------------------------------------
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the nodes' keys in the order of their rows, and who has left."""
+        keys = sorted(self.rows, key=lambda key: self.rows[key])
+        # Flower's node ids take all of 64 bits.
+        return {"rows": np.array(keys, dtype=np.uint64).reshape(-1, 2), "gone": np.array(sorted(self.gone), np.int64)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self.rows = {(key[0], key[1]): row for row, key in enumerate(arrays["rows"].tolist())}
+        self.gone = {int(row) for row in arrays["gone"]}
+        if isinstance(self.mixing, str) and self.rows:
+            self._topology = TOPOLOGIES[self.mixing](len(self.rows))
+
+    def __str__(self) -> str:
+        return str(self.topology or f"{self.mixing}, of the nodes that are there before round 1")
+
+
+def uniform_weighting(name: str, weighting: str) -> None:
+    """Refuse weights that gossip cannot give.
+
+    Raises
+    ------
+    ConfigurationError
+        If the weights are not uniform.
+    """
+    if weighting != "uniform":
+        raise ConfigurationError(
+            f"weighting={weighting!r}: gossip with a symmetric matrix agrees on the plain mean of the nodes, so "
+            f'{name} needs weighting="uniform", or let a centralised strategy weigh by examples'
+        )

@@ -1,0 +1,399 @@
+"""What the server knows about clients with a memory: who they are, what counted last, and what they remember.
+
+A client's memory here is a function of the uplinks that the server has seen, so the server can keep a copy
+(``client_state="ledger"``) and send it to a node that has lost its own, at no cost in rounds in which nobody has. Or it
+keeps none (``client_state="reset"``): then a loss begins a new epoch, in which all clients start from nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from logging import INFO
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.common import log
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
+
+__all__ = ["Change", "ClientMemories", "Member", "Remembered"]
+
+Key = tuple[int, int]
+#: The first part of the key of a node without a partition; see :attr:`Node.key`.
+_WITHOUT_PARTITION = 1
+#: By what factor a client's weight may change from one of its answers to the next.
+_WEIGHT_CHANGE = 2.0
+
+#: ``(before, after, memory, uplink) -> memory``: what a client remembers after a round that counted, from the server's
+#: states before and after the round, what it remembered, and its uplink: the client's own arithmetic.
+Remembered = Callable[[Any, Any, ClientState, Uplink], ClientState]
+
+
+@dataclass
+class Member:
+    """A client as the server remembers it.
+
+    Parameters
+    ----------
+    examples : float or None
+        Its weight in the invariants; None before its first answer. See :meth:`ClientMemories.admitted`.
+    accepted : int
+        The last round of this epoch in which its reply counted; -1 if there is none.
+    digest : str
+        Of the uplink that counted then, as the server got it.
+    counted : int
+        How many of its replies have counted in this epoch.
+    altered : int
+        The last epoch in which the first reply that counted was not the one that the client had sent; -1 if none.
+    memory : dict of str to ndarray of float64, shape (d,), or None
+        The ledger's copy of what it remembers; None stands for zeros.
+    """
+
+    examples: float | None = None
+    accepted: int = -1
+    digest: str = ""
+    counted: int = 0
+    altered: int = -1
+    memory: dict[str, Vector] | None = None
+
+
+class Change(NamedTuple):
+    """Why the clients' memories are no longer what the strategy's state says.
+
+    Parameters
+    ----------
+    reason : str or None
+        Why all clients begin anew; None: nobody does, but clients have come or gone.
+    means : mapping of str to ndarray, or None
+        The weighted means of what the clients that are there remember; None: as they were, up to the weights.
+    """
+
+    reason: str | None
+    means: Mapping[str, Vector] | None
+
+
+class ClientMemories:
+    """The clients' memories; an object that a strategy holds.
+
+    Parameters
+    ----------
+    names : tuple of str
+        The vectors that the ledger keeps of each client; all begin at zero.
+    remembered : callable
+        See :data:`Remembered`.
+    client_state : {"ledger", "reset"} or None
+        None: a ledger if it fits into `ledger_bytes`.
+    ledger_bytes : int
+    weighting : {"examples", "uniform"}
+    client_weights : mapping of int to float, optional
+        What the user says that the clients weigh, by partition.
+
+    Attributes
+    ----------
+    members : dict of (int, int) to Member
+        By :attr:`Node.key`.
+    present : set of (int, int)
+        The keys of those that are connected.
+    epoch : int
+        Memories of another epoch are void.
+    """
+
+    def __init__(
+        self,
+        names: tuple[str, ...],
+        remembered: Remembered,
+        *,
+        client_state: str | None,
+        ledger_bytes: int,
+        weighting: str,
+        client_weights: Mapping[int, float] | None = None,
+    ) -> None:
+        self.names, self.remembered, self.weighting = names, remembered, weighting
+        self.client_weights = client_weights
+        self.client_state, self.ledger_bytes = client_state, ledger_bytes
+        self.forget(0)
+
+    def forget(self, size: int) -> None:
+        """Return to the state before the first round.
+
+        Parameters
+        ----------
+        size : int
+            Length d of the model's flat vector.
+        """
+        self.size = size
+        self.members: dict[Key, Member] = {}
+        self.present: set[Key] = set()
+        self.epoch = 0
+        self._keeps_ledger: bool | None = None
+        self._lost = False
+
+    # --- members ----------------------------------------------------------------------------------------------
+
+    @property
+    def ledger(self) -> bool:
+        """Whether the server keeps a copy of what the clients remember."""
+        return bool(self._keeps_ledger)
+
+    def member(self, node: Node) -> Member:
+        """Return what is known about a client."""
+        return self.members.setdefault(node.key, Member())
+
+    def memory(self, key: Key) -> dict[str, Vector]:
+        """Return what a client remembers, as the ledger has it."""
+        member = self.members.get(key)
+        if member is None or member.memory is None:
+            return {name: np.zeros(self.size) for name in self.names}
+        return member.memory
+
+    def weight_of(self, uplink: Uplink) -> float:
+        """Return a client's weight in the invariants: what :meth:`admitted` made of what it reports, or 1."""
+        return 1.0 if self.weighting == "uniform" else uplink.examples
+
+    def admitted(self, node: Node, examples: float) -> float:
+        """Return the weight with which an answer counts.
+
+        With a ledger the invariants follow a weight that changes, so it is read in every round and may at most double
+        or halve: neither is a client tied to a first report for ever, nor can one report change the problem at a
+        stroke. (From 0 it comes back to the typical weight at most.) Without a ledger nobody knows what a change would
+        move, and the weight is that of the client's first answer in the epoch.
+
+        Parameters
+        ----------
+        node : Node
+        examples : float
+            What it reports, or what the user says.
+        """
+        member = self.member(node)
+        known = member.examples
+        if known is None or known == examples:
+            return examples
+        if not self.ledger:
+            return known if member.counted else examples
+        if known == 0.0:
+            others = sorted(m.examples for m in self.members.values() if m.examples)
+            return min(examples, others[len(others) // 2]) if others else examples
+        return min(max(examples, known / _WEIGHT_CHANGE), known * _WEIGHT_CHANGE)
+
+    def reweighed(self, uplinks: Sequence[Uplink]) -> dict[str, Vector]:
+        """Return what changed weights add to the weighted sums of the memories; nothing if no weight has changed.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+            Answers that are about to count.
+        """
+        added: dict[str, Vector] = {}
+        for uplink in uplinks:
+            member = None if uplink.node is None else self.members.get(uplink.node.key)
+            if member is None or member.memory is None or member.examples is None or self.weighting == "uniform":
+                continue
+            change = uplink.examples - member.examples
+            if change != 0.0:
+                for name in self.names:
+                    added[name] = added.get(name, 0.0) + change * member.memory[name]
+        return added
+
+    def population(self, uplinks: Sequence[Uplink] = ()) -> float:
+        """Return the sum of the weights of all clients that are there; a client that never answered counts as the mean.
+
+        Where the user says what the clients weigh, nothing is guessed: the others' answers never count, nor do they.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+            Answers that are about to count.
+        """
+        present = self.present | {uplink.node.key for uplink in uplinks if uplink.node is not None}
+        if self.client_weights is not None:
+            return sum(self._given_weights(present)) or float(len(present))
+        if self.weighting == "uniform":
+            return float(max(len(present), len(uplinks)))
+        known = {key: self.members[key].examples for key in present if key in self.members}
+        for i, uplink in enumerate(uplinks):
+            known[(2, i) if uplink.node is None else uplink.node.key] = self.weight_of(uplink)
+        weights = [weight for weight in known.values() if weight is not None]
+        if not weights:
+            return float(len(present))
+        return float(sum(weights)) + float(np.mean(weights)) * (len(present | known.keys()) - len(weights))
+
+    def everybody(self, uplinks: Sequence[Uplink]) -> bool:
+        """Whether all clients that are there, and whose answers can count, have answered."""
+        return len(uplinks) >= len(self.present if self.client_weights is None else self._given_weights(self.present))
+
+    def _given_weights(self, clients: Iterable[Key]) -> list[float]:
+        """Return what the user says that clients weigh, without those of whom nothing is said."""
+        given = self.client_weights or {}
+        return [given[who] for kind, who in sorted(clients) if kind != _WITHOUT_PARTITION and who in given]
+
+    def means(self) -> dict[str, Vector]:
+        """Return the weighted means of what the clients that are there remember (with a ledger)."""
+        total, means = self.population(), {name: np.zeros(self.size) for name in self.names}
+        known = [self.members[key].examples or 0.0 for key in self.present if key in self.members]
+        typical = float(np.mean([weight for weight in known if weight > 0.0] or [1.0]))
+        for key in sorted(self.present):
+            member = self.members.get(key)
+            if member is None or member.memory is None:
+                continue
+            weight = 1.0 if self.weighting == "uniform" else member.examples
+            share = (typical if weight is None else weight) / total
+            for name in self.names:
+                means[name] += share * member.memory[name]
+        return means
+
+    # --- a round ----------------------------------------------------------------------------------------------
+
+    def stamp(self, node: Node, *, restore: bool) -> ClientStamp:
+        """Return what a client is told about its memory.
+
+        Parameters
+        ----------
+        node : Node
+        restore : bool
+            Whether it has lost its memory and is sent it again, if there is a ledger.
+        """
+        member = self.member(node)
+        if not restore or member.accepted < 0 or not self.ledger:
+            return ClientStamp(self.epoch, member.accepted, digest=member.digest)
+        return ClientStamp(self.epoch, member.accepted, self.memory(node.key), member.digest)
+
+    def altered(self, node: Node) -> None:
+        """Note that what counted is not what a client has sent: something alters its answers on their way.
+
+        Once is an accident, which the ledger or a new epoch mends. Without a ledger, twice in succession is the rule,
+        and every epoch would end as soon as it has begun.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no ledger, and the first answer of this client in the last epoch was altered as well.
+        """
+        member = self.member(node)
+        if self.ledger or member.counted != 1:
+            return
+        if 0 <= member.altered == self.epoch - 1:
+            raise ConfigurationError(
+                f"the answers of {node} are altered on their way, again and again (by a mod that scales, clips or adds "
+                'noise?), and client_state="reset" begins anew each time. With client_state="ledger" the server keeps '
+                "what every client remembers, as it follows from the answers that arrive"
+            )
+        member.altered = self.epoch
+
+    def lost(self, node: Node) -> bool:
+        """Whether a node that has lost its memory can be sent it again; if not, a new epoch begins after the round."""
+        if not self.ledger:
+            self._lost = True
+        return self.ledger
+
+    def notice(self, nodes: Sequence[Node]) -> Change | None:
+        """Notice who has come and who has gone; return what that means for the strategy's state.
+
+        Parameters
+        ----------
+        nodes : sequence of Node
+            All that are connected.
+        """
+        present = {node.key for node in nodes}
+        if self._keeps_ledger is None:
+            size = 8 * len(present) * self.size * len(self.names)
+            self._keeps_ledger = self.client_state == "ledger" or (
+                self.client_state is None and size <= self.ledger_bytes
+            )
+            log(INFO, "The clients' memories: %s (%.1f MiB in a ledger)", self, size / 2**20)
+        gone, self.present, changed = self.present - present, present, self.present != present
+        self._evict()
+        if (gone or self._lost) and not self.ledger:
+            return self.new_epoch("a client has left" if gone else "a client has lost its state")
+        if changed:
+            return Change(None, self.means() if self.ledger and self.members else None)
+        return None
+
+    def _evict(self) -> None:
+        """Forget members that have gone and cannot be known again: without a partition, their node ids are theirs.
+
+        A node that is away for a while may come back as it was, so as many are kept as there are nodes.
+        """
+        away = [key for key in self.members if key not in self.present and key[0] == _WITHOUT_PARTITION]
+        if len(away) > len(self.present):
+            away.sort(key=lambda key: self.members[key].accepted)
+            for key in away[: len(away) - len(self.present)]:
+                del self.members[key]
+
+    def note(self, number: int, before: Any, after: Any, uplinks: Sequence[Uplink]) -> Change | None:
+        """Note whose reply has counted in a round and, in the ledger, what those clients remember now.
+
+        Parameters
+        ----------
+        number : int
+            The round.
+        before, after : NamedTuple
+            The server's states.
+        uplinks : sequence of Uplink
+            Those that counted.
+        """
+        for uplink in uplinks:
+            assert uplink.node is not None
+            member = self.member(uplink.node)
+            if self.ledger:
+                member.memory = dict(self.remembered(before, after, self.memory(uplink.node.key), uplink))
+            member.examples = uplink.examples
+            member.accepted, member.digest = number, uplink.digest
+            member.counted += 1
+        return self.new_epoch("a client has lost its state") if self._lost else None
+
+    def new_epoch(self, reason: str) -> Change:
+        """Let all clients forget what they remember, without a message of its own."""
+        self.epoch += 1
+        self._lost = False
+        for member in self.members.values():
+            member.accepted, member.digest, member.counted, member.memory = -1, "", 0, None
+        return Change(reason, {name: np.zeros(self.size) for name in self.names})
+
+    # --- saving and the look ----------------------------------------------------------------------------------
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the members: keys, weights, accepted rounds and, with a ledger, memories."""
+        keys = sorted(self.members)
+        members = [self.members[key] for key in keys]
+        arrays: dict[str, NDArray[Any]] = {
+            "epoch": np.array(self.epoch),
+            "ledger": np.array(-1 if self._keeps_ledger is None else int(self._keeps_ledger)),
+            # Flower's node ids take all of 64 bits.
+            "members": np.array(keys, dtype=np.uint64).reshape(-1, 2),
+            "present": np.array(sorted(self.present), dtype=np.uint64).reshape(-1, 2),
+            "digests": np.array([member.digest for member in members], dtype="U32"),
+            "counted": np.array([member.counted for member in members], dtype=np.int64),
+            "altered": np.array([member.altered for member in members], dtype=np.int64),
+            "accepted": np.array([member.accepted for member in members], dtype=np.int64),
+            "examples": np.array([np.nan if m.examples is None else m.examples for m in members]),
+        }
+        if self.ledger and members:
+            for name in self.names:
+                arrays[f"memory-{name}"] = np.array([self.memory(key)[name] for key in keys])
+        return arrays
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self.epoch = int(arrays["epoch"])
+        self._keeps_ledger = None if arrays["ledger"] < 0 else bool(arrays["ledger"])
+        self.members, self.present = {}, {(row[0], row[1]) for row in arrays["present"].tolist()}
+        kept = {name: arrays[f"memory-{name}"] for name in self.names if f"memory-{name}" in arrays}
+        for i, row in enumerate(arrays["members"].tolist()):
+            examples = float(arrays["examples"][i])
+            self.members[(row[0], row[1])] = Member(
+                None if np.isnan(examples) else examples,
+                int(arrays["accepted"][i]),
+                str(arrays["digests"][i]),
+                int(arrays["counted"][i]),
+                int(arrays["altered"][i]),
+                {name: rows[i] for name, rows in kept.items()} or None,
+            )
+
+    def __str__(self) -> str:
+        if self._keeps_ledger is None and self.client_state is None:
+            return f"ledger up to {self.ledger_bytes / 2**20:.0f} MiB, else reset"
+        return "ledger" if self.ledger or self.client_state == "ledger" else "reset"

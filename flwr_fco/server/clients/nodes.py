@@ -1,0 +1,178 @@
+"""Who is there: partition ids, waiting for nodes, samples."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from logging import INFO, WARNING
+from typing import Any
+
+from flwr.app import RecordDict
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from flwr_fco.core.randomness import random_generator
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.options import ChooseNodes
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import Node
+
+__all__ = ["Nodes"]
+
+#: Seconds to wait for the nodes' answers to the question which partition they have.
+_HANDSHAKE_TIMEOUT = 120.0
+#: Seconds to wait for the first of two nodes with one partition id to go.
+_TWINS_TIMEOUT = 120.0
+
+
+class Nodes:
+    """The connected nodes of a run, sorted by partition id.
+
+    Parameters
+    ----------
+    seed : int
+        Of the samples.
+    timeout : float
+        Seconds to wait until enough nodes have connected.
+    asks : bool, default True
+        Whether nodes can be asked for their partition id (an unmodified client has no answer).
+
+    Attributes
+    ----------
+    ordered : list of Node
+        Who was connected when it was last looked, sorted by partition id.
+    informed : set of int
+        Node ids of those that have the plan.
+    """
+
+    def __init__(self, seed: int, timeout: float, *, asks: bool = True) -> None:
+        self.seed, self.timeout, self.asks = seed, timeout, asks
+        self.ordered: list[Node] = []
+        self.informed: set[int] = set()
+        self._known: dict[int, Node] = {}
+        self._available: list[int] = []
+        self._twins: tuple[Node, Node] | None = None
+
+    def sample(
+        self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int, needed: int
+    ) -> list[Node]:
+        """Draw nodes from (seed, round), sorted by partition id; wait until there are enough of them.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        server_round, purpose : int
+            What the draw depends on, beside the seed.
+        fraction : float
+            Share of the connected nodes.
+        minimum : int
+            Draw at least this many.
+        needed : int
+            Wait until this many are connected.
+
+        Raises
+        ------
+        ConfigurationError
+            If there are too few nodes after the timeout, or two have the same partition id.
+        """
+        deadline = time.monotonic() + self.timeout
+        while True:
+            available = list(grid.get_node_ids())
+            # 1e-9: 0.29 of 100 nodes is 29, not 28.
+            size = max(int(fraction * len(available) + 1e-9), minimum)
+            enough = max(size, needed)
+            if len(available) >= enough:
+                break
+            if time.monotonic() > deadline:
+                raise ConfigurationError(
+                    f"only {len(available)} nodes connected within node_timeout={self.timeout} seconds, "
+                    f"{enough} are needed; start more SuperNodes, or lower min_available_nodes and min_train_nodes"
+                )
+            log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), enough)
+            time.sleep(1)
+        self.meet(grid, available)
+        # A node that was killed is listed beside its successor until the SuperLink has missed its signs of life.
+        patience = 0.0 if hasattr(grid, "partition_ids") else min(self.timeout, _TWINS_TIMEOUT)
+        deadline = time.monotonic() + patience
+        while (twins := self._twins) is not None:
+            if time.monotonic() >= deadline:
+                raise ConfigurationError(
+                    f"{twins[0]} and node {twins[1].node_id} have the same partition id {twins[1].partition_id}: their "
+                    "data would count twice, and a client with a memory would have two. Start one SuperNode for each "
+                    "partition-id"
+                )
+            log(INFO, "Waiting for one of %s and node %s to go", twins[0], twins[1].node_id)
+            time.sleep(1)
+            self.meet(grid, list(grid.get_node_ids()))
+        size = min(size, len(self.ordered))
+        if size == len(self.ordered):
+            return self.ordered
+        chosen = random_generator(self.seed, server_round, 0, purpose).choice(len(self.ordered), size, replace=False)
+        return [self.ordered[i] for i in sorted(chosen.tolist())]
+
+    def chosen(self, choose: ChooseNodes, server_round: int) -> list[Node]:
+        """Return the nodes that the user prescribes for a round, sorted by partition id.
+
+        Raises
+        ------
+        ConfigurationError
+            If it returns no nodes, one that is not connected, or one twice.
+        """
+        answer: Any = choose(server_round, tuple(self.ordered))
+        if isinstance(answer, Node) or not isinstance(answer, Iterable):
+            raise ConfigurationError(
+                f"choose_nodes returned {answer!r} in round {server_round}; expected a list of some of the nodes "
+                "that it is given, such as nodes[:1]"
+            )
+        found = list(answer)
+        if not found:
+            raise ConfigurationError(
+                f"choose_nodes returned no nodes in round {server_round}, so there would be nothing to do; return some "
+                "of the nodes that it is given"
+            )
+        strangers = [node for node in found if not isinstance(node, Node) or node not in self.ordered]
+        if strangers or len(set(found)) < len(found):
+            what = f"{strangers[0]!r}, which is not one of the connected nodes" if strangers else "a node twice"
+            raise ConfigurationError(
+                f"choose_nodes returned {what} in round {server_round}; return some of the nodes that it is given"
+            )
+        return sorted(found, key=lambda node: node.order)
+
+    def meet(self, grid: Grid, available: Sequence[int]) -> None:
+        """Learn the partition ids of new nodes: from the grid if it knows them, or else by asking the nodes."""
+        if available == self._available:
+            return
+        self._available = list(available)
+        present = set(available)
+        if self._known.keys() == present:
+            return
+        self._known = {i: node for i, node in self._known.items() if i in present}
+        new = [i for i in available if i not in self._known]
+        partitions = self._partitions(grid, new) if new else {}
+        for node_id in new:
+            self._known[node_id] = Node(node_id, partitions.get(node_id))
+        self.ordered = sorted(self._known.values(), key=lambda node: node.order)
+        self._twins = self._find_twins()
+        without = sum(node.partition_id is None for node in self._known.values())
+        if new and without:
+            text = "%s of %s nodes have no partition id of their own: another run with the same seed may differ"
+            log(WARNING, text, without, len(self._known))
+
+    def _find_twins(self) -> tuple[Node, Node] | None:
+        """Return two nodes with one partition id, if there are any; the nodes are sorted by it."""
+        for one, other in pairwise(self.ordered):
+            if one.partition_id is not None and one.partition_id == other.partition_id:
+                return one, other
+        return None
+
+    def _partitions(self, grid: Grid, node_ids: Sequence[int]) -> dict[int, int]:
+        known: Mapping[int, int] | None = getattr(grid, "partition_ids", None)
+        if known is not None:
+            return {i: known[i] for i in node_ids if i in known}
+        if not self.asks:
+            return {}
+        questions = records.messages(grid, ((i, RecordDict()) for i in node_ids), records.HANDSHAKE, "0")
+        answers = grid.send_and_receive(questions, timeout=_HANDSHAKE_TIMEOUT)
+        found = {a.metadata.src_node_id: records.partition_of(a.content) for a in answers if a.has_content()}
+        return {node_id: partition for node_id, partition in found.items() if partition is not None}

@@ -1,0 +1,303 @@
+"""What a method converges to, and how that is checked: each limit brings its own check.
+
+:func:`flwr_fco.testing.check_strategy` hands a limit a way to run the strategy and a problem whose solution it knows.
+A method with another limit than these defines its own: a subclass of :class:`Limit`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, Protocol
+
+from flwr_fco.core.layout import Vector
+
+__all__ = [
+    "Biased",
+    "DoubledStrength",
+    "Exact",
+    "ExtrapolationBias",
+    "Limit",
+    "LimitProblem",
+    "NearDoubledStrength",
+    "Run",
+    "Shifted",
+    "ShiftedBy",
+    "Subgradient",
+    "ToZero",
+    "Vanishing",
+]
+
+
+class Run(Protocol):
+    """A run of the strategy on the problem of a check."""
+
+    def __call__(self, rounds: int, *, equal: bool = False, **options: Any) -> Vector:
+        """Return the final model, flat.
+
+        Parameters
+        ----------
+        rounds : int
+        equal : bool, default False
+            Whether all clients have the same data.
+        **options
+            Of the strategy. The rest is set: full batches, the problem's regularizer.
+        """
+
+
+class LimitProblem(Protocol):
+    """A problem whose solution is known."""
+
+    def error(self, w: Vector) -> float:
+        """Return the largest distance of a coefficient to the solution's."""
+
+    def gap(self, w: Vector, *, equal: bool = False, factor: float = 1.0) -> float:
+        """Return a certified gap of the objective.
+
+        Parameters
+        ----------
+        w : ndarray of float64
+        equal : bool, default False
+            Whether all clients have the same data.
+        factor : float, default 1.0
+            Of the regularizer's strength.
+        """
+
+    def support(self, w: Vector) -> int:
+        """Return how many coefficients that psi acts on are not zero."""
+
+
+@dataclass(frozen=True)
+class Limit(ABC):
+    """What a method converges to.
+
+    Parameters
+    ----------
+    text : str
+        For tables: one line, without a full stop.
+    problem : {"composite", "smooth"}, default "composite"
+        On which problem the contract is checked: with psi, or without it for a method that refuses psi.
+
+    Attributes
+    ----------
+    name : str
+        One or two words.
+    """
+
+    text: str
+    #: On which problem it is checked: a LASSO, or least squares without psi for methods that refuse psi.
+    problem: Literal["composite", "smooth"] = "composite"
+    name: ClassVar[str]
+
+    @abstractmethod
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless the strategy converges to this.
+
+        Parameters
+        ----------
+        run : Run
+        problem : LimitProblem
+        """
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def _require(condition: bool, message: str) -> None:
+    if not condition:
+        raise AssertionError(message)
+
+
+@dataclass(frozen=True)
+class Exact(Limit):
+    """The solution, whatever the number of local steps: a certified gap of at most 1e-8."""
+
+    text: str = "the solution, whatever the local work"
+    name: ClassVar[str] = "exact"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless the gap is certified for one and for three local steps."""
+        for steps in (1, 3):
+            # A third of the rounds is enough for most methods.
+            for rounds in (100, 300):
+                gap = problem.gap(run(rounds, client_lr=0.3 / steps, local_steps=steps))
+                if gap <= 1e-8:
+                    break
+            _require(gap <= 1e-8, f"with {steps} local steps the certified gap is {gap:.2e}, expected at most 1e-8")
+
+
+@dataclass(frozen=True)
+class Biased(Limit):
+    """The solution for one local step; for more, an error that shrinks 5 times when the rate shrinks 10 times."""
+
+    text: str = "the solution; a bias of order client rate x local steps"
+    name: ClassVar[str] = "biased"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless one local step is exact and the bias of five shrinks with the rate."""
+        gap = problem.gap(run(200, client_lr=0.3, local_steps=1))
+        _require(gap <= 1e-8, f"with 1 local step the certified gap is {gap:.2e}, expected at most 1e-8")
+        coarse = problem.error(run(200, client_lr=0.05, local_steps=5))
+        fine = problem.error(run(1000, client_lr=0.005, local_steps=5))
+        _require(
+            coarse >= 5 * fine,
+            f"with 5 local steps the error is {coarse:.2e} at rate 0.05 and {fine:.2e} at 0.005; expected it to shrink "
+            "at least 5 times",
+        )
+
+
+@dataclass(frozen=True)
+class ExtrapolationBias(Limit):
+    """The solution for equal clients; for unequal ones, an error that shrinks 5 times when the rate shrinks 10 times.
+
+    The clients' extra steps differ even if they take one local step only: the mean of their gradients is not taken at
+    one point.
+    """
+
+    text: str = "the solution; unequal clients leave a bias of order client rate, also for one local step"
+    name: ClassVar[str] = "biased half steps"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless equal clients are exact and the bias of unequal ones shrinks with the rate."""
+        for steps in (1, 3):
+            gap = problem.gap(run(250, equal=True, client_lr=0.3 / steps, local_steps=steps), equal=True)
+            _require(
+                gap <= 1e-8, f"with {steps} local steps and equal clients the certified gap is {gap:.2e}, not <= 1e-8"
+            )
+        for steps in (1, 5):
+            coarse = problem.error(run(200, client_lr=0.25 / steps, local_steps=steps))
+            fine = problem.error(run(1000, client_lr=0.025 / steps, local_steps=steps))
+            _require(
+                coarse >= 5 * fine,
+                f"with {steps} local steps the error is {coarse:.2e} at a rate and {fine:.2e} at a tenth of it; "
+                "expected it to shrink at least 5 times",
+            )
+
+
+@dataclass(frozen=True)
+class Vanishing(Limit):
+    """The solution, slowly: an error that shrinks at least 3 times in 10 times as many rounds."""
+
+    text: str = "the solution, at the rate of the method's growing weights"
+    name: ClassVar[str] = "vanishing"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless the error shrinks with the rounds, for one and for three local steps."""
+        for steps in (1, 3):
+            early, late = (problem.error(run(rounds, local_steps=steps)) for rounds in (100, 1000))
+            _require(
+                early >= 3 * late,
+                f"with {steps} local steps the error is {early:.2e} after 100 rounds and {late:.2e} after 1,000; "
+                "expected it to shrink at least 3 times",
+            )
+
+
+@dataclass(frozen=True)
+class Shifted(Limit):
+    """A point at a distance from the solution that shrinks at least 3 times when `convexity` shrinks 10 times."""
+
+    text: str = "a point near the solution, at a distance of the order of the option `convexity`"
+    name: ClassVar[str] = "shifted"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless the distance shrinks with the option `convexity`."""
+        for steps in (1, 3):
+            far, near = (problem.error(run(300, convexity=mu, local_steps=steps)) for mu in (0.1, 0.01))
+            _require(far >= 3 * near, f"with {steps} local steps the error is {far:.2e}, {near:.2e} at mu / 10")
+
+
+@dataclass(frozen=True)
+class ShiftedBy(Limit):
+    """A point at a distance from the solution that shrinks at least 3 times when an option changes 10 times.
+
+    Parameters
+    ----------
+    option : str
+        Of the strategy.
+    values : (float, float)
+        The second one leaves the smaller distance.
+    rounds : int, default 600
+    """
+
+    text: str = "a point near the solution, at a distance that an option sets"
+    option: str = ""
+    values: tuple[float, float] = (1.0, 0.1)
+    rounds: int = 600
+    name: ClassVar[str] = "shifted by an option"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless the distance is there and shrinks with the option."""
+        distances = []
+        for value in self.values:
+            options: dict[str, Any] = {self.option: value, "client_lr": 0.05, "local_steps": 1}
+            distances.append(problem.error(run(self.rounds, **options)))
+        far, near = distances
+        _require(
+            far >= 3 * near,
+            f"the error is {far:.2e} for {self.option}={self.values[0]:g} and {near:.2e} for {self.values[1]:g}; "
+            "expected it to shrink at least 3 times",
+        )
+        _require(far > 1e-8, f"the error for {self.option}={self.values[0]:g} is {far:.2e}, no distance at all")
+
+
+@dataclass(frozen=True)
+class DoubledStrength(Limit):
+    """The solution for twice the strength, because psi acts on the clients and on the server."""
+
+    text: str = "as printed: the solution for twice the strength"
+    name: ClassVar[str] = "doubled strength"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless equal clients reach the solution for twice the strength."""
+        gap = problem.gap(run(300, equal=True, client_lr=0.3, local_steps=1), equal=True, factor=2.0)
+        _require(gap <= 1e-8, f"the certified gap of the problem with twice the strength is {gap:.2e}")
+
+
+@dataclass(frozen=True)
+class NearDoubledStrength(Limit):
+    """Near the solution for twice the strength: a gap that shrinks at least 5 times when the rate shrinks 10 times.
+
+    psi acts on the clients and on the server, but once in the extra step.
+    """
+
+    text: str = "as printed: near the solution for twice the strength, at a distance of order client rate"
+    name: ClassVar[str] = "near doubled strength"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless equal clients approach the solution for twice the strength with the rate."""
+        coarse, fine = (
+            problem.gap(run(rounds, equal=True, client_lr=rate, local_steps=1), equal=True, factor=2.0)
+            for rounds, rate in ((300, 0.3), (1600, 0.03))
+        )
+        _require(
+            coarse >= 5 * fine,
+            f"the certified gap of the problem with twice the strength is {coarse:.2e} at rate 0.3 and {fine:.2e} at "
+            "0.03; expected it to shrink at least 5 times",
+        )
+
+
+@dataclass(frozen=True)
+class Subgradient(Limit):
+    """Near the solution: an error that shrinks at least 3 times when the rate shrinks 10 times."""
+
+    text: str = "near the solution; never an exact zero"
+    name: ClassVar[str] = "subgradient"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless the error shrinks with the rate."""
+        coarse = problem.error(run(400, client_lr=0.1, local_steps=1))
+        fine = problem.error(run(2500, client_lr=0.01, local_steps=1))
+        _require(coarse >= 3 * fine, f"the error is {coarse:.2e} at rate 0.1 and {fine:.2e} at 0.01")
+
+
+@dataclass(frozen=True)
+class ToZero(Limit):
+    """Exactly zero in the end."""
+
+    text: str = "exactly 0 in the end: only an early window of rounds is of use"
+    name: ClassVar[str] = "zero"
+
+    def check(self, run: Run, problem: LimitProblem) -> None:
+        """Raise AssertionError unless all coefficients that psi acts on are zero after 300 rounds."""
+        support = problem.support(run(300, client_lr=0.3, local_steps=1))
+        _require(support == 0, f"the last model has {support} non-zero weights")

@@ -1,0 +1,435 @@
+"""The options that strategies have in common, declared once: what ``help(FedDualAvg)`` and an editor show.
+
+A strategy is a dataclass. It takes the groups of options that mean something to it and adds its own fields; a field
+declared with ``init=False`` takes an inherited option away. The documentation of inherited options is added to the
+docstring of each strategy, so a test can hold docstrings and signatures together.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, MISSING, Field, dataclass, field, fields
+from difflib import get_close_matches
+from functools import cache
+from inspect import signature
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
+
+from flwr.app import MetricRecord, RecordDict
+
+from flwr_fco.core.layout import PASS_THROUGH
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.regularizers import Regularizer, Zero
+from flwr_fco.regularizers.base import Scope
+from flwr_fco.wire.protocol import Node
+from flwr_fco.wire.records import average_metrics
+
+__all__ = [
+    "AT_LEAST_ONE",
+    "AUTO",
+    "POSITIVE",
+    "ChooseNodes",
+    "CommonOptions",
+    "MemoryOptions",
+    "MetricsFunction",
+    "Rate",
+    "RateOptions",
+    "WorkOptions",
+    "rate_at",
+    "rate_text",
+]
+
+#: Of an option that is chosen from what the clients say of their losses.
+AUTO = "auto"
+#: A number, a function of Flower's round (from 1), or what theory says for these losses.
+Rate = float | Callable[[int], float] | Literal["auto"]
+#: Averages the metrics of a round's replies; as in Flower's ``FedAvg``.
+MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
+#: Which of the connected nodes take part in a round.
+ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
+
+#: Ranges, as the metadata of a field: what a number must be, and how to say it.
+AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
+POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
+_FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
+_TRIM = {"range": (lambda value: 0.0 <= value < 0.5, "a number from 0 to 0.5, exclusive")}
+_RATIO = {"range": (lambda value: 1.0 <= value < math.inf, "a finite number >= 1, or None")}
+_NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
+_NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
+_SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
+
+
+@cache
+def _kinds_of(kind: Any) -> Mapping[str, Any]:
+    """Return the annotations of a strategy's options: Python evaluates their text anew at each question."""
+    return get_type_hints(kind)
+
+
+@dataclass(repr=False, eq=False)
+class CommonOptions:
+    """Options of every strategy; the first ones are those of Flower's ``FedAvg``, in its order.
+
+    Parameters
+    ----------
+    fraction_train, fraction_evaluate, min_train_nodes, min_evaluate_nodes, min_available_nodes
+        As in Flower's ``FedAvg``, with its defaults (1.0, 1.0, 2, 2, 2).
+    weighted_by_key : str, default "num-examples"
+        Key of the weight in the replies' MetricRecord.
+    arrayrecord_key, configrecord_key : str, default "arrays", "config"
+        Keys of the records in the messages.
+    train_metrics_aggr_fn, evaluate_metrics_aggr_fn : callable, optional
+        As in Flower's ``FedAvg``.
+    regularizer : Regularizer, default Zero()
+        psi.
+    mirror_map : MirrorMap, default Euclidean()
+        h.
+    weighting : {"examples", "uniform"}, default "examples"
+        Weights p_m of the clients: their numbers of examples (the pooled empirical risk) or equal (the papers' 1/M).
+    seed : int, default 0
+        Seed of the samples of nodes and of all minibatches; 0 <= seed < 2**32.
+    min_replies : int, default 1
+        A round with fewer good replies is skipped: the state stays as it is.
+    on_divergence : {"stop", "warn"}, default "stop"
+        What ``start`` does when the model grows beyond all bounds: end with :class:`DivergedError`, which has the last
+        good model and says what to do, or say so once and go on.
+    strength : "auto", optional
+        ``start`` runs a path of 20 strengths of the regularizer, `num_rounds` each, and returns the result at the one
+        with the smallest loss on the clients' held-out data; ``result.path`` has all. See
+        :mod:`flwr_fco.server.questions.strength_path`.
+    certificate_every : int, optional
+        Every so many rounds ``start`` asks all clients how far the model is from the optimum: ``duality-gap`` in the
+        round's metrics, or ``residual`` where there is none; see :mod:`flwr_fco.certificates`.
+    apply_to : str or sequence of str, optional
+        Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
+    pass_through : str or sequence of str
+        Shell patterns of floating arrays that are averaged but not optimised (default: running statistics).
+    scope : {"each", "joint"}, default "each"
+        Whether psi acts on each array by itself or on all of them as one vector.
+    output : {"last", "average", "moving-average"}, default "last"
+        The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or the
+        mean over the last `window` rounds. An average is neither sparse nor of low rank.
+    window : int, default 100
+        Number of rounds in the moving average.
+    sparsity : int, optional
+        Keep only this many entries of the output, the largest in absolute value, and set the others to zero. The
+        state does not change by it. By default all entries are kept.
+    wire_dtype : {"float64", "float32", "auto"}, default "float64"
+        Precision of the uplink. float32 halves it and loses digits: the dual grows with the rounds while the model is
+        its small difference from a threshold (an error of 1e-4 at t * strength = 5e4). ``"auto"``: both ways float32
+        for a float32 model, as long as the rounding does not matter, and float64 otherwise; see
+        :meth:`CompositeStrategy.short_wire`.
+    node_timeout : float, default 600.0
+        Seconds to wait until enough nodes have connected.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        The centre of the clients' increments that the server goes along. The others bound what a minority can do; see
+        :mod:`flwr_fco.server.replies.centres`. A method that needs the mean refuses them.
+    trim : float, default 0.2
+        The share of the weight that ``aggregation="trimmed"`` leaves out at either end, in each coordinate.
+    max_examples : float, default 1e12
+        A reply that reports more examples is left out.
+    max_ratio : float or None, default 1000.0
+        A reply is left out if its number of examples, or the norm of a vector per unit of elapsed, is more than this
+        many times the median of the round's replies, or of the largest median of an earlier round. Not compared in a
+        round with fewer than five replies, nor where the median is 0. None: never.
+    max_increment_norm : float, optional
+        A reply is left out if the Euclidean norm of a vector is larger, whatever the others send.
+    client_weights : mapping of int to float, optional
+        The weight of each partition, in the place of the number of examples that a client reports; a client whose
+        partition is not among them is left out.
+    choose_nodes : callable, optional
+        ``(round, nodes) -> nodes``: prescribes who takes part in a training round, instead of a random sample. It is
+        given all connected nodes, sorted by partition id, and returns some of them.
+    """
+
+    fraction_train: float = field(default=1.0, metadata=_FRACTION)
+    fraction_evaluate: float = field(default=1.0, metadata=_FRACTION)
+    min_train_nodes: int = field(default=2, metadata=_NATURAL)
+    min_evaluate_nodes: int = field(default=2, metadata=_NATURAL)
+    min_available_nodes: int = field(default=2, metadata=_NATURAL)
+    weighted_by_key: str = "num-examples"
+    arrayrecord_key: str = "arrays"
+    configrecord_key: str = "config"
+    train_metrics_aggr_fn: MetricsFunction = average_metrics
+    evaluate_metrics_aggr_fn: MetricsFunction = average_metrics
+    _: KW_ONLY
+    regularizer: Regularizer = Zero()
+    mirror_map: MirrorMap = Euclidean()
+    weighting: Literal["examples", "uniform"] = "examples"
+    seed: int = field(default=0, metadata=_SEED)
+    min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
+    on_divergence: Literal["stop", "warn"] = "stop"
+    strength: Literal["auto"] | None = None
+    certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    apply_to: str | Sequence[str] | None = None
+    pass_through: str | Sequence[str] = PASS_THROUGH
+    scope: Scope = "each"
+    output: str = "last"
+    window: int = field(default=100, metadata=AT_LEAST_ONE)
+    sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    wire_dtype: Literal["float64", "float32", "auto"] = "float64"
+    node_timeout: float = field(default=600.0, metadata=_NATURAL)
+    aggregation: Literal["mean", "trimmed", "median", "geometric-median"] = "mean"
+    trim: float = field(default=0.2, metadata=_TRIM)
+    max_examples: float = field(default=1e12, metadata=POSITIVE)
+    max_ratio: float | None = field(default=1_000.0, metadata=_RATIO)
+    max_increment_norm: float | None = field(default=None, metadata=POSITIVE)
+    client_weights: Mapping[int, float] | None = None
+    choose_nodes: ChooseNodes | None = None
+
+    #: The values that `output` may take.
+    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average")
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        _document_inherited_options(cls)
+
+    if not TYPE_CHECKING:  # the generated `__init__` is the signature, for type checkers too
+
+        def __new__(cls, *values: Any, **options: Any) -> Self:
+            """Refuse an option that does not exist with the name of one that does."""
+            for name in options:
+                known = cls.__dataclass_fields__.get(name)
+                if known is None or not known.init:
+                    _refuse_unless_taken(cls, name, options[name])
+            return super().__new__(cls)
+
+    def check_options(self) -> None:
+        """Check types and ranges of all options.
+
+        Raises
+        ------
+        ConfigurationError
+            With the option, its value and what was expected.
+        """
+        kind: Any = type(self)
+        kinds = _kinds_of(kind)
+        for option in fields(self):
+            if not option.init:
+                continue
+            value = getattr(self, option.name)
+            # None in the place of an object or a function means the default, as in Flower's own strategies.
+            if value is None and option.name in _NONE_IS_DEFAULT:
+                value = option.default
+            value = checked(option.name, value, kinds[option.name])
+            if "range" in option.metadata and value is not None and value != AUTO and not callable(value):
+                allowed, text = option.metadata["range"]
+                if not allowed(value):
+                    raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
+            setattr(self, option.name, value)
+        self._check_client_weights()
+        if self.output not in self.outputs:
+            raise ConfigurationError(f"output={self.output!r}; expected one of {', '.join(map(repr, self.outputs))}")
+
+    def _check_client_weights(self) -> None:
+        if self.client_weights is None:
+            return
+        weights = dict(self.client_weights)
+        self.client_weights = {}
+        for partition, weight in weights.items():
+            name = f"client_weights[{partition!r}]"
+            checked(name, partition, int)
+            self.client_weights[partition] = checked(name, weight, float)
+            if not 0.0 <= self.client_weights[partition] < math.inf:
+                raise ConfigurationError(f"{name}={weight!r}; expected a finite number >= 0")
+        if not any(self.client_weights.values()):
+            raise ConfigurationError(f"client_weights={weights!r}; expected at least one weight > 0")
+        if self.weighting == "uniform":
+            raise ConfigurationError(
+                'client_weights go with weighting="examples", in the place of what clients report; '
+                f"{type(self).__name__} weighs them equally"
+            )
+
+    def __repr__(self) -> str:
+        given = []
+        for option in fields(self):
+            value = getattr(self, option.name)
+            default = option.default_factory() if option.default_factory is not MISSING else option.default
+            if not option.init or value is default:
+                continue
+            try:
+                same = bool(value == default)
+            except ValueError:  # arrays compare element by element
+                same = False
+            if not same:
+                given.append(f"{option.name}={value!r}")
+        return f"{type(self).__name__}({', '.join(given)})"
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class WorkOptions:
+    """Options of a strategy whose clients take gradient steps.
+
+    Parameters
+    ----------
+    local_epochs : int, optional
+        Passes over a client's data per round. Default 1 if `local_steps` is not given.
+    local_steps : int, optional
+        Minibatches per round, K, instead of `local_epochs`.
+    batch_size : int or None, default 32
+        Rows of a minibatch; None: full batches, without any randomness.
+    normalize_local_work : bool, default True
+        Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients
+        that take more steps do not count more than their weight. With equal work this changes no bit.
+    """
+
+    local_epochs: int | None = None
+    local_steps: int | None = None
+    batch_size: int | None = 32
+    normalize_local_work: bool = True
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class RateOptions:
+    """Options of a strategy with learning rates.
+
+    Parameters
+    ----------
+    client_lr : float, callable or "auto", default 0.1
+        Step size of the local solver, eta_c; or a function of Flower's round (from 1), which is called once a round.
+        ``"auto"``: what the method's theory says for the smoothness of the clients' losses, which they are asked for
+        before round 1.
+    server_lr : float, callable or "auto", default 1.0
+        Step size of the server, eta_s; or a function of Flower's round (from 1), which is called once a round.
+        ``"auto"``: the extrapolation of FedExP, from the lengths of each round's increments; for methods that take a
+        plain mean of them. Where clients disagree at the solution itself it grows to 500,000 near it, and the run
+        does not settle there.
+    """
+
+    client_lr: Rate = field(default=0.1, metadata=POSITIVE)
+    server_lr: Rate = field(default=1.0, metadata=POSITIVE)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class MemoryOptions:
+    """Options of a strategy whose clients remember vectors between rounds.
+
+    Parameters
+    ----------
+    client_state : {"ledger", "reset"}, optional
+        ``"ledger"``: the server keeps a copy of what every client remembers and restores it where it is lost.
+        ``"reset"``: a loss, or a client that leaves for good, begins a new epoch, in which all memories are zero.
+        By default a ledger if it fits into `ledger_bytes`.
+    ledger_bytes : int, default 256 MiB
+        How large the ledger may be by default: 8 bytes for each client, vector and coordinate.
+    """
+
+    client_state: Literal["ledger", "reset"] | None = None
+    ledger_bytes: int = field(default=256 * 2**20, metadata=_NATURAL)
+
+
+def rate_at(name: str, rate: Rate, server_round: int) -> float:
+    """Return a rate in a round.
+
+    Raises
+    ------
+    ConfigurationError
+        If a function of the round returns something other than a finite number > 0.
+    """
+    if not callable(rate):
+        return float(rate)
+    where = f"{name}({server_round})"
+    value = float(checked(where, rate(server_round), float))
+    if not 0.0 < value < math.inf:
+        raise ConfigurationError(f"{where}={value!r}; expected a finite number > 0")
+    return value
+
+
+def rate_text(rate: Rate) -> str:
+    """Return what :meth:`CompositeStrategy.summary` says about a rate."""
+    if rate == AUTO:
+        return AUTO
+    return getattr(rate, "__name__", "a function of the round") if callable(rate) else f"{rate:g}"
+
+
+# --- the documentation of inherited options -------------------------------------------------------------------------
+
+_SECTION = re.compile(r"^( *)Parameters\n\1-{10}\n", re.MULTILINE)
+_NEXT_SECTION = re.compile(r"^ *[A-Z]\w+\n *-{3,}$", re.MULTILINE)
+
+
+def parameter_entries(text: str | None) -> dict[tuple[str, ...], str]:
+    """Return the entries of a numpydoc 'Parameters' section by the names that they document.
+
+    Examples
+    --------
+    >>> list(parameter_entries(RateOptions.__doc__))
+    [('client_lr',), ('server_lr',)]
+    """
+    text = text or ""
+    found = _SECTION.search(text)
+    if found is None:
+        return {}
+    rest = text[found.end() :]
+    following = _NEXT_SECTION.search(rest)
+    body = rest[: following.start()] if following else rest
+    indent = found.group(1)
+    entries: dict[tuple[str, ...], str] = {}
+    names: tuple[str, ...] = ()
+    for line in body.rstrip().splitlines():
+        if line.startswith(indent) and line[len(indent) :][:1].strip():
+            names = tuple(name.strip() for name in line.split(" : ")[0].split(","))
+            entries[names] = ""
+        entries[names] += line.rstrip() + "\n"
+    return entries
+
+
+_ELSEWHERE = {
+    "lr": "client_lr",
+    "eta": "client_lr",
+    "learning_rate": "client_lr",
+    "client_learning_rate": "client_lr",
+    "server_learning_rate": "server_lr",
+    "epochs": "local_epochs",
+    "num_epochs": "local_epochs",
+    "steps": "local_steps",
+    "penalty": "regularizer",
+    "fraction_fit": "fraction_train",
+    "min_fit_clients": "min_train_nodes",
+    "min_available_clients": "min_available_nodes",
+    "proximal_mu": "penalty",
+}
+
+
+def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> None:
+    """Raise for an option that a strategy does not have; an `__init__` of a user's own may have others."""
+    taken = signature(cls).parameters
+    if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
+        return
+    # What other libraries call it, which no comparison of letters finds.
+    near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
+    advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"
+    raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
+
+
+def _document_inherited_options(cls: type[CommonOptions]) -> None:
+    """Add the documentation of inherited options to a strategy's docstring, and drop what it does not take."""
+    text = cls.__doc__
+    if "__doc__" not in vars(cls) or not text:
+        return
+    own = parameter_entries(text)
+    gone = {name for name, value in vars(cls).items() if isinstance(value, Field) and not value.init}
+    known = {name for names in own for name in names}
+    entries = [entry.rstrip() for entry in own.values()]
+    for base in cls.__mro__[1:]:
+        described = vars(base).get("_own_entries") or parameter_entries(vars(base).get("__doc__"))
+        if base.__module__.startswith("flwr_fco"):
+            for names, entry in described.items():
+                if not known.issuperset(names) and not gone.issuperset(names):
+                    entries.append(entry.rstrip())
+            known |= {name for names in described for name in names}
+        gone |= {name for name, value in getattr(base, "__dataclass_fields__", {}).items() if not value.init}
+    cls._own_entries = own  # type: ignore[attr-defined]
+    found = _SECTION.search(text)
+    if found is None:
+        # Before the first other section, or at the end.
+        following = _NEXT_SECTION.search(text)
+        place = following.start() if following else len(text.rstrip()) + 1
+        head, tail = text[:place].rstrip() + "\n\n    Parameters\n    ----------\n", text[place:]
+    else:
+        head, rest = text[: found.end()], text[found.end() :]
+        following = _NEXT_SECTION.search(rest)
+        tail = rest[following.start() :] if following else ""
+    cls.__doc__ = head + "\n".join(entries) + "\n\n" + tail

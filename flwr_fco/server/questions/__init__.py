@@ -1,0 +1,1 @@
+"""What a server asks clients besides training and evaluation."""

@@ -1,0 +1,409 @@
+"""The strength of psi from the data: where everything becomes 0, a path down from there, and which point to take.
+
+    start: strength_max = the dual norm of the clients' averaged gradient at 0, the arrays that psi leaves alone optimal
+    strengths = strength_max * (1, ..., ratio), in equal steps of the logarithm
+    for each strength, from the largest: a run that begins with the model of the last one; the loss on held-out data of
+    every client, their mean by numbers of examples, and its standard error over the clients
+
+The clients answer by questions (:mod:`flwr_fco.wire.questions`), so this is the same in process, over Ray and over a
+SuperLink.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from logging import INFO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from scipy.optimize import minimize
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import Regularizer
+from flwr_fco.results import Number, Result, columns_of, write_csv
+from flwr_fco.server.algorithm import ArrayRecord, Grid, log
+from flwr_fco.wire import records
+
+if TYPE_CHECKING:
+    from flwr_fco.server.strategy import CompositeStrategy
+
+__all__ = ["PathPoint", "PathResult", "StrengthPath", "held_out_loss", "strength_max", "with_strength"]
+
+#: Up to how many points of the unregularized arrays are asked about, and how small their gradient is to become.
+_QUESTIONS, _TOLERANCE = 100, 1e-11
+#: How far above it the largest strength of a path is, relatively.
+_ABOVE = 1e-6
+
+
+def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
+    """Return a regularizer with another strength.
+
+    Parameters
+    ----------
+    regularizer : Regularizer
+    strength : float
+
+    Raises
+    ------
+    ConfigurationError
+        If it has no strength: a constraint, a psi per array.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> with_strength(L1(1.0, bound=2.0), 0.5)
+    L1(strength=0.5, weights=None, bound=2.0)
+    """
+    if "strength" not in getattr(regularizer, "__dataclass_fields__", {}):
+        raise ConfigurationError(
+            f"{regularizer!r} has no strength to be chosen; take one that has, such as L1(1.0) or Nuclear(1.0)"
+        )
+    found: Regularizer = dataclasses.replace(regularizer, strength=strength)  # type: ignore[type-var]
+    return found
+
+
+def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector]:
+    """Return the smallest strength at which the solution is 0 wherever psi acts, by asking the clients for gradients.
+
+    The arrays that psi leaves alone, such as an intercept, are optimised first: a question for each step of L-BFGS.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        Prepared with a model.
+    grid : flwr.serverapp.Grid
+
+    Returns
+    -------
+    float
+    ndarray of float64, shape (d,)
+        That solution: the arrays that psi leaves alone.
+
+    Raises
+    ------
+    ConfigurationError
+        If psi has no such strength, nobody answers, or the gradient at 0 is 0 (in a deep network it is).
+    """
+    psi, layout = strategy.psi, strategy.plan.layout
+    acts = layout.regularized_mask()
+    w = np.where(acts, 0.0, strategy.retrieve(strategy.state))
+
+    def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
+        w[~acts] = free
+        answers = strategy.ask(
+            grid, strategy.question("gradient", w), wanted=("loss",), shapes={"gradient": (layout.size,)}
+        )
+        if not answers:
+            raise ConfigurationError("no client has answered, so no strength follows; the reasons are in `left_out`")
+        gradient[:] = sum(answer.weight * answer.vectors["gradient"] for answer in answers)
+        return sum(answer.weight * answer.numbers["loss"] for answer in answers), gradient[~acts]
+
+    gradient = np.zeros(layout.size)
+    if acts.all():
+        loss_and_gradient(np.zeros(0))
+    else:
+        # "ftol" 0: the gradient decides. The last point that was asked about need not be the best one.
+        options = {"maxfun": _QUESTIONS, "gtol": _TOLERANCE, "ftol": 0.0}
+        found = minimize(loss_and_gradient, w[~acts], jac=True, method="L-BFGS-B", options=options)
+        loss_and_gradient(found.x)
+    if psi.blocks:
+        largest = max(own.strength_max(gradient[block].reshape(shape)) for block, shape, own in psi.blocks)
+    else:
+        largest = psi.regularizer.strength_max(gradient[acts])
+    if not 0.0 < largest < math.inf:
+        raise ConfigurationError(
+            f"the strength at which the solution becomes 0 is {largest:g}, so there is no path down from it; give "
+            "strengths=[...] by hand"
+        )
+    return float(largest), w
+
+
+def held_out_loss(strategy: CompositeStrategy, grid: Grid, w: Vector) -> tuple[float, float]:
+    """Return the mean loss on the clients' held-out data and its standard error over the clients.
+
+    With weights p_m (by held-out examples) and losses l_m: l = sum_m p_m l_m and
+    sqrt(M / (M - 1) sum_m p_m^2 (l_m - l)^2), which is the usual one for equal weights.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        Prepared.
+    grid : flwr.serverapp.Grid
+    w : ndarray of float64, shape (d,)
+
+    Raises
+    ------
+    ConfigurationError
+        If nobody answers, or clients have no data besides those of the training.
+    """
+    answers = strategy.ask(grid, strategy.question("validation", w), wanted=("loss", "held-out"))
+    if not answers:
+        raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
+    if not all(answer.numbers["held-out"] for answer in answers):
+        raise ConfigurationError(
+            "clients would validate on the data that they train on, which always favours the smallest strength; give "
+            "client_app(load_objective, load_evaluation_objective=...)"
+        )
+    mean = sum(answer.weight * answer.numbers["loss"] for answer in answers)
+    spread = sum(answer.weight**2 * (answer.numbers["loss"] - mean) ** 2 for answer in answers)
+    clients = len(answers)
+    return mean, math.sqrt(spread * clients / (clients - 1)) if clients > 1 else 0.0
+
+
+class PathPoint(NamedTuple):
+    """A point of a path.
+
+    Parameters
+    ----------
+    strength : float
+    result : Result
+        Of its run.
+    nonzero : int
+        Entries that are not 0 among those that psi acts on.
+    held_out, standard_error : float
+        The loss on held-out data; NaN without validation.
+    """
+
+    strength: float
+    result: Result
+    nonzero: int
+    held_out: float
+    standard_error: float
+
+
+@dataclass
+class PathResult:
+    """A path of models, from the largest strength to the smallest.
+
+    Parameters
+    ----------
+    points : list of PathPoint
+    acted_on : tuple of str
+        Names of the arrays that psi acts on.
+    """
+
+    points: list[PathPoint]
+    acted_on: tuple[str, ...] = field(default=())
+
+    @property
+    def best(self) -> PathPoint:
+        """The point with the smallest loss on held-out data; of equal ones, the largest strength.
+
+        Raises
+        ------
+        ConfigurationError
+            If the path was not validated.
+        """
+        return min(self._validated(), key=lambda point: point.held_out)
+
+    @property
+    def one_standard_error(self) -> PathPoint:
+        """The largest strength whose loss on held-out data is within one standard error of the smallest one."""
+        best = self.best
+        return next(p for p in self._validated() if p.held_out <= best.held_out + best.standard_error)
+
+    def _validated(self) -> list[PathPoint]:
+        if not self.points or math.isnan(self.points[0].held_out):
+            raise ConfigurationError(
+                "this path was not validated (validate=False), so no point is better than another; take one of `points`"
+            )
+        return self.points
+
+    def rows(self) -> list[dict[str, Number]]:
+        """Return a mapping of names to numbers for each point."""
+        found = []
+        for point in self.points:
+            row: dict[str, Number] = {"strength": point.strength, "nonzero": point.nonzero}
+            if not math.isnan(point.held_out):
+                row.update({"held-out": point.held_out, "standard-error": point.standard_error})
+            history = point.result.train_metrics_clientapp
+            row["rounds"] = max(history, default=0)
+            certified = [metrics["certificate"] for metrics in history.values() if "certificate" in metrics]
+            if certified:
+                row["certificate"] = certified[-1]  # type: ignore[assignment]
+            found.append(row)
+        return found
+
+    def table(self) -> Any:
+        """Return the points as a pandas ``DataFrame``, without pandas as a dict of lists."""
+        return columns_of(self.rows())
+
+    def to_csv(self, path: str | os.PathLike[str]) -> None:
+        """Write the points to a CSV file.
+
+        Parameters
+        ----------
+        path : path-like
+        """
+        write_csv(self.rows(), path)
+
+    def __repr__(self) -> str:
+        shown = f"PathResult: {len(self.points)} strengths"
+        if self.points:
+            shown += f" from {self.points[0].strength:.4g} to {self.points[-1].strength:.4g}"
+        if self.points and not math.isnan(self.points[0].held_out):
+            best, simple = self.best, self.one_standard_error
+            shown += (
+                f"\n  smallest held-out loss {best.held_out:.4g} at {best.strength:.4g} ({best.nonzero} not zero)"
+                f"\n  one standard error: {simple.strength:.4g} ({simple.nonzero} not zero)"
+            )
+        return shown
+
+
+@dataclass(eq=False)
+class StrengthPath:
+    """A strategy that is run at a path of strengths; ``start`` has the arguments of the strategy's own.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        Its regularizer has a strength, which is not used.
+    num_strengths : int, default 20
+    ratio : float, default 0.01
+        The smallest strength over the largest one.
+    strengths : sequence of float, optional
+        Instead of both; they are sorted from the largest.
+    validate : bool, default True
+        Whether every model is evaluated on the clients' held-out data.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is out of range, or the regularizer has no strength.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> from flwr_fco.strategies import FedDualAvg
+    >>> path = StrengthPath(FedDualAvg(regularizer=L1(1.0), client_lr="auto"), num_strengths=3, ratio=0.01)
+    >>> [round(strength, 6) for strength in path.strengths_below(2.0)]
+    [2.0, 0.2, 0.02]
+    """
+
+    strategy: CompositeStrategy
+    num_strengths: int = 20
+    ratio: float = 0.01
+    strengths: Sequence[float] | None = None
+    validate: bool = True
+
+    def __post_init__(self) -> None:
+        with_strength(self.strategy.regularizer, 1.0)
+        checked("num_strengths", self.num_strengths, int)
+        checked("ratio", self.ratio, float)
+        checked("validate", self.validate, bool)
+        given: Any = self.strengths
+        if given is not None and (isinstance(given, str) or not isinstance(given, Iterable)):
+            raise ConfigurationError(
+                f"strengths={self.strengths!r}; expected a list of numbers >= 0, such as [1.0, 0.1]"
+            )
+        if self.num_strengths < 2 or not 0.0 < self.ratio < 1.0:
+            raise ConfigurationError(
+                f"num_strengths={self.num_strengths!r}, ratio={self.ratio!r}; expected at least 2 and a number "
+                "between 0 and 1"
+            )
+        if given is not None:
+            numbers = [checked(f"strengths[{i}]", strength, float) for i, strength in enumerate(given)]
+            self.strengths = sorted(numbers, reverse=True)
+            if not self.strengths or not all(0.0 <= strength < math.inf for strength in self.strengths):
+                raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
+
+    def __getattr__(self, name: str) -> Any:
+        # What `simulate` looks at before it starts a strategy: fractions and numbers of nodes.
+        if name.startswith(("fraction_", "min_")):
+            return getattr(self.strategy, name)
+        raise AttributeError(name)
+
+    def strengths_below(self, largest: float) -> list[float]:
+        """Return the strengths from the largest one down, in equal steps of the logarithm.
+
+        Parameters
+        ----------
+        largest : float
+        """
+        return [largest * self.ratio ** (i / (self.num_strengths - 1)) for i in range(self.num_strengths)]
+
+    def start(
+        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, timeout: float = 3600, **options: Any
+    ) -> PathResult:
+        """Run the strategy at each strength.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        initial_arrays : ArrayRecord
+            The start point of the largest strength.
+        num_rounds : int, default 3
+            For each strength; callbacks such as ``EarlyStopping`` may end a run before.
+        timeout : float, default 3600
+        **options
+            As for the strategy's own ``start``.
+
+        Returns
+        -------
+        PathResult
+
+        Raises
+        ------
+        ConfigurationError
+            See :func:`strength_max` and :func:`held_out_loss`.
+        """
+        strategy, before = self.strategy, (self.strategy.regularizer, self.strategy.strength)
+        strategy.strength = None
+        points: list[PathPoint] = []
+        try:
+            strategy.prepare(initial_arrays)
+            strengths, arrays = self.strengths, initial_arrays
+            if strengths is None:
+                largest, w = strength_max(strategy, grid)
+                # At the strength itself an entry is on the edge: rounding would let it in.
+                strengths = self.strengths_below(largest * (1.0 + _ABOVE))
+                arrays = records.primal_record(strategy.plan.layout, w, strategy.pass_through_arrays)
+            for strength in strengths:
+                strategy.regularizer = with_strength(before[0], strength)
+                result = strategy.start(grid, arrays, num_rounds, timeout, **options)
+                arrays = result.arrays
+                layout = strategy.plan.layout
+                w = records.primal_vector(layout, arrays)[0]
+                held_out = held_out_loss(strategy, grid, w) if self.validate else (math.nan, math.nan)
+                nonzero = int(np.count_nonzero(w[layout.regularized_mask()]))
+                points.append(PathPoint(strength, result, nonzero, *held_out))
+                log(INFO, "Strength %.4g: %s not zero, held-out loss %.4g", strength, nonzero, held_out[0])
+            return PathResult(points, tuple(strategy.plan.layout.regularized_names))
+        finally:
+            strategy.regularizer, strategy.strength = before
+
+
+def start_at_chosen(
+    strategy: CompositeStrategy, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, **options: Any
+) -> Result:
+    """Run a path and return the result at the strength that the held-out data choose, with the path; see `strength`.
+
+    The strategy has the model of that result afterwards.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+    grid : flwr.serverapp.Grid
+    initial_arrays : ArrayRecord
+    num_rounds : int
+        For each strength.
+    **options
+        As for ``start``.
+    """
+    before: tuple[Regularizer, Literal["auto"] | None] = strategy.regularizer, strategy.strength
+    path = StrengthPath(strategy).start(grid, initial_arrays, num_rounds, **options)
+    chosen = path.best
+    strategy.regularizer = with_strength(before[0], chosen.strength)
+    log(INFO, "strength=%.4g: the smallest loss on held-out data, of %s strengths", chosen.strength, len(path.points))
+    try:
+        strategy.prepare(chosen.result.arrays)
+    finally:
+        strategy.regularizer = before[0]
+    chosen.result.path = path
+    return chosen.result

@@ -1,0 +1,1 @@
+"""What comes back in a round, and which of it counts."""

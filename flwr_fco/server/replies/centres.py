@@ -1,0 +1,139 @@
+"""Centres of the clients' increments that a minority cannot move far: trimmed mean, median, geometric median.
+
+The mean is what the algorithms are about, and one client owns it: whatever the others say, it can say what makes the
+mean anything at all. A robust centre bounds what a minority (by weight) can do. It has a price: where the clients are
+honest and different, it is not the mean, so the limit is another point.
+
+All of them are weighted: a client counts as its weight p_m, and a liar's weight is what it reports, within
+``max_examples`` and ``max_ratio``; ``weighting="uniform"`` or ``client_weights`` leave it none to report.
+
+Sources: Yin, Chen, Ramchandran, Bartlett (ICML 2018) for the median and the trimmed mean, coordinate by coordinate;
+Pillutla, Kakade, Harchaoui (IEEE TSP 2022) for the geometric median by smoothed Weiszfeld steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+
+__all__ = ["centre", "geometric_median", "median", "trimmed_mean"]
+
+Matrix = NDArray[np.float64]
+
+#: Coordinates that are sorted at a time: the clients' rows of them fit into the cache.
+_BLOCK = 4096
+#: Weiszfeld steps at most, and the relative change at which they end.
+_STEPS, _TOLERANCE = 100, 1e-10
+
+
+def centre(rule: str, rows: Sequence[Vector], weights: Sequence[float], *, trim: float) -> Vector:
+    """Return a centre of the rows.
+
+    Parameters
+    ----------
+    rule : {"trimmed", "median", "geometric-median"}
+    rows : sequence of ndarray of float64, shape (d,)
+    weights : sequence of float
+        Sum to 1.
+    trim : float
+        For the trimmed mean.
+    """
+    matrix, shares = np.array(rows), np.array(weights)
+    if rule == "trimmed":
+        return trimmed_mean(matrix, shares, trim)
+    return median(matrix, shares) if rule == "median" else geometric_median(matrix, shares)
+
+
+def trimmed_mean(rows: Matrix, weights: Vector, trim: float) -> Vector:
+    """Return the mean of each coordinate without the `trim` of the weight at either end.
+
+    Parameters
+    ----------
+    rows : ndarray of float64, shape (M, d)
+    weights : ndarray of float64, shape (M,)
+        Sum to 1.
+    trim : float
+        From 0 to 1/2, exclusive.
+
+    Examples
+    --------
+    >>> trimmed_mean(np.array([[-9.0], [1.0], [2.0], [3.0], [99.0]]), np.full(5, 0.2), 0.2)
+    array([2.])
+    """
+
+    def part(values: Matrix, shares: Matrix) -> Vector:
+        ends = np.cumsum(shares, axis=0)
+        kept = np.minimum(ends, 1.0 - trim) - np.maximum(ends - shares, trim)
+        np.maximum(kept, 0.0, out=kept)
+        return np.asarray((kept * values).sum(axis=0) / kept.sum(axis=0))
+
+    return _by_coordinate(rows, weights, part)
+
+
+def median(rows: Matrix, weights: Vector) -> Vector:
+    """Return the weighted median of each coordinate; between two values where half of the weight is on either side.
+
+    Parameters
+    ----------
+    rows : ndarray of float64, shape (M, d)
+    weights : ndarray of float64, shape (M,)
+        Sum to 1.
+
+    Examples
+    --------
+    >>> median(np.array([[1.0], [2.0], [99.0]]), np.array([0.25, 0.5, 0.25])), median(np.eye(2), np.full(2, 0.5))
+    (array([2.]), array([0.5, 0.5]))
+    """
+
+    def part(values: Matrix, shares: Matrix) -> Vector:
+        ends = np.cumsum(shares, axis=0)
+        # 1e-12: sums of equal weights must find the middle.
+        low = (ends < 0.5 - 1e-12).sum(axis=0)
+        high = np.minimum((ends <= 0.5 + 1e-12).sum(axis=0), len(rows) - 1)
+        columns = np.arange(values.shape[1])
+        return np.asarray(0.5 * (values[low, columns] + values[np.maximum(low, high), columns]))
+
+    return _by_coordinate(rows, weights, part)
+
+
+def geometric_median(rows: Matrix, weights: Vector) -> Vector:
+    """Return the point with the smallest weighted sum of distances to the rows, by smoothed Weiszfeld steps.
+
+    Parameters
+    ----------
+    rows : ndarray of float64, shape (M, d)
+    weights : ndarray of float64, shape (M,)
+        Sum to 1.
+
+    Examples
+    --------
+    >>> geometric_median(np.array([[0.0], [1.0], [1e6]]), np.full(3, 1 / 3)).round(3)
+    array([1.])
+    """
+    point = median(rows, weights)
+    scale = float(np.median(np.linalg.norm(rows - point, axis=1)))
+    smallest = 1e-9 * scale
+    if scale == 0.0:
+        return point
+    for _ in range(_STEPS):
+        shares = weights / np.maximum(np.linalg.norm(rows - point, axis=1), smallest)
+        following = (shares / shares.sum()) @ rows
+        moved = float(np.linalg.norm(following - point))
+        point = following
+        if moved <= _TOLERANCE * scale:
+            break
+    return np.asarray(point)
+
+
+def _by_coordinate(rows: Matrix, weights: Vector, part: Callable[[Matrix, Matrix], Vector]) -> Vector:
+    """Sort the values of each coordinate with their weights, and put the blocks' results together."""
+    result = np.empty(rows.shape[1])
+    for begin in range(0, rows.shape[1], _BLOCK):
+        block = rows[:, begin : begin + _BLOCK]
+        order = np.argsort(block, axis=0, kind="stable")
+        result[begin : begin + _BLOCK] = part(np.take_along_axis(block, order, axis=0), weights[order])
+    return result

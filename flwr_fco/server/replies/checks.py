@@ -1,0 +1,426 @@
+"""A round under way, and which of its replies count: reading, checking, leaving out, asking again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import INFO, WARNING
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.common import log
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.server.options import MetricsFunction
+from flwr_fco.server.replies.centres import centre
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import Downlink, Node, Uplink
+from flwr_fco.work import Work
+
+__all__ = [
+    "GoodReply",
+    "LeftOut",
+    "Round",
+    "average_metrics",
+    "averaged_pass_through",
+    "mean_increment",
+    "weighted",
+    "weights_of",
+]
+
+_Read = TypeVar("_Read")
+
+
+class GoodReply(NamedTuple, Generic[_Read]):
+    """A reply that passed all checks.
+
+    Parameters
+    ----------
+    node : Node
+    content : RecordDict
+    value : Any
+        What was read from it.
+    """
+
+    node: Node
+    content: RecordDict
+    value: _Read
+
+
+class LeftOut(NamedTuple):
+    """A reply that did not count: a row of ``strategy.left_out`` and of the result's.
+
+    Parameters
+    ----------
+    round : int
+    node_id : int
+        Of the node that was asked, or of whoever answered without being asked.
+    partition_id : int or None
+    reason : str
+    kind : {"train", "evaluate"}
+    """
+
+    round: int
+    node_id: int
+    partition_id: int | None
+    reason: str
+    kind: str = "train"
+
+
+@dataclass
+class Round:
+    """What the server remembers between asking and aggregating.
+
+    Parameters
+    ----------
+    number : int
+        Flower's round, from 1; 0 before it.
+    nodes : dict of int to Node
+        Who was asked, by node id, in the order of their sums.
+    messages : list of Message
+        What they were sent.
+    repeats : list of Message
+        What those were sent that were asked again.
+    config : ConfigRecord
+        The user's train config, with the round in it.
+    bytes_down : int
+        Bytes of arrays in the messages.
+    shared : (state, Downlink) or None
+        What all nodes are told, if it is the same for all, and the state that it was made from.
+    restoring : set of int
+        Ids of nodes that have lost what they knew.
+    jobs : dict of int to Work
+        What the nodes were told to do, by node id.
+    left_out : list of LeftOut
+        What did not count, duplicates and late replies too.
+    kind : {"train", "evaluate"}
+    wire_dtype : {"float64", "float32"}
+        The precision of the round's vectors both ways, where the strategy chooses it.
+    answered : set of int
+        Ids of nodes whose reply was good.
+    checked : dict of int to (RecordDict, Any)
+        What was read of replies that have been checked already, by the identity of their contents.
+    client_lr, step_size : float or None
+        The clients' learning rate, and what a client adds to its `elapsed` in a step; once they have been asked for.
+    possible : tuple
+        What a client has said of its work that can be.
+    """
+
+    number: int
+    nodes: dict[int, Node] = field(default_factory=dict)
+    messages: list[Message] = field(default_factory=list)
+    repeats: list[Message] = field(default_factory=list)
+    config: ConfigRecord = field(default_factory=ConfigRecord)
+    bytes_down: int = 0
+    shared: tuple[Any, Downlink] | None = None
+    restoring: set[int] = field(default_factory=set)
+    jobs: dict[int, Work] = field(default_factory=dict)
+    answered: set[int] = field(default_factory=set)
+    client_lr: float | None = None
+    step_size: float | None = None
+    possible: tuple[Any, ...] = ()
+    wire_dtype: str = "float64"
+    left_out: list[LeftOut] = field(default_factory=list)
+    kind: str = "train"
+    checked: dict[int, tuple[RecordDict, Any]] = field(default_factory=dict)
+
+    def leave_out(self, caller: str, node: Node | None, node_id: int, reason: str) -> None:
+        """Note and log that a reply does not count.
+
+        Parameters
+        ----------
+        caller : str
+            For the log.
+        node : Node or None
+            Who was asked; None if nobody was.
+        node_id : int
+            Who answered.
+        reason : str
+        """
+        who = str(node) if node is not None else f"node {node_id}"
+        log(WARNING, "%s: left out the reply of %s: %s", caller, who, reason)
+        known = Node(node_id, None) if node is None else node
+        self.left_out.append(LeftOut(self.number, known.node_id, known.partition_id, reason, self.kind))
+
+    def without(
+        self, caller: str, good: Sequence[GoodReply[_Read]], objections: Mapping[int, str]
+    ) -> list[GoodReply[_Read]]:
+        """Return the replies to which there is no objection; the others are left out.
+
+        Parameters
+        ----------
+        caller : str
+        good : sequence of GoodReply
+        objections : mapping of int to str
+            Reasons, by the place in `good`.
+        """
+        for i, reason in sorted(objections.items()):
+            self.leave_out(caller, good[i].node, good[i].node.node_id, reason)
+            self.answered.discard(good[i].node.node_id)
+        return [reply for i, reply in enumerate(good) if i not in objections]
+
+    def node_of(self, reply: Message) -> Node | None:
+        """Return who a reply is from; the SuperLink answers for dead nodes under its own id."""
+        node = self.nodes.get(reply.metadata.src_node_id)
+        if node is None:
+            for message in (*self.messages, *self.repeats):
+                if message.metadata.message_id and message.metadata.message_id == reply.metadata.reply_to_message_id:
+                    return self.nodes.get(message.metadata.dst_node_id)
+        return node
+
+    def good(
+        self, caller: str, replies: Iterable[Message], read: Callable[[Node, RecordDict], _Read]
+    ) -> list[GoodReply[_Read]]:
+        """Return the good replies, sorted by partition; the others are left out and logged.
+
+        Parameters
+        ----------
+        caller : str
+            For the log.
+        replies : iterable of Message
+        read : callable
+            ``(node, content)``: checks a content and returns what is wanted of it, or raises :class:`ProtocolError`
+            with the reason.
+        """
+        good: dict[int, GoodReply[_Read]] = {}
+        answered: set[int] = set()
+        heard: set[int] = set()
+        failures, stamp = 0, str(self.number)
+        for reply in replies:
+            sender, group = records.sender_and_group(reply)
+            content = records.content_of(reply)
+            node = self.nodes.get(sender) or self.node_of(reply)
+            if node is not None:
+                heard.add(node.node_id)
+            try:
+                if content is None:
+                    raise ProtocolError(f"error {reply.error.code}: {reply.error.reason}")
+                if node is None:
+                    raise ProtocolError("this node was not asked")
+                if group != stamp:
+                    raise ProtocolError(f"it answers round {group or 'without a stamp'}, this is {stamp}")
+                if node.node_id in answered:
+                    raise ProtocolError("it answered twice; the first answer counts")
+                answered.add(node.node_id)
+                _, known = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
+                good[node.node_id] = GoodReply(node, content, read(node, content) if known is None else known)
+            except ProtocolError as error:
+                failures += 1
+                lost = content is not None and records.what_is_missing(content) == "state"
+                self.leave_out(caller, node, sender, "it has lost its state" if lost else str(error))
+        for node in self.nodes.values():
+            if node.node_id not in heard:
+                self.left_out.append(LeftOut(self.number, *node, "no reply", self.kind))
+        self.answered = set(good)
+        log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
+        return [good[node_id] for node_id in self.nodes if node_id in good]
+
+    def bad(
+        self, caller: str, replies: Sequence[Message], read: Callable[[Node, RecordDict], Any]
+    ) -> tuple[list[Message], list[Message]]:
+        """Sort replies into those that may count and those that cannot; what was read is kept for :meth:`good`.
+
+        Parameters
+        ----------
+        caller : str
+            For the log.
+        replies : sequence of Message
+        read : callable
+            As for :meth:`good`.
+
+        Returns
+        -------
+        usable, bad : list of Message
+        """
+        usable: list[Message] = []
+        bad: list[Message] = []
+        for reply in replies:
+            node = self.node_of(reply)
+            content = records.content_of(reply)
+            if node is None or content is None or id(content) in self.checked or records.what_is_missing(content):
+                usable.append(reply)
+                continue
+            try:
+                if reply.metadata.group_id != str(self.number):
+                    raise ProtocolError(f"it answers round {reply.metadata.group_id or 'without a stamp'}")
+                self.checked[id(content)] = content, read(node, content)
+                usable.append(reply)
+            except ProtocolError as error:
+                self.leave_out(caller, node, node.node_id, f"{error}; it is asked again")
+                bad.append(reply)
+        return usable, bad
+
+    def to_ask_again(
+        self, replies: Sequence[Message], *, state_lost: Callable[[Node, bool], bool], silent: bool
+    ) -> tuple[list[Message], list[tuple[Node, str | None]]]:
+        """Sort replies into those that are kept and the nodes that are to be asked again.
+
+        Parameters
+        ----------
+        replies : sequence of Message
+        state_lost : callable
+            ``(node, altered)``: whether a node that has lost its state, or whose answer was altered on its way, can be
+            sent it again.
+        silent : bool
+            Whether nodes that have not answered, or with an error, are asked again as well.
+
+        Returns
+        -------
+        kept : list of Message
+        again : list of (Node, str or None)
+            With what the node lacks: ``"plan"``, ``"state"`` or None.
+        """
+        kept: list[Message] = []
+        again: list[tuple[Node, str | None]] = []
+        answered: set[int] = set()
+        stamp = str(self.number)
+        for reply in replies:
+            sender, group = records.sender_and_group(reply)
+            content = records.content_of(reply)
+            node = None if content is None else self.nodes.get(sender)
+            missing = None if node is None or content is None else records.what_is_missing(content)
+            if node is None or content is None or missing is None or node.node_id in answered or group != stamp:
+                kept.append(reply)
+                if node is not None:
+                    answered.add(node.node_id)
+            elif missing == "state" and not state_lost(node, records.was_altered(content)):
+                kept.append(reply)
+                answered.add(node.node_id)
+            else:
+                again.append((node, missing))
+                answered.add(node.node_id)
+        if silent:
+            again += [(node, None) for node_id, node in self.nodes.items() if node_id not in answered]
+            asked = {node.node_id for node, _ in again}
+            # An error reply of a node that gets another chance must not be counted beside its second answer.
+            kept = [reply for reply in kept if (node := self.node_of(reply)) is None or node.node_id not in asked]
+        return kept, again
+
+
+def weights_of(examples: Sequence[float], weighting: str) -> list[float]:
+    """Return the weights p_m of the replies, summing to 1; nothing if there is nothing to weigh.
+
+    Examples
+    --------
+    >>> weights_of([30.0, 10.0], "examples"), weights_of([0.0], "examples")
+    ([0.75, 0.25], [])
+    """
+    if not examples:
+        return []
+    if weighting == "uniform":
+        return [1.0 / len(examples)] * len(examples)
+    total = math.fsum(examples)
+    return [number / total for number in examples] if total > 0 else []
+
+
+def weighted(good: Sequence[GoodReply[Uplink]], weights: Sequence[float]) -> list[Uplink]:
+    """Return the uplinks of good replies with their weights and nodes."""
+    found = []
+    for (node, _, own), weight in zip(good, weights, strict=True):
+        # `_replace` would take four times as long.
+        fields = own.vectors, own.elapsed, own.steps, weight, node, own.examples, own.metrics, own.pass_through
+        found.append(Uplink(*fields, own.digest))
+    return found
+
+
+def averaged_pass_through(arrays: Mapping[str, NDArray[Any]], uplinks: Sequence[Uplink]) -> dict[str, NDArray[Any]]:
+    """Return the pass-through arrays after a round: the mean of floating ones, the others from the first reply.
+
+    The mean is over the replies that carry an array; without any it stays as it is.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+        As they were.
+    uplinks : sequence of Uplink
+        With weights.
+    """
+    result = dict(arrays)
+    for name, old in arrays.items():
+        values = [(uplink.pass_through[name], uplink.weight) for uplink in uplinks if name in uplink.pass_through]
+        if not values:
+            continue
+        if old.dtype.kind == "f":
+            share = math.fsum(weight for _, weight in values)
+            mean = sum((value.astype(np.float64) * (weight / share) for value, weight in values), np.zeros(old.shape))
+            result[name] = np.asarray(mean).astype(old.dtype)
+        else:
+            result[name] = values[0][0]
+    return result
+
+
+def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+    """Return the averaged metrics of replies; none, with a warning, where they cannot be averaged."""
+    if not contents:
+        return MetricRecord()
+    try:
+        metrics: Any = aggregate(contents, weighted_by_key)
+    except (ValueError, TypeError, KeyError, ArithmeticError) as error:
+        log(WARNING, "the clients' metrics cannot be averaged, so the round reports none of them: %s", error)
+        return MetricRecord()
+    if not isinstance(metrics, MetricRecord):
+        name = getattr(aggregate, "__name__", repr(aggregate))
+        raise ConfigurationError(
+            f"{name}, which averages the clients' metrics, returned a {type(metrics).__name__}; expected a MetricRecord"
+        )
+    if "elapsed" in metrics:
+        # On the wire it stands beside a dual; in a table of metrics it would be read as seconds.
+        metrics["sum-of-step-sizes"] = metrics.pop("elapsed")
+    return metrics
+
+
+def mean_increment(
+    uplinks: Sequence[Uplink],
+    *,
+    normalize: bool,
+    name: str = "increment",
+    aggregation: str = "mean",
+    trim: float = 0.0,
+) -> tuple[Vector, float]:
+    """Return the weighted mean of the clients' increments and of their elapsed times.
+
+    Parameters
+    ----------
+    uplinks : sequence of Uplink
+        With weights p_m that sum to 1.
+    normalize : bool
+        Multiply each increment and its elapsed time by mean(elapsed) / elapsed_m first, so that all clients have
+        done the same work (FedNova's idea). With equal work: not a bit changes.
+    name : str, default "increment"
+        Which vector.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        Another centre in the place of the mean of the increments; see :mod:`flwr_fco.server.replies.centres`.
+    trim : float, default 0.0
+        For ``"trimmed"``.
+
+    Returns
+    -------
+    mean : ndarray of float64
+    elapsed : float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> short = Uplink({"increment": np.array([1.0])}, elapsed=1.0, steps=1, weight=0.5)
+    >>> long = Uplink({"increment": np.array([3.0])}, elapsed=3.0, steps=3, weight=0.5)
+    >>> mean_increment([short, long], normalize=True)
+    (array([2.]), 2.0)
+    """
+    first = uplinks[0].step_sizes
+    equal = all(uplink.elapsed == first for uplink in uplinks)
+    elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
+    if aggregation != "mean":
+        factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
+        rows = [uplink.vectors[name] * factor for uplink, factor in zip(uplinks, factors, strict=True)]
+        return centre(aggregation, rows, [uplink.weight for uplink in uplinks], trim=trim), elapsed
+    mean = np.zeros_like(uplinks[0].vectors[name], dtype=np.float64)
+    scaled = np.empty_like(mean)
+    for uplink in uplinks:
+        factor = uplink.weight if equal or not normalize else uplink.weight * (elapsed / uplink.step_sizes)
+        np.multiply(uplink.vectors[name], factor, out=scaled)
+        mean += scaled
+    return mean, elapsed

@@ -1,0 +1,1 @@
+"""The rounds of a run: the loop, callbacks, divergence, output, averages, saving."""

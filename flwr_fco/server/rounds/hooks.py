@@ -1,0 +1,145 @@
+"""What a run calls besides the strategy: functions after each round, or objects with state around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+
+from flwr_fco.core.validation import takes
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.results import Number
+from flwr_fco.server.algorithm import ArrayRecord, MetricRecord
+
+__all__ = ["Answer", "Callback", "Hooks", "RoundHooks"]
+
+#: Called after each round with the round, the primal arrays and the round's metrics; True ends the run.
+Callback = Callable[[int, ArrayRecord, MetricRecord | None], bool | None]
+#: What ``on_round_end`` may return: nothing, whether to stop, or that and metrics to add to the round's.
+Answer = tuple[bool, Mapping[str, Number]] | bool | None
+
+_METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_run_end")
+
+
+def _is_numpys(value: Any) -> bool:
+    """Whether a value is a number of NumPy's, or an array of one."""
+    return isinstance(value, np.generic | np.ndarray) and value.size == 1
+
+
+def _wants_to_stop(callback: Any, answer: Any, expected: str) -> bool:
+    """Return whether an answer is to end the run: anything else that counts as true would end it unawares."""
+    if hasattr(answer, "item"):
+        # A comparison of NumPy's or of PyTorch's; of more than one element there is no item.
+        with suppress(TypeError, ValueError, RuntimeError):
+            answer = answer.item()
+    if answer is not None and not isinstance(answer, bool):
+        _refuse(callback, answer, expected)
+    return bool(answer)
+
+
+def _refuse(callback: Any, answer: Any, expected: str) -> NoReturn:
+    raise ConfigurationError(
+        f"callback {callback!r} returned a {type(answer).__name__}; expected {expected}: where it says True, the run "
+        "ends"
+    )
+
+
+class RoundHooks(Protocol):
+    """An object that a run calls after each round, and around it where it has the other methods.
+
+    They are those of :class:`flwr_fco.callbacks.Callback`.
+    """
+
+    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> Answer:
+        """Return whether to stop, and metrics to add."""
+
+
+class Hooks:
+    """The callbacks of a run.
+
+    Parameters
+    ----------
+    callbacks : sequence of callable or callback
+
+    Raises
+    ------
+    ConfigurationError
+        If one is neither a function nor has any method of a callback.
+
+    Examples
+    --------
+    >>> Hooks([lambda number, arrays, metrics: number == 3]).end_round(3, ArrayRecord(), None, {})
+    (True, {})
+    """
+
+    def __init__(self, callbacks: Sequence[Any]) -> None:
+        if not isinstance(callbacks, Iterable):
+            raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
+        self._callbacks = tuple(callbacks)
+        for callback in self._callbacks:
+            if isinstance(callback, type) or not (self._is_object(callback) or callable(callback)):
+                raise ConfigurationError(
+                    f"callback {callback!r}: expected a function (round, arrays, metrics), or an object with "
+                    "on_round_end(round, arrays, metrics) such as those of flwr_fco.callbacks"
+                )
+            if not self._is_object(callback) and not takes(callback, 3):
+                raise ConfigurationError(
+                    f"callback {callback!r} does not take three arguments; expected a function (round, arrays, metrics)"
+                )
+
+    @staticmethod
+    def _is_object(callback: Any) -> bool:
+        return any(hasattr(callback, method) for method in _METHODS)
+
+    @property
+    def wants_numbers(self) -> bool:
+        """Whether any callback is more than a function, and is told all numbers of a round."""
+        return any(map(self._is_object, self._callbacks))
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of all callbacks that have it.
+
+        Parameters
+        ----------
+        method : str
+        *arguments
+        """
+        for callback in self._callbacks:
+            if hasattr(callback, method):
+                getattr(callback, method)(*arguments)
+
+    def end_round(
+        self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None, numbers: Mapping[str, Number]
+    ) -> tuple[bool, dict[str, Number]]:
+        """Tell all callbacks of a round; return whether any wants to stop, and the metrics that they add.
+
+        Parameters
+        ----------
+        server_round : int
+        arrays : ArrayRecord
+        metrics : MetricRecord or None
+            Of training: what functions are given.
+        numbers : mapping of str to number
+            All of the round: what objects are given, with what those before them have added.
+
+        Raises
+        ------
+        ConfigurationError
+            If one answers anything but whether to stop.
+        """
+        stop, added = False, dict[str, Number]()
+        for callback in self._callbacks:
+            if not self._is_object(callback):
+                stop = _wants_to_stop(callback, callback(server_round, arrays, metrics), "True, False or None") or stop
+            elif hasattr(callback, "on_round_end"):
+                answer = callback.on_round_end(server_round, arrays, {**numbers, **added})
+                wants, more = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
+                expected = "True, False or None, or that and a mapping of numbers"
+                stop = _wants_to_stop(callback, wants, expected) or stop
+                if not isinstance(more, Mapping):
+                    _refuse(callback, answer, expected)
+                # NumPy's numbers too, as a float32 model's norm is one: JSON and trackers take Python's only.
+                added.update({name: value.item() if _is_numpys(value) else value for name, value in more.items()})
+        return stop, added

@@ -1,0 +1,232 @@
+"""The rounds of a run: what ``start`` does, as a function of any strategy with Flower's hooks."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from logging import INFO, WARNING
+from typing import TYPE_CHECKING, Any
+
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+from flwr.common import log
+from flwr.serverapp import Grid
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError, DivergedError, ProtocolError
+from flwr_fco.results import Number, Result, numbers_of
+from flwr_fco.server.algorithm import ServerHalf
+from flwr_fco.server.options import RateOptions, rate_text
+from flwr_fco.server.questions.certifying import Certifier
+from flwr_fco.server.rounds.divergence import DivergenceWatch
+from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
+from flwr_fco.wire import records
+
+if TYPE_CHECKING:
+    from flwr_fco.server.strategy import CompositeStrategy
+
+__all__ = ["EvaluateFunction", "run_rounds", "settings_tree"]
+
+#: ``(round, arrays) -> metrics or None``: evaluation on the server.
+EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+def run_rounds(
+    strategy: CompositeStrategy,
+    grid: Grid,
+    initial_arrays: ArrayRecord,
+    num_rounds: int,
+    *,
+    timeout: float,
+    train_config: ConfigRecord,
+    evaluate_config: ConfigRecord,
+    evaluate_fn: EvaluateFunction | None,
+    callbacks: Sequence[Callback | RoundHooks],
+) -> Result:
+    """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
+    hooks = Hooks(callbacks)
+    strategy.prepare(initial_arrays)
+    log(INFO, "Starting %s strategy:", type(strategy).__name__)
+    log(INFO, "\t├── Number of rounds: %d", num_rounds)
+    strategy.choose_rates(grid)
+    strategy.summary()
+    result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
+    watch, certifier = _Watch(strategy, result), Certifier(strategy, grid)
+    try:
+        hooks.call("on_run_begin", strategy, num_rounds)
+        if evaluate_fn is not None:
+            _keep(
+                result.evaluate_metrics_serverapp,
+                0,
+                _scores(evaluate_fn, 0, arrays),
+                "Initial global evaluation results",
+            )
+        for number in range(1, num_rounds + 1):
+            log(INFO, "")
+            log(INFO, "[ROUND %s/%s]", number, num_rounds)
+            hooks.call("on_round_begin", number, arrays)
+            messages = strategy.configure_train(number, arrays, train_config, grid)
+            replies = grid.send_and_receive(messages, timeout=timeout)
+            aggregated, metrics = strategy.aggregate_train(number, replies)
+            arrays = arrays if aggregated is None else aggregated
+            result.arrays = arrays
+            if metrics is not None:
+                # Before the watch, which may end the run with an error: its result has the numbers of that round too.
+                result.train_metrics_clientapp[number] = metrics
+            w = watch.round_done(number, arrays, metrics)
+            if metrics is not None and w is not None and certifier.due(number):
+                for name, value in certifier.metrics(w).items():
+                    metrics[name] = value
+            _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
+            messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
+            if messages:
+                scores = strategy.aggregate_evaluate(number, grid.send_and_receive(messages, timeout=timeout))
+                _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
+            if evaluate_fn is not None:
+                _keep(
+                    result.evaluate_metrics_serverapp, number, _scores(evaluate_fn, number, arrays), "Global evaluation"
+                )
+            numbers = _numbers(result, number) if hooks.wants_numbers else {}
+            stop, added = hooks.end_round(number, arrays, metrics, numbers)
+            if added:
+                result.callback_metrics[number] = added
+            if stop:
+                log(INFO, "A callback ended the run after round %s", number)
+                break
+    finally:
+        hooks.call("on_run_end", result)
+    log(INFO, "")
+    log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
+    return result
+
+
+class _Watch:
+    """Looks at the model after each round, and says when the run has diverged."""
+
+    def __init__(self, strategy: CompositeStrategy, result: Result) -> None:
+        self._strategy, self._result = strategy, result
+        self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, strategy.as_vector(result.arrays))
+
+    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> Vector | None:
+        """Look at a round; return its model as a vector, None if it is none.
+
+        Raises
+        ------
+        DivergedError
+            If the run has diverged and the strategy is to stop then.
+        """
+        if metrics is None:
+            return None
+        strategy, skipped = self._strategy, bool(metrics["skipped"])
+        try:
+            w = strategy.as_vector(arrays)
+        except ProtocolError:
+            self._diverged(number, "the model is too large for its dtype")
+            return None
+        if self._watch is None:
+            return w
+        if not skipped:
+            self._diverged(number, self._watch.look(number, arrays, w))
+        elif strategy.overflowed:
+            self._diverged(number, "the update overflows")
+        elif not metrics["num-replies"] and self._overflowed_locally(number):
+            self._diverged(number, "the local steps of all clients overflow", locally=True)
+        return w
+
+    def _overflowed_locally(self, number: int) -> bool:
+        """Whether there were replies in a round, and each was left out because of numbers that are not finite."""
+        reasons = [entry.reason for entry in self._strategy.left_out if entry.round == number]
+        return bool(reasons) and all(records.NOT_FINITE in reason for reason in reasons)
+
+    def _diverged(self, number: int, reason: str, *, locally: bool = False) -> None:
+        if not reason or self._watch is None:
+            return
+        strategy, (good_round, good) = self._strategy, self._watch.good
+        text = f"{type(strategy).__name__} diverged in round {number}: {reason}. {_advice(strategy, locally)}"
+        if strategy.on_divergence == "warn":
+            log(WARNING, '%s The run goes on (on_divergence="warn").', text)
+            self._watch = None
+            return
+        self._result.arrays = good
+        raise DivergedError(
+            f'{text} The last good model, of round {good_round}, is the error\'s `arrays`; on_divergence="warn" '
+            "would go on",
+            number,
+            self._result,
+            good_round,
+        )
+
+
+def _advice(strategy: ServerHalf, locally: bool) -> str:
+    """Return which rate was too large, and what would do."""
+    client_lr, server_lr = strategy.rates()
+    if math.isnan(client_lr):
+        return "Its steps are too large for these data: lower its rates."
+    if locally:
+        return f"client_lr={client_lr:g} is too large for these data; try {client_lr / 10:g}, or fewer local steps."
+    if server_lr > 1.0:
+        return (
+            f"server_lr={server_lr:g} with client_lr={client_lr:g} is too large for these data; try server_lr=1 first, "
+            f"then client_lr={client_lr / 10:g}."
+        )
+    # Scaffnew's server has no rate.
+    rates = f"client_lr={client_lr:g}" + ("" if math.isnan(server_lr) else f" with server_lr={server_lr:g}")
+    return f"{rates} is too large for these data; try client_lr={client_lr / 10:g}."
+
+
+def _numbers(result: Result, number: int) -> dict[str, Number]:
+    """Return all numbers of a round under the names of :meth:`Result.rows`."""
+    histories = {
+        "train": result.train_metrics_clientapp,
+        "evaluate": result.evaluate_metrics_clientapp,
+        "server": result.evaluate_metrics_serverapp,
+    }
+    found: dict[str, Number] = {}
+    for prefix, history in histories.items():
+        if number in history:
+            found.update(numbers_of(prefix, history[number]))
+    return found
+
+
+def _scores(evaluate_fn: EvaluateFunction, number: int, arrays: ArrayRecord) -> MetricRecord | None:
+    scores: Any = evaluate_fn(number, arrays)
+    if scores is not None and not isinstance(scores, MetricRecord):
+        raise ConfigurationError(
+            f"evaluate_fn returned a {type(scores).__name__} after round {number}; expected a MetricRecord, such as "
+            'MetricRecord({"loss": 0.5}), or None'
+        )
+    return scores
+
+
+def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord | None, title: str) -> None:
+    if metrics is not None:
+        log(INFO, "\t└──> %s: %s", title, metrics)
+        history[number] = metrics
+
+
+def settings_tree(strategy: CompositeStrategy) -> None:
+    """Log the settings of a strategy as a tree, as Flower's strategies do."""
+    where = "" if strategy.layout is None else f" on {', '.join(strategy.layout.regularized_names) or 'nothing'}"
+    normalized = ", local work normalised" if getattr(strategy, "normalize_local_work", False) else ""
+    lines = [
+        ("Regularizer", f"{strategy.regularizer}{where} (scope: {strategy.scope})"),
+        ("Mirror map", f"{strategy.mirror_map}"),
+        ("Local work", f"{strategy.work()}"),
+        ("Weights", f"{strategy.weighting}{normalized}"),
+        ("Output", f"{strategy.averaging}"),
+        ("Seed", f"{strategy.seed}"),
+        *strategy.settings(),
+        ("Minimum replies", f"{strategy.min_replies}"),
+    ]
+    options: object = strategy
+    if isinstance(options, RateOptions):
+        rates = f"client ({rate_text(options.client_lr)}) | server ({rate_text(options.server_lr)})"
+        lines.insert(2, ("Learning rates", rates))
+    lines[3:3] = [
+        (f"Chosen {name}", f"{value:.4g} = {strategy.reasons[name]}")
+        for name, value in strategy.chosen.items()
+        if name in strategy.reasons
+    ]
+    log(INFO, "\t├──> %s settings:", type(strategy).__name__)
+    for i, (title, text) in enumerate(lines):
+        log(INFO, "\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)

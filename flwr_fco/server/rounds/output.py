@@ -1,0 +1,56 @@
+"""The model that the user sees after a round, and the same as a vector."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector, all_finite
+from flwr_fco.server.algorithm import ArrayRecord
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import Plan
+
+__all__ = ["Output"]
+
+
+class Output(NamedTuple):
+    """A primal model and what it was made from.
+
+    Parameters
+    ----------
+    state : NamedTuple
+    plan : Plan
+    arrays : ArrayRecord
+        Under the user's names, in the user's shapes and dtypes.
+    point : ndarray of float64, shape (d,)
+        The same as one vector.
+    """
+
+    state: Any
+    plan: Plan
+    arrays: ArrayRecord
+    point: Vector
+
+    @classmethod
+    def of(cls, state: Any, plan: Plan, point: Vector, passed: Mapping[str, NDArray[Any]]) -> Output:
+        """Return a point as the user sees it.
+
+        Parameters
+        ----------
+        state : NamedTuple
+        plan : Plan
+        point : ndarray of float64, shape (d,)
+        passed : mapping of str to ndarray
+            The arrays that are not optimised.
+        """
+        point = plan.layout.rounded(point)
+        return cls(state, plan, records.primal_record(plan.layout, point, passed), point)
+
+    def finite(self) -> bool:
+        """Whether there is no NaN and no infinity in it: a map's exponential, or a dtype, may have no room for it."""
+        if not all_finite(self.point):
+            return False
+        passed = (self.arrays[entry.name].numpy() for entry in self.plan.layout.passed_through)
+        return all(all_finite(array) for array in passed if array.dtype.kind == "f")

@@ -1,0 +1,128 @@
+"""Rates that are halved when a score stops getting better."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.algorithm import ArrayRecord, MetricRecord
+
+__all__ = ["Plateau", "score_of"]
+
+
+def score_of(name: str, score: Callable[[ArrayRecord], float], arrays: ArrayRecord) -> float:
+    """Return what a user's function says of a model.
+
+    Parameters
+    ----------
+    name : str
+        Of the argument, for the message.
+    score : callable
+    arrays : ArrayRecord
+
+    Raises
+    ------
+    ConfigurationError
+        If it is no number.
+    """
+    found: Any = score(arrays)
+    try:
+        return float(found)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"{name} returned a {type(found).__name__}; expected a number") from error
+
+
+class Plateau:
+    """The rule of the authors' experiments: halve both rates after `patience` scores without a new best.
+
+    An object of this class is a callback, and it makes the rates that it controls.
+
+    Parameters
+    ----------
+    score : callable
+        ``(arrays) -> float``, lower is better; NaN is never a new best.
+    every : int, default 10
+        Rounds between two scores.
+    patience : int, default 30
+        Scores without a new best after which the rates shrink; then the count begins anew.
+    factor : float, default 0.5
+        What the rates are multiplied by.
+    forget_at_restart : bool, default False
+        Whether a new stage of :class:`MultistepReFedDAGT` begins with no best score and a new count, as in the authors'
+        code. By default the best score is that of the whole run.
+
+    Attributes
+    ----------
+    scale : float
+        What the rates are multiplied by at present.
+    best : float
+        The best score so far.
+
+    Examples
+    --------
+    >>> plateau = Plateau(lambda arrays: 1.0, every=1, patience=2)
+    >>> rate = plateau.rate(0.1)
+    >>> for number in (1, 2, 3):
+    ...     plateau(number, None, None)
+    >>> rate(4)
+    0.05
+    """
+
+    def __init__(
+        self,
+        score: Callable[[ArrayRecord], float],
+        *,
+        every: int = 10,
+        patience: int = 30,
+        factor: float = 0.5,
+        forget_at_restart: bool = False,
+    ) -> None:
+        checked("score", score, Callable[[ArrayRecord], float])
+        for name, value, kind in (("every", every, int), ("patience", patience, int), ("factor", factor, float)):
+            checked(name, value, kind)
+        if every < 1 or patience < 1 or not 0.0 < factor < 1.0:
+            raise ConfigurationError(
+                f"every={every!r}, patience={patience!r}, factor={factor!r}; expected whole numbers >= 1 and a factor "
+                "between 0 and 1"
+            )
+        self.score, self.every, self.patience, self.factor = score, every, patience, factor
+        self.forget_at_restart = forget_at_restart
+        self.scale, self.best, self._waited, self._stage = 1.0, math.inf, 0, 0
+
+    def rate(self, start: float) -> Callable[[int], float]:
+        """Return a rate for a strategy's ``client_lr`` or ``server_lr``.
+
+        Parameters
+        ----------
+        start : float
+            Its first value.
+
+        Raises
+        ------
+        ConfigurationError
+            If it is no finite number > 0.
+        """
+        start = checked("start", start, float)
+        if not 0.0 < start < math.inf:
+            raise ConfigurationError(f"start={start!r}; expected a finite number > 0")
+        return lambda server_round: start * self.scale
+
+    def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
+        """Score the model of a round, if it is one of every `every`."""
+        stage = self._stage if metrics is None else int(metrics.get("stage", self._stage))  # type: ignore[arg-type]
+        if stage != self._stage:
+            self._stage = stage
+            if self.forget_at_restart:
+                self.best, self._waited = math.inf, 0
+        if server_round % self.every:
+            return
+        score = score_of("score", self.score, arrays)
+        if score < self.best:
+            self.best, self._waited = score, 0
+            return
+        self._waited += 1
+        if self._waited >= self.patience:
+            self.scale, self._waited = self.scale * self.factor, 0

@@ -1,0 +1,153 @@
+"""A path of strengths in this process, and the picture of it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, Literal, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.questions.strength_path import PathPoint, PathResult, StrengthPath
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import CompositeStrategy
+
+__all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path", "plot_path"]
+
+#: Coefficients that are drawn at most: those that are largest somewhere on the path.
+_LINES = 200
+
+
+def fit_path(
+    strategy: CompositeStrategy,
+    client_app: ClientApp,
+    *,
+    num_nodes: int,
+    num_rounds: int,
+    initial_arrays: ArrayRecord | Mapping[str, NDArray[Any] | Array],
+    num_strengths: int = 20,
+    ratio: float = 0.01,
+    strengths: Sequence[float] | Literal["auto"] = "auto",
+    validate: bool = True,
+    **options: Any,
+) -> PathResult:
+    """Fit a path of strengths with the clients in this process.
+
+    In a ServerApp: ``StrengthPath(strategy).start(grid, initial_arrays, num_rounds)``.
+
+    Parameters
+    ----------
+    strategy : CompositeStrategy
+        Its regularizer has a strength, which is not used.
+    client_app : flwr.clientapp.ClientApp
+        With ``load_evaluation_objective``, the loss on a client's held-out data, if the path is to be validated.
+    num_nodes, num_rounds, initial_arrays
+        As for :func:`flwr_fco.simulate`; the rounds are for each strength.
+    num_strengths : int, default 20
+    ratio : float, default 0.01
+        The smallest strength over the largest one, at which everything that psi acts on is 0.
+    strengths : sequence of float or "auto", default "auto"
+        Instead of both.
+    validate : bool, default True
+    **options
+        Passed to :func:`flwr_fco.simulate`, such as ``callbacks``.
+
+    Returns
+    -------
+    PathResult
+
+    Examples
+    --------
+    >>> from flwr_fco import L1, FedDualAvg, LeastSquares, client_app
+    >>> def load(context, shift=0):
+    ...     features = np.random.default_rng(shift + context.node_config["partition-id"]).standard_normal((30, 4))
+    ...     return LeastSquares(features, features @ np.array([1.0, -1.0, 0.0, 0.0]))
+    >>> path = fit_path(
+    ...     FedDualAvg(regularizer=L1(1.0), client_lr="auto", batch_size=None, fraction_evaluate=0.0),
+    ...     client_app(load, load_evaluation_objective=lambda context: load(context, 100)),
+    ...     num_nodes=3,
+    ...     num_rounds=50,
+    ...     initial_arrays={"coefficients": np.zeros(4), "intercept": np.zeros(1)},
+    ...     num_strengths=4,
+    ... )
+    >>> [point.nonzero for point in path.points]
+    [0, 2, 2, 2]
+    """
+    if isinstance(strengths, str) and strengths != "auto":
+        raise ConfigurationError(f"strengths={strengths!r}; expected 'auto' or numbers >= 0")
+    chosen = None if isinstance(strengths, str) else strengths
+    runs = StrengthPath(strategy, num_strengths, ratio, chosen, validate)
+    found = simulate(
+        cast(Any, runs),
+        client_app,
+        num_nodes=num_nodes,
+        num_rounds=num_rounds,
+        initial_arrays=initial_arrays,
+        **options,
+    )
+    return cast(PathResult, found)
+
+
+def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
+    """Draw a path as glmnet's users know it: coefficients, and the loss on held-out data, against log10(strength).
+
+    The axis at the top counts what is not 0. Dashed: the smallest held-out loss; dotted: one standard error.
+
+    Parameters
+    ----------
+    path : PathResult
+    file : path-like
+        PNG, SVG or PDF.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed, or no strength is above 0.
+    """
+    try:
+        figures = import_module("matplotlib.figure")
+    except ImportError as error:
+        raise ConfigurationError("the picture needs matplotlib: pip install matplotlib") from error
+    points = [point for point in path.points if point.strength > 0.0]
+    if not points:
+        raise ConfigurationError("no strength of this path is above 0, so there is no axis for it")
+    validated = not math.isnan(points[0].held_out)
+    x = np.log10([point.strength for point in points])
+    figure = figures.Figure(figsize=(10.0 if validated else 5.5, 4.2), layout="constrained")
+    places = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
+    lines = _coefficients(points, path.acted_on)
+    places[0].plot(x, lines, linewidth=0.9)
+    places[0].axhline(0.0, color="#222222", linewidth=0.6)
+    places[0].set_ylabel("coefficient")
+    if validated:
+        losses = np.array([point.held_out for point in points])
+        errors = [point.standard_error for point in points]
+        places[1].errorbar(x, losses, errors, color="#d55e00", ecolor="#bbbbbb", marker="o", markersize=3.5, capsize=2)
+        places[1].set_ylabel("loss on held-out data")
+    for place in places:
+        place.set_xlabel("log10(strength)")
+        if validated:
+            for point, style in ((path.best, "dashed"), (path.one_standard_error, "dotted")):
+                if point.strength > 0.0:
+                    place.axvline(math.log10(point.strength), color="#222222", linewidth=0.8, linestyle=style)
+        top = place.secondary_xaxis("top")
+        shown = np.unique(np.linspace(0, len(points) - 1, min(6, len(points))).round().astype(int))
+        top.set_xticks(x[shown], [str(points[i].nonzero) for i in shown])
+        top.set_xlabel("not zero")
+    figure.savefig(file, dpi=150)
+
+
+def _coefficients(points: Sequence[PathPoint], names: Sequence[str]) -> NDArray[np.float64]:
+    """Return the coefficients of each point as rows, the largest ones of a large model."""
+    rows = np.array(
+        [np.concatenate([point.result.arrays[name].numpy().reshape(-1) for name in names]) for point in points]
+    )
+    if rows.shape[1] > _LINES:
+        rows = rows[:, np.sort(np.argsort(np.abs(rows).max(axis=0))[-_LINES:])]
+    return rows

@@ -1,0 +1,1 @@
+"""Dual averaging: the server half."""

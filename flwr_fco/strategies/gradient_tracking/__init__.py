@@ -1,0 +1,1 @@
+"""Gradient tracking: the server half."""

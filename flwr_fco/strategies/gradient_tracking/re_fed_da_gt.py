@@ -1,0 +1,468 @@
+"""Restricted dual averaging with gradient tracking, in one stage or in several with a shrinking radius.
+
+Algorithms 2 (ReFedDA-GT) and 3 (Multistep ReFedDA-GT) of Liang, Peng, Zhang, 'Gradient tracking for high dimensional
+federated optimization'; their symbols in brackets::
+
+    stage n: reference v [w_n], radius_squared [Q_n], rounds [R_n], local_steps [K_n], rates [eta_c^n, eta_s^n]
+        dual [z] = 0, trackers = 0
+        rounds as in FedDA-GT, with primal = v + P(dual) in the place of grad h*(dual):
+            P(z) = grad h*(z) / (1 + max(||z||_p / ((p-1) sqrt(Q)) - 1, 0)),     ||P(z)||_q <= sqrt(Q)
+        next reference v' = the `sparsity` [s] largest entries of the mean of the primals [w_{r,0}, r = 0 .. R-1]
+        next radius_squared = radius_squared / 2
+
+A stage needs the mirror map ``PNorm(p)``; ``Euclidean()`` is taken for ``PNorm(2)``. A new stage is a new epoch for the
+clients: they forget their trackers without a message of its own; the reference travels once.
+
+psi is an extension: the method has none. It composes through `retrieve` around the reference, for the psi that
+``PNorm`` supports.
+
+Differs from the paper in: 1. psi; 2. weights p_m and unequal local work, as in FedDA-GT.
+
+Whose mean. The paper takes the next reference from the mean over all rounds of a stage of the points in which they
+begin, r = 0 .. R-1: that is the default. The authors' code takes the last 100 rounds (``restart_window=100``, or
+``output="moving-average"`` with its `window`, which then makes the reference as well) and counts the points in which
+rounds end (``restart_newest=True``), so that a window includes the newest one.
+
+Errata of the printed algorithm 2: line 7 must pass -z to its Prox, which minimises <w - v, g> + h; line 12 must be
+z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves by differences of gradients. In (4) the
+|S_r| below the sum must be M, see FedDA-GT.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from logging import INFO
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
+from flwr_fco.server.algorithm import log
+from flwr_fco.server.options import AT_LEAST_ONE
+from flwr_fco.server.rounds.averaging import PointAverage, largest_entries
+from flwr_fco.strategies.gradient_tracking.fed_da_gt import FedDAGT, TrackingState
+from flwr_fco.wire.protocol import Uplink
+from flwr_fco.work import FirstOrder, Work
+
+__all__ = ["MultistepReFedDAGT", "MultistepState", "ReFedDAGT", "Stage", "restricted_map", "theorem_stages"]
+
+_State = TypeVar("_State")
+
+
+def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: float | None) -> PNorm:
+    """Return the p-norm map around a reference point, within sqrt(radius_squared) of it.
+
+    Parameters
+    ----------
+    mirror_map : MirrorMap
+        ``PNorm(p)`` without a center and a radius, or ``Euclidean()``.
+    reference : ndarray of float64, shape (d,)
+        v.
+    radius_squared : float or None
+        Q; None: no ball.
+
+    Raises
+    ------
+    ConfigurationError
+        If the map is another one, or Q is not positive.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> restricted_map(PNorm(12.0), np.zeros(3), 4.0).radius
+    2.0
+    """
+    if radius_squared is not None and not 0.0 < radius_squared < math.inf:
+        raise ConfigurationError(
+            f"radius_squared={radius_squared!r}; expected a finite number > 0, or None for no ball"
+        )
+    if isinstance(mirror_map, PNorm) and mirror_map.center is None and mirror_map.radius is None:
+        p = mirror_map.p
+    elif isinstance(mirror_map, Euclidean):
+        p = 2.0
+    else:
+        raise ConfigurationError(
+            f"mirror_map={mirror_map!r}: ReFedDA-GT puts the norm's ball around its reference point itself. Expected "
+            "PNorm(p) without center and radius, or Euclidean()"
+        )
+    return PNorm(p, center=reference, radius=None if radius_squared is None else math.sqrt(radius_squared))
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class ReFedDAGT(FedDAGT):
+    """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
+
+    The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is
+    ``output="average", sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of the primals in
+    which they began.
+
+    Parameters
+    ----------
+    radius_squared : float, optional
+        Q: the primal points stay within sqrt(Q) of the start point, the reference; by default anywhere.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2.
+
+    Examples
+    --------
+    >>> ReFedDAGT(mirror_map=PNorm(12.0), radius_squared=25_000.0, output="average", sparsity=16).tracker_start
+    'zero'
+    """
+
+    source: ClassVar[str] = "[2], algorithm 2"
+
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+    radius_squared: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+
+    def settings(self) -> list[tuple[str, str]]:
+        """Return the lines about the restriction and the trackers."""
+        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().settings()]
+
+    def geometry(self, primal: Vector) -> MirrorMap:
+        """Return the mirror map around the start point, within the ball."""
+        return restricted_map(self.mirror_map, primal, self.radius_squared)
+
+    def aggregate(self, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
+        """Return the state of FedDA-GT, with the primal in which the round began added to the mean."""
+        return _with_first_point(super().aggregate(state, uplinks), state, self.averaging, self.retrieve(state))
+
+
+def _with_first_point(following: _State, state: _State, averaging: PointAverage, point: Vector) -> _State:
+    """Return the state after a round with the primal in which it began in the mean, not the one in which it ended."""
+    summed: Any = averaging.add(state, point)
+    ended: Any = following
+    result: _State = ended._replace(total=summed.total, averaged=summed.averaged)
+    return result
+
+
+def _ball_text(radius_squared: float | None) -> str:
+    return "anywhere" if radius_squared is None else f"within sqrt({radius_squared:g}) of it"
+
+
+class Stage(NamedTuple):
+    """A stage of the multistep method; what is None is the strategy's, or for the radius half of the stage before.
+
+    Parameters
+    ----------
+    rounds : int
+        R_n.
+    local_steps : int, optional
+        K_n.
+    client_lr, server_lr : float, optional
+        eta_c^n, eta_s^n.
+    radius_squared : float, optional
+        Q_n.
+    """
+
+    rounds: int
+    local_steps: int | None = None
+    client_lr: float | None = None
+    server_lr: float | None = None
+    radius_squared: float | None = None
+
+
+def theorem_stages(
+    *,
+    dimension: int,
+    sparsity: int,
+    smoothness: float,
+    convexity: float,
+    noise: float,
+    radius_squared: float,
+    accuracy: float,
+    num_clients: int,
+    failure: float = 0.05,
+) -> list[Stage]:
+    """Return the schedule of theorem C.2: the squared l1 error is at most `accuracy` in the end.
+
+    With kappa = L / mu, for n = 1 .. N (the paper's [N]; stage n is the n-th one)::
+
+        N   = ceil(log2(Q_0 / accuracy))
+        R_n = ceil(64 s kappa log d)
+        K_n = ceil(2^(n+14) s^2 sigma^2 / (mu^2 Q_0 R_n) ((log d)^4 + 2 log(2 n d / delta) / (R_n M)))
+        client_lr = min(1/(48 L K), sqrt(2 Q / (R K sigma^2 log d)), sqrt(2 Q M log d / (K sigma^2 log(2 d / delta))))
+
+    with server_lr = 1 and Q = Q_0 / 2^(n-1), the last line from theorem C.1. The constants are those of a proof: the
+    schedule is long.
+
+    Parameters
+    ----------
+    dimension : int
+        d.
+    sparsity : int
+        s, non-zero entries of the optimum.
+    smoothness : float
+        L, of the gradient from the l1 to the largest-entry norm.
+    convexity : float
+        mu(Q_0), local strong convexity.
+    noise : float
+        sigma, the sub-Gaussian scale of a gradient's entries.
+    radius_squared : float
+        Q_0, at least the squared l1 distance from the start to the optimum.
+    accuracy : float
+        epsilon.
+    num_clients : int
+        M.
+    failure : float, default 0.05
+        delta: the bound holds with probability 1 - delta.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is not positive.
+
+    Examples
+    --------
+    >>> stages = theorem_stages(dimension=1024, sparsity=2, smoothness=1.0, convexity=1.0, noise=0.01,
+    ...                         radius_squared=100.0, accuracy=1.0, num_clients=16)
+    >>> len(stages), stages[0].rounds, [stage.local_steps for stage in stages[:3]]
+    (7, 888, [1, 1, 2])
+    """
+    numbers = {
+        "dimension": dimension,
+        "sparsity": sparsity,
+        "smoothness": smoothness,
+        "convexity": convexity,
+        "noise": noise,
+        "radius_squared": radius_squared,
+        "accuracy": accuracy,
+        "num_clients": num_clients,
+        "failure": failure,
+    }
+    for name, value in numbers.items():
+        if not 0.0 < value < math.inf or (name == "failure" and value > 1.0) or (name == "dimension" and value < 2):
+            raise ConfigurationError(f"{name}={value!r}; expected a positive number (failure <= 1, dimension >= 2)")
+    log_d = math.log(dimension)
+    rounds = math.ceil(64 * sparsity * smoothness / convexity * log_d)
+    stages = []
+    for n in range(1, max(1, math.ceil(math.log2(radius_squared / accuracy))) + 1):
+        scale = 2.0 ** (n + 14) * sparsity**2 * noise**2 / (convexity**2 * radius_squared * rounds)
+        tail = 2.0 * math.log(2 * n * dimension / failure) / (rounds * num_clients)
+        steps = math.ceil(scale * (log_d**4 + tail))
+        radius = radius_squared / 2 ** (n - 1)
+        rate = min(
+            1.0 / (48.0 * smoothness * steps),
+            math.sqrt(2.0 * radius / (rounds * steps * noise**2 * log_d)),
+            math.sqrt(2.0 * radius * num_clients * log_d / (steps * noise**2 * math.log(2 * dimension / failure))),
+        )
+        stages.append(Stage(rounds, steps, rate, 1.0, radius))
+    return stages
+
+
+class MultistepState(NamedTuple):
+    """State of the multistep method: that of gradient tracking, and where in the schedule it is.
+
+    Parameters
+    ----------
+    dual, elapsed, round, total, averaged, control, population, advance, derivable, started
+        See :class:`TrackingState`.
+    stage : int
+        The stage under way, n, from 0.
+    stage_round : int
+        How many rounds of it are done.
+    reference : ndarray of float64, shape (d,)
+        v of the stage.
+    stage_points : ndarray of float64, shape (d,) or (window, d)
+        What the next reference is the mean of: the sum of the stage's points, or the last of them.
+    """
+
+    dual: Vector
+    elapsed: float
+    round: int
+    total: Vector
+    averaged: int
+    control: Vector
+    population: float
+    advance: float
+    derivable: int
+    started: int
+    stage: int
+    stage_round: int
+    reference: Vector
+    stage_points: Vector
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class MultistepReFedDAGT(FedDAGT):
+    """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the one before.
+
+    The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
+    gets the round of the whole run; a stage's own rate wins. For the authors' plateau rule see
+    :class:`flwr_fco.strategies.Plateau`.
+
+    Parameters
+    ----------
+    stages : sequence of Stage, optional
+        The schedule; :func:`theorem_stages` makes the theory's. After the last stage its settings go on. By default
+        one stage without an end.
+    radius_squared : float, optional
+        Q_0, the first radius; without it and without radii in the stages there is no ball.
+    sparsity : int, optional
+        s: entries that a reference keeps, and that an average as output keeps; ``output="last"`` keeps all of a point.
+    restart_window : int, optional
+        Take the reference from the mean over this many last rounds of a stage. By default over all of them, or over
+        `window` with ``output="moving-average"``. The authors' experiments take 100.
+    restart_newest : bool, default False
+        Take the mean for the reference over the points in which rounds end, as in the authors' code, so that the newest
+        one is included; by default over those in which rounds begin, as printed.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 3.
+
+    Examples
+    --------
+    >>> stages = [Stage(300), Stage(300), Stage(300, local_steps=20)]
+    >>> strategy = MultistepReFedDAGT(stages=stages, mirror_map=PNorm(12.0), radius_squared=25_000.0, sparsity=16)
+    >>> strategy.radius_of(2)
+    6250.0
+    """
+
+    source: ClassVar[str] = "[2], algorithm 3"
+
+    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
+    stages: Sequence[Stage] | None = None
+    radius_squared: float | None = None
+    restart_window: int | None = field(default=None, metadata=AT_LEAST_ONE)
+    restart_newest: bool = False
+
+    def __post_init__(self) -> None:
+        self.stages = tuple(self.stages or ())
+        super().__post_init__()
+        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
+        for n, stage in enumerate(self.stages):
+            values = {name: value for name, value in stage._asdict().items() if value is not None}
+            if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
+                raise ConfigurationError(f"stage {n} is {stage}; expected positive numbers")
+
+    # --- stages -----------------------------------------------------------------------------------------------
+
+    @property
+    def stage(self) -> int:
+        """The number of the stage under way, from 0."""
+        return 0 if self.state is None else int(self.state.stage)
+
+    def radius_of(self, stage: int) -> float | None:
+        """Return Q of a stage: its own, or half of the one before."""
+        radius, stages = self.radius_squared, self.stages or ()
+        for n in range(stage + 1):
+            own = stages[n].radius_squared if n < len(stages) else None
+            if own is not None:
+                radius = own
+            elif n > 0 and radius is not None:
+                radius /= 2.0
+        return radius
+
+    @property
+    def _restart_rounds(self) -> int | None:
+        """How many rounds a reference is the mean of; None: all of a stage."""
+        if self.restart_window is None and self.output == "moving-average":
+            return self.window
+        return self.restart_window
+
+    def _settings_of_stage(self) -> Stage | None:
+        return self.stages[self.stage] if self.stages else None
+
+    def work(self) -> Work:
+        """Return what a client does in a round of the stage under way."""
+        stage = self._settings_of_stage()
+        if stage is None or stage.local_steps is None:
+            return super().work()
+        return FirstOrder(steps=stage.local_steps, batch_size=self.batch_size)
+
+    def rates(self) -> tuple[float, float]:
+        """Return the client's and the server's learning rate of the round under way."""
+        client_lr, server_lr = super().rates()
+        stage = self._settings_of_stage()
+        if stage is None:
+            return client_lr, server_lr
+        return stage.client_lr or client_lr, stage.server_lr or server_lr
+
+    def geometry(self, primal: Vector) -> MirrorMap:
+        """Return the mirror map around the reference of the stage, within its ball."""
+        return restricted_map(self.mirror_map, primal, self.radius_of(self.stage))
+
+    # --- the mathematics --------------------------------------------------------------------------------------
+
+    def init_state(self, primal: Vector) -> Any:
+        """Return the state before round 1: a first stage around the start point."""
+        return MultistepState(*super().init_state(primal), 0, 0, primal, self._no_points(primal.size))
+
+    def _no_points(self, size: int) -> Vector:
+        return np.zeros(size) if self._restart_rounds is None else np.zeros((0, size))
+
+    def aggregate(self, state: Any, uplinks: Sequence[Uplink]) -> Any:
+        """Return the state of ReFedDA-GT, or where a stage ends the beginning of the next one."""
+        first = self.retrieve(state)
+        following = _with_first_point(super().aggregate(state, uplinks), state, self.averaging, first)
+        if state.stage + 1 >= len(self.stages or ()):
+            return following
+        point, rounds = self.retrieve(following) if self.restart_newest else first, self._restart_rounds
+        if rounds is None:
+            points = state.stage_points + point if state.stage_round else point
+        else:
+            points = np.concatenate([state.stage_points, point[None]])[-rounds:]
+        following = following._replace(stage_points=points, stage_round=state.stage_round + 1)
+        assert self.stages is not None
+        return following if following.stage_round < self.stages[state.stage].rounds else self._next_stage(following)
+
+    def _next_stage(self, state: MultistepState) -> MultistepState:
+        """Return the first state of the next stage: a new reference, the sparsified mean; dual 0, trackers 0."""
+        mean = (
+            state.stage_points / state.stage_round if self._restart_rounds is None else state.stage_points.mean(axis=0)
+        )
+        reference = mean if self.sparsity is None else largest_entries(mean, self.sparsity)
+        zeros = np.zeros(reference.size)
+        return state._replace(
+            dual=zeros,
+            elapsed=0.0,
+            control=zeros,
+            derivable=0,
+            total=self.averaging.start(reference.size),
+            averaged=0,
+            stage=state.stage + 1,
+            stage_round=0,
+            reference=reference,
+            stage_points=self._no_points(reference.size),
+        )
+
+    def after_round(self, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Note whose reply has counted; where a stage begins, let the clients forget, and tell them its reference."""
+        super().after_round(before, uplinks)
+        if self.state.stage > before.stage:
+            self.memories.new_epoch("a new stage")
+            self.renew_plan(self.geometry(self.state.reference))
+            log(INFO, "Stage %s begins, radius_squared = %s", self.stage, self.radius_of(self.stage))
+
+    # --- saving and the look ----------------------------------------------------------------------------------
+
+    def output_point(self, state: Any) -> Vector:
+        """Return the output; the last point keeps all its entries, so it is sparse right after a restart only."""
+        return self.retrieve(state) if self.output == "last" else super().output_point(state)
+
+    def round_metrics(self) -> dict[str, float | int]:
+        """Return the metrics of FedDA-GT and the stage."""
+        return {**super().round_metrics(), "stage": self.stage}
+
+    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back the clients' memories, and make the plan of the stage."""
+        super().restore_arrays(arrays)
+        self.renew_plan(self.geometry(self.state.reference))
+
+    def settings(self) -> list[tuple[str, str]]:
+        """Return the lines about the stages, the restriction and the trackers."""
+        lengths = ", ".join(str(stage.rounds) for stage in self.stages or ())
+        stages = f"{len(self.stages)}, of {lengths} rounds" if self.stages else "one, without an end"
+        reference = f"the start point of the stage, primals {_ball_text(self.radius_of(self.stage))}"
+        return [("Stages", stages), ("Reference", reference), *super().settings()]

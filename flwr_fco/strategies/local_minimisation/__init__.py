@@ -1,0 +1,1 @@
+"""Local minimisations: the server half."""

@@ -1,0 +1,108 @@
+"""FedDR: randomised Douglas-Rachford splitting.
+
+Tran-Dinh, Pham, Phan, Nguyen (NeurIPS 2021), algorithm 1; their symbols in brackets::
+
+    each client of the sample: center [y_i] <- center + alpha (primal [x-bar] - local [x_i])
+                               local <- prox_{eta f_i}(center); send the change of 2 local - center [x-hat_i]
+    server: mean [x-tilde] <- mean of all clients' last 2 local - center; primal <- prox_{eta psi}(mean)
+
+Differs from the paper in: 1. client i weighs p_i, not 1/n; 2. centers and local points begin at 0, without the paper's
+round that asks everybody for prox_{eta f_i}(x^0): the method converges from any start, and a client that was never
+asked counts as 0; 3. the local minimisation is as exact as its stopping rule says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.server.convergence import Exact, Limit
+from flwr_fco.server.minimise_options import MinimiseOptions
+from flwr_fco.server.options import POSITIVE
+from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
+from flwr_fco.wire.protocol import ClientState, Uplink
+
+__all__ = ["FedDR", "advance"]
+
+
+def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> MeanState:
+    """Return the state after a round.
+
+    Parameters
+    ----------
+    state : MeanState
+        Its mean is over 2 local - center.
+    change : ndarray of float64, shape (d,)
+        Sum of the clients' increments by their weights among all clients, absent ones included.
+    step : float
+        eta.
+    psi : BoundRegularizer, optional
+    """
+    mean = state.mean + change
+    primal = mean if psi is None else psi.prox(mean, step)
+    return state._replace(primal=primal, mean=mean, round=state.round + 1)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDR(MinimiseOptions, MeanStrategy):
+    """FedDR: randomised Douglas-Rachford splitting; psi acts on the server, and its zeros are exact.
+
+    Parameters
+    ----------
+    regularizer : Regularizer, default Zero()
+        psi.
+    step : float, default 1.0
+        eta, of the proximal steps of clients and server.
+    relaxation : float, default 1.0
+        alpha in (0, 2).
+
+    References
+    ----------
+    Tran-Dinh, Pham, Phan, Nguyen: FedDR, randomized Douglas-Rachford splitting algorithms for nonconvex federated
+    composite optimization (NeurIPS 2021), algorithm 1.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> FedDR(regularizer=L1(0.01), fraction_train=0.5).local_solver
+    'fed_dr'
+    """
+
+    local_solver: ClassVar[str] = "fed_dr"
+    limit: ClassVar[Limit] = Exact("the solution")
+    source: ClassVar[str] = "Tran-Dinh and others 2021"
+    sends: ClassVar[str] = "the change of 2 x_i - y_i"
+    remembers: ClassVar[str] = "y_i, x_i"
+    memory_names: ClassVar[tuple[str, ...]] = ("center", "local")
+
+    step: float = field(default=1.0, metadata=POSITIVE)
+    relaxation: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0.0 < self.relaxation < 2.0:
+            raise ConfigurationError(f"relaxation={self.relaxation!r}; expected 0 < relaxation < 2")
+
+    def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
+        """Return 2 x_i - y_i."""
+        return 2.0 * remembered["local"] - remembered["center"]
+
+    def numbers(self, state: MeanState) -> dict[str, float]:
+        """Return eta and alpha."""
+        return {"step": self.step, "relaxation": self.relaxation}
+
+    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+        """Return the mean of all clients' points and prox_{eta psi} of it."""
+        state = self.balanced(state, uplinks)
+        following = advance(state, self.weighted_sum(uplinks) / state.population, self.step, self.psi)
+        return self.averaging.add(following, following.primal)
+
+    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
+        """Return y_i and x_i after a round that counted."""
+        center = memory["center"] + self.relaxation * (before.primal - memory["local"])
+        old = 2.0 * memory["local"] - memory["center"]
+        return {"center": center, "local": 0.5 * (old + uplink.vectors["increment"] + center)}

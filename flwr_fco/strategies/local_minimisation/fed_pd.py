@@ -1,0 +1,119 @@
+"""FedPD: a primal-dual method in which every client keeps its own multiplier.
+
+Zhang, Hong, Dhople, Yin, Liu (2021), algorithm 1; their symbols in brackets::
+
+    each client, `repeats` times: local [x_i] ~ argmin f_i(x) + <dual [lambda_i], x - x_0> + ||x - x_0||^2 / (2 eta)
+                                  dual <- dual + (local - x_0)/eta;  x_0 [x_{0,i}] <- local + eta dual
+    send the change of x_0
+    server: primal [x_0] <- mean(x_0)
+
+With exact minimisations and zeros at the start FedPD(eta) is FedDR(eta, alpha = 1) and FedDyn(alpha = 1/eta), iterate
+by iterate.
+
+Differs from the paper in: 1. client i weighs p_i, not 1/N; 2. the paper averages with probability 1 - p after every
+step: here it is after every `repeats`-th step; 3. the local minimisation is as exact as its stopping rule says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, NamedTuple
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.convergence import Exact, Limit
+from flwr_fco.server.minimise_options import MinimiseOptions
+from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE
+from flwr_fco.server.primal_methods import NO_AVERAGE, EveryoneStrategy
+from flwr_fco.wire.protocol import ClientState, Uplink
+
+__all__ = ["FedPD", "FedPDState"]
+
+
+class FedPDState(NamedTuple):
+    """The server's state.
+
+    Parameters
+    ----------
+    primal : ndarray of float64, shape (d,)
+        x_0.
+    round : int
+        Rounds that have counted.
+    total : ndarray of float64
+        What the output averages; see :class:`PointAverage`.
+    averaged : int
+        Number of points in `total`.
+    """
+
+    primal: Vector
+    round: int = 0
+    total: Vector = NO_AVERAGE
+    averaged: int = 0
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedPD(MinimiseOptions, EveryoneStrategy):
+    """FedPD: clients minimise their augmented Lagrangians and move their own multipliers.
+
+    Parameters
+    ----------
+    step : float, default 1.0
+        eta.
+    repeats : int, default 1
+        Local minimisations between two averages. With more than one a client's memory is no function of what it sends,
+        so the server cannot keep a ledger: ``client_state`` is ``"reset"``.
+
+    References
+    ----------
+    Zhang, Hong, Dhople, Yin, Liu: FedPD, a federated learning framework with adaptivity to non-iid data (IEEE
+    Transactions on Signal Processing, 2021), algorithm 1.
+
+    Examples
+    --------
+    >>> FedPD(step=2.0).local_solver
+    'fed_pd'
+    """
+
+    local_solver: ClassVar[str] = "fed_pd"
+    limit: ClassVar[Limit] = Exact("the solution", problem="smooth")
+    deterministic: ClassVar[bool] = True
+    source: ClassVar[str] = "Zhang and others 2021"
+    sends: ClassVar[str] = "the change of x_{0,i}"
+    remembers: ClassVar[str] = "lambda_i, x_i"
+    memory_names: ClassVar[tuple[str, ...]] = ("dual", "local")
+    no_psi: ClassVar[str | None] = "its fixed points are zeros of the clients' mean gradient"
+
+    step: float = field(default=1.0, metadata=POSITIVE)
+    repeats: int = field(default=1, metadata=AT_LEAST_ONE)
+
+    def __post_init__(self) -> None:
+        if self.repeats > 1:
+            if self.client_state == "ledger":
+                raise ConfigurationError(
+                    f'client_state="ledger" with repeats={self.repeats}: what a client remembers then is no function '
+                    'of what it sends; use client_state="reset", or repeats=1'
+                )
+            self.client_state = "reset"
+        super().__post_init__()
+
+    def init_state(self, primal: Vector) -> FedPDState:
+        """Return the state before round 1."""
+        self.memories.forget(primal.size)
+        return FedPDState(primal, total=self.averaging.start(primal.size))
+
+    def numbers(self, state: FedPDState) -> dict[str, float]:
+        """Return eta and the number of local minimisations."""
+        return {"step": self.step, "repeats": float(self.repeats)}
+
+    def aggregate(self, state: FedPDState, uplinks: Sequence[Uplink]) -> FedPDState:
+        """Return the mean of the clients' x_0."""
+        primal = state.primal + self.weighted_mean(uplinks)
+        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
+
+    def remembered(
+        self, before: FedPDState, after: FedPDState, memory: ClientState, uplink: Uplink
+    ) -> dict[str, Vector]:
+        """Return lambda_i and x_i after a round that counted."""
+        moved = 0.5 * (uplink.vectors["increment"] - self.step * memory["dual"])
+        return {"dual": memory["dual"] + moved / self.step, "local": before.primal + moved}

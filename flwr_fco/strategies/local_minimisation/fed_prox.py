@@ -1,0 +1,79 @@
+"""FedProx: every client minimises its loss with a proximal term around the model.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith (MLSys 2020), algorithm 2; their symbols in brackets::
+
+    each client of the sample: local [w_k] ~ argmin F_k(w) + penalty/2 [mu/2] ||w - primal||^2; send local - primal
+    server: primal [w] <- mean(local)
+
+Its fixed points are those of the mean of the clients' Moreau envelopes, not of the mean of their losses: unequal
+clients leave a distance of the order of 1/penalty.
+
+Differs from the paper in: 1. weights p_k with any sample, where the paper samples with these probabilities; 2. the
+local minimisation is as exact as its stopping rule says, where the paper takes some epochs of SGD.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.server.convergence import Limit, ShiftedBy
+from flwr_fco.server.minimise_options import MinimiseOptions
+from flwr_fco.server.options import POSITIVE
+from flwr_fco.server.primal_methods import PrimalStrategy, scaled_sum
+from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.wire.protocol import Uplink
+
+__all__ = ["FedProx"]
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedProx(MinimiseOptions, PrimalStrategy):
+    """FedProx: local minimisations around the model, which the server averages.
+
+    Parameters
+    ----------
+    penalty : float, default 0.1
+        mu of the paper: the larger, the smaller the bias and the steps.
+
+    References
+    ----------
+    Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith: Federated optimization in heterogeneous networks (MLSys 2020),
+    algorithm 2.
+
+    Examples
+    --------
+    >>> FedProx(penalty=1.0, fraction_train=0.5).local_solver
+    'local_minimization'
+    """
+
+    local_solver: ClassVar[str] = "local_minimization"
+    limit: ClassVar[Limit] = ShiftedBy(
+        "a point near the solution, at a distance of the order of 1/penalty",
+        option="penalty",
+        values=(3.0, 30.0),
+        problem="smooth",
+    )
+    source: ClassVar[str] = "Li and others 2020"
+    sends: ClassVar[str] = "w_k - w"
+    no_psi: ClassVar[str | None] = "its clients' minimisations are smooth"
+
+    penalty: float = field(default=0.1, metadata=POSITIVE)
+
+    def init_state(self, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
+
+    def numbers(self, state: PrimalState) -> dict[str, float]:
+        """Return the penalty."""
+        return {"penalty": self.penalty}
+
+    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+        """Return the mean of the clients' minimisers."""
+        pairs = ((uplink.weight, np.asarray(uplink.vectors["increment"])) for uplink in uplinks)
+        primal = state.primal + scaled_sum(pairs, state.primal.size)
+        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)

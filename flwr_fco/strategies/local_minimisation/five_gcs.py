@@ -1,0 +1,129 @@
+"""5GCS: client sampling for local training of the fifth generation.
+
+Grudzien, Malinovsky, Richtarik (2022), algorithm 1; their symbols in brackets, every dual times M::
+
+    server: primal [x_hat] <- (x - gamma dual [v]) / (1 + gamma mu)
+    each client of the cohort: y ~ argmin f(y) - mu/2 ||y||^2 + tau/2 ||y - (primal + own [u] / tau)||^2
+                               own <- own + tau (primal - y); send the change
+    server: dual+ <- mean of all clients' own; x <- primal - gamma M/C (dual+ - dual)
+
+Differs from the paper in: 1. client m weighs p_m, not 1/M, and M/C is the weight of all clients for that of the cohort;
+2. the duals are M times the paper's and tau M times the paper's tau, so that no client has to know M.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.convergence import Exact, Limit
+from flwr_fco.server.minimise_options import MinimiseOptions
+from flwr_fco.server.options import POSITIVE
+from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
+from flwr_fco.wire.protocol import ClientState, Uplink
+
+__all__ = ["FiveGCS", "advance"]
+
+
+def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
+    """Return the state after a round.
+
+    Parameters
+    ----------
+    state : MeanState
+        Its primal is x_hat, its mean the dual v.
+    change : ndarray of float64, shape (d,)
+        Sum of the cohort's increments by their weights among all clients.
+    step : float
+        gamma.
+    convexity : float
+        mu.
+    population : float, default 1.0
+        M/C: all clients for each one of the cohort.
+    """
+    dual = state.mean + change
+    x = state.primal - step * population * change
+    primal = (x - step * dual) / (1.0 + step * convexity)
+    return state._replace(primal=primal, mean=dual, round=state.round + 1)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FiveGCS(MinimiseOptions, MeanStrategy):
+    """5GCS: a primal-dual method with accelerated communication that takes samples of clients.
+
+    Parameters
+    ----------
+    step : float, default 1.0
+        gamma, of the server.
+    dual_step : float, optional
+        tau times the number of clients; by default 1/(2 gamma), what the theory allows. It must be above `convexity`.
+    convexity : float, default 0.01
+        mu, at most the modulus of strong convexity of every client's loss.
+
+    References
+    ----------
+    Grudzien, Malinovsky, Richtarik: Can 5th generation local training methods support client sampling? Yes! (2022),
+    algorithm 1.
+
+    Examples
+    --------
+    >>> FiveGCS(step=0.5, convexity=0.01).dual_step
+    1.0
+    """
+
+    local_solver: ClassVar[str] = "five_gcs"
+    limit: ClassVar[Limit] = Exact("the solution", problem="smooth")
+    source: ClassVar[str] = "Grudzien and others 2022"
+    sends: ClassVar[str] = "the change of u_m"
+    remembers: ClassVar[str] = "u_m, y_m"
+    memory_names: ClassVar[tuple[str, ...]] = ("dual", "local")
+    no_psi: ClassVar[str | None] = "its server step is that of mu/2 ||x||^2 and of nothing else"
+
+    step: float = field(default=1.0, metadata=POSITIVE)
+    dual_step: float | None = field(default=None, metadata=POSITIVE)
+    convexity: float = field(default=0.01, metadata=POSITIVE)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.dual_step is None:
+            self.dual_step = 0.5 / self.step
+        if self.dual_step <= self.convexity:
+            raise ConfigurationError(
+                f"dual_step={self.dual_step:g}; expected more than convexity={self.convexity:g}, or else the clients' "
+                "minimisations are not convex. Lower `step`"
+            )
+
+    def init_state(self, primal: Vector) -> MeanState:
+        """Return the state before round 1: v = 0, so that the first point sent is x / (1 + gamma mu)."""
+        return super().init_state(primal / (1.0 + self.step * self.convexity))
+
+    def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
+        """Return u_m: the mean is the dual v."""
+        return remembered["dual"]
+
+    def numbers(self, state: MeanState) -> dict[str, float]:
+        """Return tau and mu."""
+        assert self.dual_step is not None
+        return {"dual-step": self.dual_step, "convexity": self.convexity}
+
+    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+        """Return the mean of all clients' duals and the server's step against it."""
+        state = self.balanced(state, uplinks)
+        cohort = sum(self.memories.weight_of(uplink) for uplink in uplinks)
+        following = advance(
+            state,
+            self.weighted_sum(uplinks) / state.population,
+            step=self.step,
+            convexity=self.convexity,
+            population=state.population / cohort,
+        )
+        return self.averaging.add(following, following.primal)
+
+    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
+        """Return u_m and y_m after a round that counted."""
+        assert self.dual_step is not None
+        increment = uplink.vectors["increment"]
+        return {"dual": memory["dual"] + increment, "local": before.primal - increment / self.dual_step}

@@ -1,0 +1,196 @@
+"""Scaffnew: local gradient steps with a shift, averaged when a coin says so (ProxSkip).
+
+Mishchenko, Malinovsky, Stich, Richtarik (ICML 2022), algorithm 2; their symbols in brackets::
+
+    each client, shift [h_i] = 0: x <- x - client_lr [gamma] (g(x) - shift), until the shared coin, which falls with
+        probability p after every step, says to average; then send the increment
+    server: primal <- mean(x)
+    client, when the new primal arrives: shift <- shift + p/client_lr (primal - x)
+
+The weighted sum of the shifts is 0. With p = 1 it is gradient descent with the rate client_lr. The server tosses the
+coin ahead: the number of steps until it falls is what it sends.
+
+Differs from the paper in: 1. client i weighs p_i, not 1/n; 2. the coin is tossed once a round, which is the same in
+law; 3. ``coin="periodic"`` averages after every 1/p-th step, as many do in practice; 4. minibatch gradients are allowed
+(then the limit is a neighbourhood of the solution); 5. where a client's weight changes from p to p', all clients take
+the mean sum_i p'_i h_i off their shifts in the next round (one more vector down), and the sum is 0 again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.core.randomness import random_generator
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.clients.memory import Change
+from flwr_fco.server.convergence import Exact, Limit
+from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, Rate
+from flwr_fco.server.primal_methods import NO_AVERAGE, EveryoneStrategy
+from flwr_fco.wire.protocol import ClientState, Uplink
+from flwr_fco.work import FirstOrder, Work
+
+__all__ = ["Scaffnew", "ScaffnewState", "steps_until_heads"]
+
+#: What the coin depends on, beside seed and round.
+_COIN = 17
+
+
+def steps_until_heads(probability: float, rng: np.random.Generator | None) -> int:
+    """Return how many local steps come before the next averaging.
+
+    Parameters
+    ----------
+    probability : float
+        p in (0, 1].
+    rng : numpy.random.Generator or None
+        Where the coin is tossed; None: every 1/p-th step, rounded.
+
+    Raises
+    ------
+    ConfigurationError
+        If p is out of range.
+
+    Examples
+    --------
+    >>> steps_until_heads(0.25, None)
+    4
+    """
+    if not 0.0 < probability <= 1.0:
+        raise ConfigurationError(f"probability={probability!r}; expected 0 < probability <= 1")
+    return max(1, round(1.0 / probability)) if rng is None else int(rng.geometric(probability))
+
+
+class ScaffnewState(NamedTuple):
+    """The server's state.
+
+    Parameters
+    ----------
+    primal : ndarray of float64, shape (d,)
+    rate : float
+        client_lr of the last round that counted, from which the clients derive their shifts; 1.0 before.
+    round : int
+        Rounds that have counted.
+    total : ndarray of float64
+        What the output averages; see :class:`PointAverage`.
+    averaged : int
+        Number of points in `total`.
+    shift_excess : ndarray of float64, shape (d,)
+        What all clients take off their shifts in the next round: their mean, once weights have changed; else 0.
+    """
+
+    primal: Vector
+    rate: float = 1.0
+    round: int = 0
+    total: Vector = NO_AVERAGE
+    averaged: int = 0
+    shift_excess: Vector = NO_AVERAGE
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class Scaffnew(EveryoneStrategy):
+    """Scaffnew (ProxSkip): shifted local gradient steps and a coin that says when to communicate.
+
+    With p = kappa^(-1/2) it needs O(sqrt(kappa) log 1/eps) rounds.
+
+    Parameters
+    ----------
+    client_lr : float, callable or "auto", default 0.1
+        gamma, at most 1/L in theory; or a function of Flower's round (from 1).
+    probability : float, default 0.1
+        p: how likely the clients communicate after a step.
+    coin : {"random", "periodic"}, default "random"
+        Whether the coin is tossed or falls after every 1/p-th step.
+    batch_size : int or None, default None
+        Rows of a minibatch; None: full batches, as in the paper.
+
+    References
+    ----------
+    Mishchenko, Malinovsky, Stich, Richtarik: ProxSkip, yes! Local gradient steps provably lead to communication
+    acceleration! Finally! (ICML 2022), algorithm 2.
+
+    Examples
+    --------
+    >>> Scaffnew(client_lr=0.1, probability=0.2, coin="periodic").work()
+    FirstOrder(steps=5, epochs=None, batch_size=None)
+    """
+
+    local_solver: ClassVar[str] = "scaffnew"
+    limit: ClassVar[Limit] = Exact("the solution (with full batches)", problem="smooth")
+    source: ClassVar[str] = "Mishchenko and others 2022"
+    sends: ClassVar[str] = "x_K - x_0"
+    remembers: ClassVar[str] = "h_i, x_K"
+    memory_names: ClassVar[tuple[str, ...]] = ("shift", "local")
+    no_psi: ClassVar[str | None] = "its proximal map is that of 'all clients agree', the mean"
+
+    client_lr: Rate = field(default=0.1, metadata=POSITIVE)
+    probability: float = field(default=0.1, metadata={"range": (lambda p: 0.0 < p <= 1.0, "0 < probability <= 1")})
+    coin: Literal["random", "periodic"] = "random"
+    batch_size: int | None = field(default=None, metadata=AT_LEAST_ONE)
+
+    def work(self) -> Work:
+        """Return the steps of a round, in the mean."""
+        return FirstOrder(max(1, round(1.0 / self.probability)), None, self.batch_size)
+
+    def job(self, state: ScaffnewState) -> Work | None:
+        """Return the steps until the coin falls."""
+        if self.coin == "periodic":
+            return None
+        coin = random_generator(self.seed, self.current.number, 0, _COIN)
+        return FirstOrder(steps_until_heads(self.probability, coin), None, self.batch_size)
+
+    def rates(self) -> tuple[float, float]:
+        """Return the client's rate of the round under way; the server has none."""
+        return self._rate("client_lr", self.client_lr), math.nan
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/L, the largest step of the method's theory."""
+        return 1.0 / smoothness, "1/L"
+
+    def init_state(self, primal: Vector) -> ScaffnewState:
+        """Return the state before round 1."""
+        self.memories.forget(primal.size)
+        total = self.averaging.start(primal.size)
+        return ScaffnewState(primal, total=total, shift_excess=np.zeros(primal.size))
+
+    def vectors(self, state: ScaffnewState) -> dict[str, Vector]:
+        """Return the model and, after weights have changed, what the clients take off their shifts."""
+        if not state.shift_excess.any():
+            return super().vectors(state)
+        return {**super().vectors(state), "shift-excess": state.shift_excess}
+
+    def numbers(self, state: ScaffnewState) -> dict[str, float]:
+        """Return p, and the rate of the round that the clients' shifts come from."""
+        return {"probability": self.probability, "last-rate": state.rate}
+
+    def aggregate(self, state: ScaffnewState, uplinks: Sequence[Uplink]) -> ScaffnewState:
+        """Return the mean of the clients' points."""
+        primal = state.primal + self.weighted_mean(uplinks)
+        # All clients have answered this round, and so have taken the excess off.
+        none = np.zeros_like(primal)
+        following = state._replace(primal=primal, rate=self.rates()[0], round=state.round + 1, shift_excess=none)
+        return self.averaging.add(following, primal)
+
+    def remembered(
+        self, before: ScaffnewState, after: ScaffnewState, memory: ClientState, uplink: Uplink
+    ) -> dict[str, Vector]:
+        """Return h_i as it was in the round, and the point before averaging: h_i changes with the next broadcast."""
+        local = before.primal + uplink.vectors["increment"]
+        if self.begins(uplink):
+            return {"shift": np.zeros_like(local), "local": local}
+        gain = self.probability / before.rate
+        shift = memory["shift"] - before.shift_excess + gain * (before.primal - memory["local"])
+        return {"shift": shift, "local": local}
+
+    def weights_changed(self, state: ScaffnewState, means: Mapping[str, Vector]) -> ScaffnewState:
+        """Return the state with what the shifts are off by."""
+        return state._replace(shift_excess=means["shift"])
+
+    def memories_changed(self, state: ScaffnewState, change: Change) -> ScaffnewState:
+        """Forget what the shifts are off by if they begin at zero."""
+        return state if change.reason is None else state._replace(shift_excess=np.zeros_like(state.primal))

@@ -1,0 +1,63 @@
+"""FedAvg on our objectives, which theory calls local SGD.
+
+McMahan, Moore, Ramage, Hampson, y Arcas (AISTATS 2017), algorithm 1; their symbols in brackets::
+
+    each client of the sample: start at primal [w_t]; for each minibatch:  primal <- primal - client_lr [eta] gradient
+        send the increment
+    server: primal <- primal + server_lr mean(increment)
+
+The class is called LocalSGD and not FedAvg, because Flower has a ``FedAvg`` that users import beside this package, and
+which every strategy here derives from: one name for two classes with different clients would be a trap.
+
+Differs from the paper in: 1. a server rate (1.0 is the paper's); 2. unequal local work is normalised
+(``normalize_local_work``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.server.convergence import Biased, Limit
+from flwr_fco.server.options import RateOptions, WorkOptions
+from flwr_fco.server.primal_methods import PrimalStrategy
+from flwr_fco.server.replies.checks import mean_increment
+from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.wire.protocol import Uplink
+
+__all__ = ["LocalSGD"]
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class LocalSGD(RateOptions, WorkOptions, PrimalStrategy):
+    """FedAvg (local SGD): gradient steps on the clients, a mean on the server.
+
+    References
+    ----------
+    McMahan, Moore, Ramage, Hampson, y Arcas: Communication-efficient learning of deep networks from decentralized data
+    (AISTATS 2017), algorithm 1.
+
+    Examples
+    --------
+    >>> LocalSGD(client_lr=0.1, local_epochs=5).local_solver
+    'client_momentum'
+    """
+
+    local_solver: ClassVar[str] = "client_momentum"
+    limit: ClassVar[Limit] = Biased(problem="smooth")
+    source: ClassVar[str] = "McMahan and others 2017"
+    sends: ClassVar[str] = "w_K - w_0"
+    extrapolates: ClassVar[bool] = True
+    no_psi: ClassVar[str | None] = "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)"
+
+    def init_state(self, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
+
+    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+        """Return primal + server_lr mean(increment)."""
+        mean, _ = mean_increment(uplinks, normalize=self.normalize_local_work)
+        primal = state.primal + self.rates()[1] * mean
+        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)

@@ -1,0 +1,130 @@
+"""Federated mirror descent: proximal steps on the clients, averages of primal points on the server.
+
+Algorithm 2 (FedMid) and algorithm 4 (FedMid-OSP, 'only server proximal') of Yuan, Zaheer, Reddi (ICML 2021), their
+symbols in brackets::
+
+    server: primal [w_r]
+    each round:
+        each client: start at primal; for each minibatch, with gradient g:
+            primal <- retrieve(grad h(primal) - client_lr g, client_lr)        OSP: conjugate_gradient( . )
+            send the increment [w_K - w_0] and elapsed, the sum of its step sizes
+        server: primal <- retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))
+
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The mean of sparse points is not sparse (the curse of
+primal averaging), and the server's one proximal step cannot undo it.
+
+Erratum: as printed, psi acts on the client and again on the server, so FedMid solves the problem with twice the
+strength. That is the default here; ``server_prox=False`` or ``client_prox=False`` counts psi once.
+
+In a geometry other than the Euclidean one the server, as printed, adds a difference of primal points to a dual. Its
+fixed point is then not the optimum, not even for one local step; FedDualAvg has no such limit.
+
+Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
+weighted by examples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.server.convergence import Biased, DoubledStrength, Limit
+from flwr_fco.server.options import RateOptions, WorkOptions
+from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.wire.protocol import Option, Uplink
+
+__all__ = ["FedMid", "FedMidOSP"]
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedMid(RateOptions, WorkOptions, CompositeStrategy):
+    """Federated mirror descent, algorithm 2: local proximal steps, primal averaging, a server proximal step.
+
+    Parameters
+    ----------
+    client_prox : bool, default True
+        Whether psi acts in the local steps.
+    server_prox : bool, default True
+        Whether psi acts in the server's step. With both, as printed in the paper, psi counts twice: the limit is the
+        solution for 2 * strength.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 2.
+
+    Examples
+    --------
+    >>> FedMid(0.5, server_prox=False)
+    FedMid(fraction_train=0.5, server_prox=False)
+    """
+
+    local_solver: ClassVar[str] = "mirror_descent"
+    limit: ClassVar[Limit] = DoubledStrength()
+    source: ClassVar[str] = "[1], algorithm 2"
+    sends: ClassVar[str] = "w_K - w_0"
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = ""
+    extrapolates: ClassVar[bool] = True
+
+    client_prox: bool = True
+    server_prox: bool = True
+
+    def solver_options(self) -> dict[str, Option]:
+        """Return whether psi acts in the local steps."""
+        return {"client-prox": self.client_prox}
+
+    def settings(self) -> list[tuple[str, str]]:
+        """Return the line about where psi acts."""
+        return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]
+
+    def init_state(self, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        self.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
+        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
+
+    def vectors(self, state: Any) -> dict[str, Vector]:
+        """Return the primal point."""
+        return {"primal": state.primal}
+
+    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
+        server_lr = self.rates()[1]
+        mean, elapsed = self.centre(uplinks)
+        dual = self.h.gradient(state.primal) + server_lr * mean
+        if self.server_prox:
+            primal = self.h.retrieve(dual, server_lr * elapsed, self.psi)
+        else:
+            primal = self.h.conjugate_gradient(dual)
+        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
+
+    def retrieve(self, state: PrimalState) -> Vector:
+        """Return the primal point."""
+        return state.primal
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedMidOSP(FedMid):
+    """Federated mirror descent, only server proximal, algorithm 4: psi acts in the server's step alone.
+
+    Parameters
+    ----------
+    server_prox : bool, default True
+        Whether psi acts at all.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 4.
+
+    Examples
+    --------
+    >>> FedMidOSP().client_prox
+    False
+    """
+
+    limit: ClassVar[Limit] = Biased("near the solution; not as sparse")
+    source: ClassVar[str] = "[1], algorithm 4"
+
+    client_prox: bool = field(init=False, default=False)

@@ -1,0 +1,77 @@
+"""FedSAM: local steps along gradients at points a radius uphill.
+
+Qu, Li, Duan, Liu, Tang, Lu (ICML 2022), algorithm 1; their symbols in brackets::
+
+    each client of the sample, K times: x <- x - client_lr [eta_l] g(x + radius [rho] g(x) / ||g(x)||)
+                               send the increment
+    server: primal <- primal + server_lr [eta_g] mean(increment)
+
+Both gradients of a step are on the same minibatch. Its fixed points are not those of the loss: it looks for flat
+minima, at a distance of the order of the radius.
+
+Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (``normalize_local_work``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.server.convergence import Limit, ShiftedBy
+from flwr_fco.server.options import RateOptions, WorkOptions
+from flwr_fco.server.primal_methods import PrimalStrategy
+from flwr_fco.server.replies.checks import mean_increment
+from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.wire.protocol import Uplink
+
+__all__ = ["FedSAM"]
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedSAM(RateOptions, WorkOptions, PrimalStrategy):
+    """FedSAM: sharpness-aware local steps.
+
+    Parameters
+    ----------
+    radius : float, default 0.05
+        rho >= 0; 0 is FedAvg.
+
+    References
+    ----------
+    Qu, Li, Duan, Liu, Tang, Lu: Generalized federated learning via sharpness aware minimization (ICML 2022),
+    algorithm 1.
+
+    Examples
+    --------
+    >>> FedSAM(radius=0.05, client_lr=0.1, local_steps=5).local_solver
+    'sharpness_aware'
+    """
+
+    local_solver: ClassVar[str] = "sharpness_aware"
+    limit: ClassVar[Limit] = ShiftedBy(
+        "a flat point near the solution, at a distance of the order of the radius and of client rate x local steps",
+        option="radius",
+        values=(0.1, 0.01),
+        problem="smooth",
+    )
+    source: ClassVar[str] = "Qu and others 2022"
+    sends: ClassVar[str] = "x_K - x_0"
+    no_psi: ClassVar[str | None] = "its local steps are plain gradient steps"
+
+    radius: float = field(default=0.05, metadata={"range": (lambda r: 0.0 <= r < 1e308, "a finite number >= 0")})
+
+    def init_state(self, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
+
+    def numbers(self, state: PrimalState) -> dict[str, float]:
+        """Return the radius."""
+        return {"radius": self.radius}
+
+    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+        """Return primal + server_lr mean(increment)."""
+        mean, _ = mean_increment(uplinks, normalize=self.normalize_local_work)
+        primal = state.primal + self.rates()[1] * mean
+        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)

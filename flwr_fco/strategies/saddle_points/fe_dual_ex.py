@@ -1,0 +1,134 @@
+"""Federated dual extrapolation: dual averaging with an extra step, for saddle points with structure.
+
+Algorithm 1 (FeDualEx) of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), their symbols in
+brackets; the dual is their auxiliary variable omega = sigma-bar - sigma::
+
+    server: dual [omega_0] = grad h(primal [z_0]), elapsed [t_0] = 0
+    each round:
+        each client: start at dual; for k = 0, 1, ..., K-1, with t = elapsed + client_lr k and two fresh batches, g the
+            operator (grad_x f, -grad_y f) [g_m]:
+            half [z_{k+1/2}] = retrieve(dual - client_lr g(retrieve(dual, t)), t + client_lr)
+            dual            <- dual - client_lr g(half)
+            send the increment [omega_K - omega_0] and its own elapsed [eta_c K]
+        server: dual    <- dual + server_lr mean(increment)
+                elapsed <- elapsed + server_lr mean(elapsed)
+                primal   = retrieve(dual, elapsed)
+
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The problem is min over x, max over y of f(x, y) + psi_1(x) -
+psi_2(y), one vector w = (x, y), psi(x, y) = psi_1(x) + psi_2(y); a convex loss to be minimised is the case without y.
+
+The paper's theorems are about the half steps' average, ``output="ergodic"``: the bound of theorem 4 does not hold for
+last points. Its figures of sparsity are those of the last point: an average is dense.
+
+Clients that are not equal leave a bias even for one local step: the mean of g_m at the clients' own half steps is not g
+at a common one. It is of the order of client_lr.
+
+Differs from the paper in: 1. elapsed is the sum of the step sizes that clients report, not eta_s eta_c r K (with equal
+K it is the paper's); 2. clients with more steps do not weigh more (``normalize_local_work``); 3. the default output is
+the last point; 4. the half step's weight of psi is that of k + 1, as in the paper's formula (2) and its proofs: one
+sentence of its text has k + 1/2.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.convergence import ExtrapolationBias, Limit
+from flwr_fco.server.options import RateOptions, WorkOptions
+from flwr_fco.server.replies.checks import mean_increment
+from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.strategies.dual_averaging.fed_dual_avg import DualState
+from flwr_fco.wire.protocol import Option, Uplink
+
+__all__ = ["FeDualEx"]
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FeDualEx(RateOptions, WorkOptions, CompositeStrategy):
+    """Federated dual extrapolation, algorithm 1: composite saddle points, exactly sparse (low-rank, feasible).
+
+    Parameters
+    ----------
+    output : {"last", "average", "moving-average", "ergodic"}, default "last"
+        The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or over
+        the last `window` rounds (an average is neither sparse nor of low rank). ``"ergodic"``: the mean over rounds r
+        and local steps k of retrieve(mean_m omega_{r,k+1/2}^m, t_r + client_lr (k + 1)), which the theorems are about.
+        For research: a client sends the duals of all its half steps besides the increment, so that the uplink is
+        K + 1 times as large, and the server takes K proximal maps more a round. It needs `local_steps`.
+
+    References
+    ----------
+    Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 1.
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1, PerParameter
+    >>> psi = PerParameter({"x": L1(0.1, bound=0.05), "y": L1(0.1, bound=0.05)})
+    >>> FeDualEx(regularizer=psi, client_lr=0.1, server_lr=0.1, local_steps=10, batch_size=1).local_solver
+    'dual_extrapolation'
+    """
+
+    local_solver: ClassVar[str] = "dual_extrapolation"
+    limit: ClassVar[Limit] = ExtrapolationBias()
+    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "ergodic")
+    source: ClassVar[str] = "[3], algorithm 1"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_steps(self.output, self.local_steps)
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(sqrt(5) L), with L the Lipschitz constant beta of the operator: of theorem 1."""
+        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
+
+    def solver_options(self) -> dict[str, Option]:
+        """Return whether all half steps are sent."""
+        return {"trajectory": self.output == "ergodic"}
+
+    def init_state(self, primal: Vector) -> DualState:
+        """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
+        return DualState(self.h.gradient(primal), 0.0, 0, self.averaging.start(primal.size), 0)
+
+    def vectors(self, state: Any) -> dict[str, Vector]:
+        """Return the dual."""
+        return {"dual": state.dual}
+
+    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
+        shapes = super().uplink_shapes()
+        if self.output == "ergodic":
+            shapes["trajectory"] = (int(self.local_steps or 0), self.plan.layout.size)
+        return shapes
+
+    def aggregate(self, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
+        """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
+        client_lr, server_lr = self.rates()
+        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+        following = state._replace(
+            dual=state.dual + server_lr * mean, elapsed=state.elapsed + server_lr * elapsed, round=state.round + 1
+        )
+        if self.output != "ergodic":
+            return self.averaging.add(following, lambda: self.retrieve(following))
+        halves, _ = mean_increment(uplinks, normalize=False, name="trajectory")
+        for k, moved in enumerate(halves):
+            point = self.h.retrieve(state.dual + moved, state.elapsed + client_lr * (k + 1), self.psi)
+            following = self.averaging.add(following, point)
+        return following
+
+    def retrieve(self, state: DualState) -> Vector:
+        """Return retrieve(dual, elapsed), the primal point."""
+        return self.h.retrieve(state.dual, state.elapsed, self.psi)
+
+
+def require_steps(output: str, local_steps: int | None) -> None:
+    """Raise :class:`ConfigurationError` if half steps are to be averaged of clients that may take unequal numbers."""
+    if output == "ergodic" and local_steps is None:
+        raise ConfigurationError(
+            'output="ergodic" averages over the half steps, so all clients must take the same number: give local_steps '
+            "instead of local_epochs"
+        )

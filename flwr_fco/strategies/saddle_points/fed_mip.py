@@ -1,0 +1,134 @@
+"""Federated mirror prox: proximal steps with an extra step on the clients, averages of primal points on the server.
+
+Algorithm 2 (FedMiP, appendix H) of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), their symbols
+in brackets::
+
+    server: primal [z_r]
+    each round:
+        each client: start at primal; for k = 0, 1, ..., K-1, with two fresh batches, g the operator [g_m]:
+            half [z_{k+1/2}] = retrieve(grad h(primal) - client_lr g(primal), client_lr)
+            primal          <- retrieve(grad h(primal) - client_lr g(half), client_lr)
+            send the increment [z_K - z_0] and elapsed, the sum of its step sizes
+        server: primal <- retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))
+                          server_prox=False:   primal + server_lr mean(increment)
+
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). It is the primal twin of FeDualEx and inherits FedMid's
+curse: the mean of sparse points is not sparse.
+
+Erratum: as printed, psi acts on the client and again on the server, so FedMiP solves the problem with about twice the
+strength. That is the default here; ``server_prox=False`` counts psi once.
+
+In a geometry other than the Euclidean one the server, as printed, adds a difference of primal points to a dual. With
+``server_prox=False`` it adds primal points, in every geometry.
+
+Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
+weighted by examples; 3. the default output is the last point, the paper's average over the half steps is
+``output="ergodic"``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.server.convergence import Limit, NearDoubledStrength
+from flwr_fco.server.options import RateOptions, WorkOptions
+from flwr_fco.server.replies.checks import mean_increment
+from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.strategies.saddle_points.fe_dual_ex import require_steps
+from flwr_fco.wire.protocol import Option, Uplink
+
+__all__ = ["FedMiP"]
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedMiP(RateOptions, WorkOptions, CompositeStrategy):
+    """Federated mirror prox, algorithm 2 of appendix H: saddle points by primal averaging.
+
+    Parameters
+    ----------
+    server_prox : bool, default True
+        Whether psi acts in the server's step, too. With it, as printed in the paper, psi counts twice: the limit is
+        near the solution for 2 * strength.
+    output : {"last", "average", "moving-average", "ergodic"}, default "last"
+        The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or over
+        the last `window` rounds. ``"ergodic"``: the mean over rounds, local steps and clients of the half steps. For
+        research: the uplink is K + 1 times as large, and it needs `local_steps`.
+
+    References
+    ----------
+    Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024), algorithm 2 (appendix H).
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> FedMiP(regularizer=L1(0.01), server_prox=False).local_solver
+    'mirror_prox'
+    """
+
+    local_solver: ClassVar[str] = "mirror_prox"
+    limit: ClassVar[Limit] = NearDoubledStrength()
+    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "ergodic")
+    source: ClassVar[str] = "[3], algorithm 2"
+    sends: ClassVar[str] = "z_K - z_0"
+
+    server_prox: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_steps(self.output, self.local_steps)
+
+    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(sqrt(5) L) of FeDualEx's theory."""
+        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
+
+    def solver_options(self) -> dict[str, Option]:
+        """Return whether all half steps are sent."""
+        return {"trajectory": self.output == "ergodic"}
+
+    def settings(self) -> list[tuple[str, str]]:
+        """Return the line about where psi acts."""
+        return [("Proximal steps", f"client (True) | server ({self.server_prox})")]
+
+    def init_state(self, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        self.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
+        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
+
+    def vectors(self, state: Any) -> dict[str, Vector]:
+        """Return the primal point."""
+        return {"primal": state.primal}
+
+    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
+        shapes = super().uplink_shapes()
+        if self.output == "ergodic":
+            shapes["trajectory"] = (int(self.local_steps or 0), self.plan.layout.size)
+        return shapes
+
+    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
+        server_lr = self.rates()[1]
+        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+        if self.server_prox:
+            dual = self.h.gradient(state.primal) + server_lr * mean
+            primal = self.h.retrieve(dual, server_lr * elapsed, self.psi)
+        else:
+            primal = np.asarray(state.primal + server_lr * mean)
+        following = state._replace(primal=primal, round=state.round + 1)
+        if self.output != "ergodic":
+            return self.averaging.add(following, primal)
+        halves, _ = mean_increment(uplinks, normalize=False, name="trajectory")
+        for moved in halves:
+            following = self.averaging.add(following, state.primal + moved)
+        return following
+
+    def retrieve(self, state: PrimalState) -> Vector:
+        """Return the primal point."""
+        return state.primal

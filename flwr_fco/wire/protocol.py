@@ -1,0 +1,416 @@
+"""What the server half and the client half of an algorithm say to each other, without Flower.
+
+A :class:`Plan` is what all messages of a run have in common and travels once. A :class:`Downlink` is what a client is
+told in a round, an :class:`Uplink` what it answers. ``records.py`` turns the three into Flower records and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any, ClassVar, Literal, NamedTuple
+
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.spec import Spec
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
+from flwr_fco.kernels.dual_averaging import Retrieval
+from flwr_fco.mirror_maps import MirrorMap
+from flwr_fco.regularizers import Zero
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
+from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
+
+__all__ = [
+    "OWN_LOOP",
+    "ClientStamp",
+    "ClientState",
+    "Downlink",
+    "Given",
+    "GivenNumbers",
+    "GivenOptions",
+    "GivenState",
+    "GivenVectors",
+    "Node",
+    "Plan",
+    "Uplink",
+]
+
+Option = bool | int | float | str
+#: The metric by which a client says that its training loop is its own: with a schedule, or other epochs and batches.
+OWN_LOOP = "own-loop"
+#: What a client remembers between rounds: named vectors; None before its first round.
+ClientState = Mapping[str, Vector]
+
+
+class Given(dict[str, Any]):
+    """What a server says by name; asking for what it has not said is an error that names it.
+
+    Attributes
+    ----------
+    what : str
+        What the values are, for the message.
+
+    Examples
+    --------
+    >>> GivenVectors({"dual": 0})["primal"]
+    Traceback (most recent call last):
+    ...
+    flwr_fco.errors.ProtocolError: the server's message lacks the vector 'primal'; it has dual
+    """
+
+    what: ClassVar[str]
+
+    def __missing__(self, name: str) -> Any:
+        raise ProtocolError(
+            f"the server's message lacks the {self.what} {name!r}; it has {', '.join(sorted(self)) or 'none'}"
+        )
+
+
+class GivenVectors(Given):
+    """The vectors of a message."""
+
+    what: ClassVar[str] = "vector"
+
+
+class GivenNumbers(Given):
+    """The numbers of a message."""
+
+    what: ClassVar[str] = "number"
+
+
+class GivenOptions(Given):
+    """The options of a plan."""
+
+    what: ClassVar[str] = "option"
+
+
+class GivenState(Given):
+    """The client's state, where a server sends it."""
+
+    what: ClassVar[str] = "client's state"
+
+
+class Node(NamedTuple):
+    """A client as the server knows it.
+
+    Parameters
+    ----------
+    node_id : int
+        Flower's identifier, new for each run.
+    partition_id : int or None
+        The number of its shard, the same in every run; None where it is not known.
+    """
+
+    node_id: int
+    partition_id: int | None
+
+    @property
+    def order(self) -> tuple[int, int, int]:
+        """Sort key: by partition id, nodes without one last."""
+        if self.partition_id is None:
+            return (1, 0, self.node_id)
+        return (0, self.partition_id, self.node_id)
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What the client is known by when it comes back under another node id: its partition, where that is known."""
+        return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
+
+    def __str__(self) -> str:
+        return f"node {self.node_id}" + ("" if self.partition_id is None else f" (partition {self.partition_id})")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What every round of a run has in common.
+
+    Parameters
+    ----------
+    solver : str
+        Name of the local solver: the client half of the algorithm.
+    layout : Layout
+        The model's arrays.
+    regularizer : Regularizer
+        psi.
+    mirror_map : MirrorMap
+        h.
+    scope : {"each", "joint"}
+        Whether psi acts on each array or on all together.
+    work : Work
+        What a client does in a round.
+    seed : int
+        A client's generator of a round comes from (seed, round, partition id).
+    wire_dtype : {"float64", "float32", "auto"}
+        In what precision increments travel; ``"auto"``: in that of the vectors of the message that is answered.
+    options : mapping of str to bool, int, float or str
+        What else the local solver wants to know.
+
+    Raises
+    ------
+    SpecError
+        If a value is not what is said here.
+    """
+
+    solver: str
+    layout: Layout
+    regularizer: Regularizer
+    mirror_map: MirrorMap
+    scope: Scope = "each"
+    work: Work = field(default_factory=FirstOrder)
+    seed: int = 0
+    wire_dtype: str = "float64"
+    options: Mapping[str, Option] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        kinds = {
+            "solver": (self.solver, str),
+            "layout": (self.layout, Layout),
+            "regularizer": (self.regularizer, Regularizer),
+            "mirror_map": (self.mirror_map, MirrorMap),
+            "scope": (self.scope, Literal["each", "joint"]),
+            "work": (self.work, FirstOrder | Minimise),
+            "seed": (self.seed, int),
+            "wire_dtype": (self.wire_dtype, Literal["float64", "float32", "auto"]),
+            "options": (self.options, Mapping[str, Option]),
+            **{f"options[{name!r}]": (value, bool | int | float | str) for name, value in self._options().items()},
+        }
+        try:
+            for name, (value, kind) in kinds.items():
+                checked(name, value, kind)
+            if not self.solver:
+                raise ConfigurationError("solver=''; expected the name of a local solver")
+            if any(size < 0 for entry in self.layout.entries for size in entry.shape):
+                raise ConfigurationError(f"layout={self.layout!r}; expected sizes >= 0")
+            if not 0 <= self.seed < 2**32:
+                raise ConfigurationError(f"seed={self.seed!r}; expected an integer from 0 to 2**32 - 1")
+            for name, value in self._options().items():
+                if isinstance(value, float) and not math.isfinite(value):
+                    raise ConfigurationError(f"options[{name!r}]={value!r}; expected a finite number")
+        except ConfigurationError as error:
+            raise SpecError(f"not a plan: {error}") from error
+
+    def _options(self) -> Mapping[str, Option]:
+        return self.options if isinstance(self.options, Mapping) else {}
+
+    @cached_property
+    def psi(self) -> BoundRegularizer:
+        """The regularizer on the flat vector."""
+        return self.regularizer.bind(self.layout, scope=self.scope)
+
+    @cached_property
+    def h(self) -> MirrorMap:
+        """The mirror map on the flat vector."""
+        return self.mirror_map.bind(self.layout)
+
+    @cached_property
+    def smooth(self) -> bool:
+        """Whether there is no psi; known once, for it is asked in every local step."""
+        return isinstance(self.regularizer, Zero)
+
+    @cached_property
+    def retrieval(self) -> Retrieval | None:
+        """What compiled loops need for h and psi; None where they cannot do it."""
+        return self.h.compiled(self.psi)
+
+    def point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
+        """Return h.retrieve(z, t, psi), at the price of h.conjugate_gradient(z) where there is no psi.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (layout.size,)
+            The dual.
+        t : float
+            The weight of psi.
+        out : ndarray, optional
+            Where to write the result.
+        """
+        if self.smooth:
+            return self.h.conjugate_gradient(z, out)
+        return self.h.retrieve(z, t, self.psi, out)
+
+    def to_spec(self) -> Spec:
+        """Return the plan as JSON and arrays."""
+        psi, h = self.regularizer.to_spec(), self.mirror_map.to_spec()
+        header = {
+            "solver": self.solver,
+            "layout": self.layout.to_header(),
+            "regularizer": psi.header,
+            "mirror-map": h.header,
+            "scope": self.scope,
+            "work": self.work.to_header(),
+            "seed": self.seed,
+            "wire-dtype": self.wire_dtype,
+            "options": dict(self.options),
+        }
+        arrays = {f"regularizer/{name}": array for name, array in psi.arrays.items()}
+        arrays.update({f"mirror-map/{name}": array for name, array in h.arrays.items()})
+        return Spec(header, arrays)
+
+    @classmethod
+    def from_spec(cls, spec: Spec) -> Plan:
+        """Rebuild a plan.
+
+        Raises
+        ------
+        SpecError
+            If the header is not one that :meth:`to_spec` writes.
+        """
+        header = spec.header
+        if not isinstance(header, dict):
+            raise SpecError(f"not a plan: {str(header)[:80]}; expected an object")
+        try:
+            return cls(
+                solver=header["solver"],
+                layout=Layout.from_header(header["layout"]),
+                regularizer=Regularizer.from_spec(Spec(header["regularizer"], _below(spec.arrays, "regularizer/"))),
+                mirror_map=MirrorMap.from_spec(Spec(header["mirror-map"], _below(spec.arrays, "mirror-map/"))),
+                scope=header["scope"],
+                work=work_from_header(header["work"]),
+                seed=header["seed"],
+                wire_dtype=header["wire-dtype"],
+                options=GivenOptions(header["options"]),
+            )
+        except KeyError as error:
+            raise SpecError(
+                f"the server's plan lacks {error}; server and client probably run different versions of flwr-fco"
+            ) from error
+        except SpecError:
+            raise
+        except (TypeError, ValueError, AttributeError, ArithmeticError) as error:
+            raise SpecError(f"the server's plan cannot be read: {error}") from error
+
+
+def _below(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+
+
+class ClientStamp(NamedTuple):
+    """What a client with a memory is told about it.
+
+    Parameters
+    ----------
+    epoch : int
+        Memories of another epoch are void.
+    accepted : int
+        The last round of this client whose reply counted: the state that it stored in that round is the one to go on
+        from; -1 if there was none in this epoch.
+    restored : mapping of str to ndarray, optional
+        That state, for a client that has lost it.
+    digest : str, default ""
+        Of the uplink that counted, as the server got it: a client that sent other bytes remembers something else than
+        the server thinks. Empty: it is not compared.
+    """
+
+    epoch: int
+    accepted: int
+    restored: ClientState | None = None
+    digest: str = ""
+
+
+class Downlink(NamedTuple):
+    """What a client is told in a round.
+
+    Parameters
+    ----------
+    plan : Plan
+        What all rounds have in common.
+    vectors : mapping of str to ndarray of float64, shape (d,)
+        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client.
+    client_lr : float
+        Step size of the local solver in this round; NaN for a method that has none.
+    elapsed : float
+        Sum of the step sizes behind the dual: the weight of psi at the start of the round.
+    numbers : mapping of str to float
+        What else the local solver wants to know in this round.
+    stamp : ClientStamp or None
+        Which of its states the client goes on from; None for a method without client state.
+    work : Work or None
+        What the client does in this round; None: what the plan says.
+    pass_through : mapping of str to ndarray
+        Arrays of the model that are not optimised (counters, running statistics), as the server has them.
+    """
+
+    plan: Plan
+    vectors: Mapping[str, Vector]
+    client_lr: float = math.nan
+    elapsed: float = 0.0
+    numbers: Mapping[str, float] = MappingProxyType({})
+    stamp: ClientStamp | None = None
+    work: Work | None = None
+    pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+    @property
+    def job(self) -> Work:
+        """What the client does in this round: what this message says, or else the plan."""
+        return self.plan.work if self.work is None else self.work
+
+    @property
+    def first_order(self) -> FirstOrder:
+        """The job of a local solver that takes gradient steps.
+
+        Raises
+        ------
+        ConfigurationError
+            If the server asks for a minimisation.
+        """
+        job = self.plan.work if self.work is None else self.work
+        if not isinstance(job, FirstOrder):
+            raise ConfigurationError(f"the local solver {self.plan.solver!r} takes gradient steps, it cannot {job}")
+        return job
+
+
+class Uplink(NamedTuple):
+    """What a client answers: increments, whose weighted mean is all the server needs.
+
+    Parameters
+    ----------
+    vectors : mapping of str to ndarray of float64
+        ``"increment"`` of shape (d,): end minus start of the local solver.
+    elapsed : float or None
+        Sum of the client's step sizes in this round; None after a minimisation.
+    steps : int
+        Number of local steps; after a minimisation its iterations.
+    weight : float
+        Weight p_m of the client in the round's means; set by the server, the weights of a round sum to 1.
+    node : Node or None
+        Who answers; set by the server.
+    examples : float
+        The client's weight before the weights of a round are made to sum to 1; set by the server.
+    metrics : mapping of str to float
+        What the client reports besides: inner iterations, a certified gap, ...
+    pass_through : mapping of str to ndarray
+        The client's arrays of the model that are not optimised.
+    digest : str
+        Of the bytes that came, where a memory needs it; set by the server.
+    norms : mapping of str to float
+        Euclidean norms of the vectors as they came, infinite where the sum of squares overflows; set by the server.
+    """
+
+    vectors: Mapping[str, Vector]
+    elapsed: float | None
+    steps: int
+    weight: float = float("nan")
+    node: Node | None = None
+    examples: float = float("nan")
+    metrics: Mapping[str, float] = MappingProxyType({})
+    pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
+    digest: str = ""
+    norms: Mapping[str, float] = MappingProxyType({})
+
+    @property
+    def step_sizes(self) -> float:
+        """`elapsed` of a client that took gradient steps.
+
+        Raises
+        ------
+        ProtocolError
+            If it reports none.
+        """
+        if self.elapsed is None:
+            raise ProtocolError("the client reports no sum of step sizes")
+        return self.elapsed

@@ -1,0 +1,93 @@
+"""What a server may ask its clients besides training and evaluation, and what they answer, without Flower.
+
+A question is about the client's loss at a point: nothing is trained, and nothing at the client changes. Its kind names
+one of the functions in ``flwr_fco/client_apps/answers.py``:
+
+==================  ==================================================  ===========================================
+kind                what is sent                                        what is answered
+==================  ==================================================  ===========================================
+``"smoothness"``    a point, where a constant that is not known in      Lipschitz constants of the gradient in the
+                    closed form is probed; the batch size               l2 and the l1 norm, strong convexity
+``"gradient"``      a point                                             loss and full gradient there
+``"duality"``       a point, and what makes the dual point feasible     sums over the examples that a duality gap is
+                                                                        made of; see :mod:`flwr_fco.certificates`
+``"validation"``    a point                                             the loss on held-out data
+==================  ==================================================  ===========================================
+
+``records.py`` turns questions and answers into Flower records and back; they travel in messages of the type ``query``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Layout, Vector
+
+__all__ = ["BALANCE", "ENTROPY", "FACTS", "LINKS", "SLOPES", "Answer", "Question"]
+
+#: Stages of ``"duality"``: what the loss is; the mean chances of the classes; sums of slopes; the entropy.
+FACTS, BALANCE, SLOPES, ENTROPY = range(4)
+#: Links of losses by the number under which they travel; 0: there is no duality gap for this loss.
+LINKS = ("none", "identity", "logistic", "softmax", "hinge")
+
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Question(NamedTuple):
+    """What a client is asked.
+
+    Parameters
+    ----------
+    kind : str
+        Name of the function that answers.
+    layout : Layout
+        The model's arrays, which must be the client's.
+    vectors : mapping of str to ndarray of float64, shape (d,)
+        Such as ``"primal"``, the point that the question is about.
+    numbers : mapping of str to float
+        What else the function wants to know.
+    pass_through : mapping of str to ndarray
+        Arrays of the model that are not optimised; the client uses them for its answer and then has its own again.
+    """
+
+    kind: str
+    layout: Layout
+    vectors: Mapping[str, Vector] = _NOTHING
+    numbers: Mapping[str, float] = _NOTHING
+    pass_through: Mapping[str, NDArray[Any]] = _NOTHING
+
+
+class Answer(NamedTuple):
+    """What a client answers.
+
+    Parameters
+    ----------
+    numbers : mapping of str to float
+    vectors : mapping of str to ndarray of float64
+        Of the shapes that the server expects.
+    examples : float
+        How many examples the answer is about.
+    weight : float
+        p_m of the client among those who answered; set by the server, the weights sum to 1.
+    partition : int or None
+        Of the client, where it is known; set by the server.
+    node_id : int or None
+        Of the client; set by the server.
+
+    Examples
+    --------
+    >>> Answer({"loss": 0.5}).numbers["loss"]
+    0.5
+    """
+
+    numbers: Mapping[str, float]
+    vectors: Mapping[str, NDArray[Any]] = _NOTHING
+    examples: float = math.nan
+    weight: float = math.nan
+    partition: int | None = None
+    node_id: int | None = None
