@@ -20,7 +20,7 @@ from logging import ERROR, getLogger
 from pathlib import Path
 from typing import Any
 
-from flwr_fco.errors import CompositeError
+from flwr_fco.errors import FlwrFcoError
 from flwr_fco.experiments.problems.named import PROBLEMS
 from flwr_fco.experiments.runs.run import RunResult, run
 from flwr_fco.experiments.runs.settings import RunSettings
@@ -69,7 +69,7 @@ def measure(name: str) -> dict[str, Any]:
     row: dict[str, Any] = {"problem": name, "strategy": strategy, "rounds": rounds}
     try:
         auto, result = scores("auto", 1.0, PATIENCE * rounds)
-    except CompositeError as error:
+    except FlwrFcoError as error:
         return {**row, "error": str(error)}
     chosen = re.match(r"client-lr=([^:]+): (.*?), L = ", result.chosen[0])
     assert chosen is not None
@@ -81,7 +81,7 @@ def measure(name: str) -> dict[str, Any]:
     row["taken"] = _first_below(auto, row["score"])
     try:
         row["both"] = _first_below(scores("auto", "auto", PATIENCE * rounds)[0], row["score"])
-    except CompositeError:
+    except FlwrFcoError:
         row["both"] = None
     row["seconds"] = round(time.process_time() - began, 1)
     return row

@@ -1,7 +1,7 @@
 """Every error that this package raises on purpose.
 
 A message says what was wrong (with the value), what was expected and what to do. All of them derive from
-:class:`CompositeError`; those about an argument also derive from :class:`ValueError`, so code that catches
+:class:`FlwrFcoError`; those about an argument also derive from :class:`ValueError`, so code that catches
 ``ValueError`` keeps working.
 """
 
@@ -13,6 +13,7 @@ __all__ = [
     "ConfigurationError",
     "DataNotFoundError",
     "DivergedError",
+    "FlwrFcoError",
     "NoAnswerError",
     "NotInstalledError",
     "ProtocolError",
@@ -22,11 +23,15 @@ __all__ = [
 ]
 
 
-class CompositeError(Exception):
+class FlwrFcoError(Exception):
     """Base class of all errors of this package."""
 
 
-class ConfigurationError(CompositeError, ValueError):
+#: The name of :class:`FlwrFcoError` before 0.2.
+CompositeError = FlwrFcoError
+
+
+class ConfigurationError(FlwrFcoError, ValueError):
     """An argument, or a combination of arguments, that cannot work."""
 
 
@@ -34,7 +39,7 @@ class UnknownOptionError(ConfigurationError, TypeError):
     """An option that a strategy does not have: a :class:`TypeError` too, as Python's own is."""
 
 
-class DataNotFoundError(CompositeError, FileNotFoundError):
+class DataNotFoundError(FlwrFcoError, FileNotFoundError):
     """Data files that are not where they were said to be."""
 
 
@@ -54,15 +59,15 @@ class UnsupportedPairError(ConfigurationError):
     """A mirror map and a regularizer whose joint proximal map is not available."""
 
 
-class SpecError(CompositeError, ValueError):
+class SpecError(FlwrFcoError, ValueError):
     """A specification (of a regularizer, a mirror map, ...) that cannot be read."""
 
 
-class ProtocolError(CompositeError, ValueError):
+class ProtocolError(FlwrFcoError, ValueError):
     """A message whose content is not what the protocol says."""
 
 
-class ClientError(CompositeError, RuntimeError):
+class ClientError(FlwrFcoError, RuntimeError):
     """A client raised an exception in an in-process simulation.
 
     The original exception is the ``__cause__``.
@@ -83,7 +88,7 @@ class ClientError(CompositeError, RuntimeError):
         self.server_round = server_round
 
 
-class DivergedError(CompositeError, ArithmeticError):
+class DivergedError(FlwrFcoError, ArithmeticError):
     """A run whose model has grown beyond all bounds, almost always because a rate is too large.
 
     Parameters

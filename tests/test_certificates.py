@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from flwr_fco.certificates import certificate as certificates
+from flwr_fco import certificates
 from flwr_fco.core.layout import Layout
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.hinge import Hinge

@@ -17,10 +17,10 @@ from flwr_fco.client_apps.solvers.table import find_solver
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.randomness import random_generator
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire import records
-from flwr_fco.wire.protocol import Downlink, GivenState, Plan
+from flwr_fco.wire.protocol import Downlink, Plan, ReceivedState
 
 __all__ = ["LoadObjective", "client_app", "forget_objectives"]
 
@@ -110,13 +110,13 @@ def client_app(
             rng = random_generator(plan.seed, server_round, _partition(context))
             if stamp is not None:
                 before = records.read_state(context, stamp, plan.layout.size)
-                before = None if before is None else GivenState(before)
+                before = None if before is None else ReceivedState(before)
         except records.PlanMissingError:
             return records.reply(message, records.plan_missing_reply())
         except records.StateMissingError as error:
             altered = isinstance(error, records.StateAlteredError)
             return records.reply(message, records.state_missing_reply(altered=altered))
-        except CompositeError:
+        except FlwrFcoError:
             raise
         except Exception as error:
             # As `with clear_errors(...)`, which every message would have to pay for.

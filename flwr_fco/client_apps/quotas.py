@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 from flwr_fco.client_apps.threads import is_single_threaded, single_threaded_blas
-from flwr_fco.errors import CompositeError, ConfigurationError, ProtocolError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
 from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.wire.questions import Question
 from flwr_fco.work import FirstOrder
@@ -120,15 +120,15 @@ class Limits:
             The client's, from which the steps of an epoch follow; None: its training loop is its own, and
             :meth:`check_steps` counts what that takes.
         """
-        job = downlink.job
-        if isinstance(job, FirstOrder) and num_examples is not None:
-            steps = job.num_draws(num_examples)
-            self.check_steps(steps, job)
+        work = downlink.local_work
+        if isinstance(work, FirstOrder) and num_examples is not None:
+            steps = work.num_draws(num_examples)
+            self.check_steps(steps, work)
             if downlink.plan.options.get("trajectory") and steps * downlink.plan.layout.size > self.max_parameters:
                 asked = steps * downlink.plan.layout.size
                 raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
-        elif not isinstance(job, FirstOrder) and job.max_iterations > self.max_iterations:
-            raise self._beyond("a minimisation of", job.max_iterations, "iterations", "max_iterations")
+        elif not isinstance(work, FirstOrder) and work.max_iterations > self.max_iterations:
+            raise self._beyond("a minimisation of", work.max_iterations, "iterations", "max_iterations")
         # `read_downlink` has made sure that they are finite. A rate of NaN stands for a method that has none.
         if downlink.client_lr > self.max_number:
             raise self._beyond("client-lr", downlink.client_lr, "", "max_number")
@@ -138,18 +138,18 @@ class Limits:
             if abs(number) > self.max_number:
                 raise self._beyond(name, number, "", "max_number")
 
-    def check_steps(self, steps: int, job: FirstOrder | None = None) -> None:
+    def check_steps(self, steps: int, work: FirstOrder | None = None) -> None:
         """Refuse more local steps than are allowed.
 
         Parameters
         ----------
         steps : int
             Of the round so far, or of the whole of it.
-        job : FirstOrder, optional
+        work : FirstOrder, optional
             What the server asks for, for the message.
         """
         if steps > self.max_steps:
-            raise self._beyond(f"{job}:" if job else "a round of", steps, "local steps", "max_steps")
+            raise self._beyond(f"{work}:" if work else "a round of", steps, "local steps", "max_steps")
 
     def check_question_header(self, record: object) -> None:
         """Refuse a question whose description of the model is too long to be parsed.
@@ -222,7 +222,7 @@ class clear_errors:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         # Any type: what a server may send has no end, and no code of the client's owner runs in these blocks.
-        if isinstance(error, Exception) and not isinstance(error, CompositeError):
+        if isinstance(error, Exception) and not isinstance(error, FlwrFcoError):
             raise cannot_read(self._what, error) from error
 
 

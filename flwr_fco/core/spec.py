@@ -16,7 +16,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.errors import CompositeError, SpecError
+from flwr_fco.errors import FlwrFcoError, SpecError
 
 __all__ = ["Spec", "Specified"]
 
@@ -217,7 +217,7 @@ def _build(header: Any, arrays: Mapping[str, NDArray[Any]], prefix: str) -> Spec
     values = {name: _decode(header[name], f"{prefix}{name}", arrays) for name in given}
     try:
         return cls(**values)
-    except CompositeError:
+    except FlwrFcoError:
         raise
     except (TypeError, ValueError, AttributeError, ArithmeticError, IndexError) as error:
         raise SpecError(f"{family} {kind!r} cannot be built: {error}") from error

@@ -23,7 +23,7 @@ from sklearn.linear_model import ElasticNet, LogisticRegression
 from sklearn.utils.fixes import parse_version
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
@@ -69,7 +69,7 @@ def centralized_solution(
 
     Raises
     ------
-    CompositeError
+    FlwrFcoError
         If the tolerance is not reached.
     ConfigurationError
         If psi is not convex, an objective is not smooth or a saddle function, or weights or layouts do not fit (see
@@ -147,7 +147,7 @@ def centralized_solution(
             y = new + (momentum - 1.0) / following * (new - w)
             momentum = following
         w = new
-    raise CompositeError(
+    raise FlwrFcoError(
         f"after {max_iterations} iterations the proximal gradient mapping is {mapping:.3g}, at the start it was "
         f"{first:.3g}, and the gradient is {np.linalg.norm(gradient):.3g}; expected tol={tol:g} of the latter. "
         "Scale the features, raise max_iterations or be content with a larger tol."

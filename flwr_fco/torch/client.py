@@ -227,7 +227,7 @@ class LocalTraining:
     @property
     def work(self) -> Work:
         """What the strategy would have a client of ours do in this round; your training loop may do otherwise."""
-        return self._downlink.job
+        return self._downlink.local_work
 
     @property
     def server_round(self) -> int:

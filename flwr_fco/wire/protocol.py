@@ -30,13 +30,13 @@ __all__ = [
     "ClientStamp",
     "ClientState",
     "Downlink",
-    "Given",
-    "GivenNumbers",
-    "GivenOptions",
-    "GivenState",
-    "GivenVectors",
     "Node",
     "Plan",
+    "Received",
+    "ReceivedNumbers",
+    "ReceivedOptions",
+    "ReceivedState",
+    "ReceivedVectors",
     "Uplink",
 ]
 
@@ -47,7 +47,7 @@ OWN_LOOP = "own-loop"
 ClientState = Mapping[str, Vector]
 
 
-class Given(dict[str, Any]):
+class Received(dict[str, Any]):
     """What a server says by name; asking for what it has not said is an error that names it.
 
     Attributes
@@ -57,7 +57,7 @@ class Given(dict[str, Any]):
 
     Examples
     --------
-    >>> GivenVectors({"dual": 0})["primal"]
+    >>> ReceivedVectors({"dual": 0})["primal"]
     Traceback (most recent call last):
     ...
     flwr_fco.errors.ProtocolError: the server's message lacks the vector 'primal'; it has dual
@@ -71,25 +71,25 @@ class Given(dict[str, Any]):
         )
 
 
-class GivenVectors(Given):
+class ReceivedVectors(Received):
     """The vectors of a message."""
 
     what: ClassVar[str] = "vector"
 
 
-class GivenNumbers(Given):
+class ReceivedNumbers(Received):
     """The numbers of a message."""
 
     what: ClassVar[str] = "number"
 
 
-class GivenOptions(Given):
+class ReceivedOptions(Received):
     """The options of a plan."""
 
     what: ClassVar[str] = "option"
 
 
-class GivenState(Given):
+class ReceivedState(Received):
     """The client's state, where a server sends it."""
 
     what: ClassVar[str] = "client's state"
@@ -273,7 +273,7 @@ class Plan:
                 work=work_from_header(header["work"]),
                 seed=header["seed"],
                 wire_dtype=header["wire-dtype"],
-                options=GivenOptions(header["options"]),
+                options=ReceivedOptions(header["options"]),
             )
         except KeyError as error:
             raise SpecError(
@@ -345,23 +345,23 @@ class Downlink(NamedTuple):
     pass_through: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
     @property
-    def job(self) -> Work:
+    def local_work(self) -> Work:
         """What the client does in this round: what this message says, or else the plan."""
         return self.plan.work if self.work is None else self.work
 
     @property
     def first_order(self) -> FirstOrder:
-        """The job of a local solver that takes gradient steps.
+        """The work of a local solver that takes gradient steps.
 
         Raises
         ------
         ConfigurationError
             If the server asks for a minimisation.
         """
-        job = self.plan.work if self.work is None else self.work
-        if not isinstance(job, FirstOrder):
-            raise ConfigurationError(f"the local solver {self.plan.solver!r} takes gradient steps, it cannot {job}")
-        return job
+        work = self.plan.work if self.work is None else self.work
+        if not isinstance(work, FirstOrder):
+            raise ConfigurationError(f"the local solver {self.plan.solver!r} takes gradient steps, it cannot {work}")
+        return work
 
 
 class Uplink(NamedTuple):

@@ -56,7 +56,7 @@ from flwr_fco.core.layout import COUNTERS, Entry, Layout, Vector, all_finite, eu
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, GivenNumbers, GivenVectors, Plan, Uplink
+from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors, Uplink
 from flwr_fco.wire.questions import Answer, Question
 from flwr_fco.work import work_from_header
 
@@ -583,7 +583,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
         return _latest[0].copy()
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These say which of their values is missing, in whichever local solver asks for it.
-    vectors, numbers = GivenVectors(), GivenNumbers()
+    vectors, numbers = ReceivedVectors(), ReceivedNumbers()
     for name, array in arrays.items():
         if not name.startswith(_PASS):
             vector = _from_array(name, array, dtypes, shape)
@@ -626,12 +626,12 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
             raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
     downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
     if stamp is None:
-        if _heard and _same_bytes(_heard[0], arrays):
+        if _last_arrays and _same_bytes(_last_arrays[0], arrays):
             # The second message with these bytes: it is a broadcast, and more will come.
             _latest[:] = [_Latest(plan, {**fco}, {**arrays}, downlink)]
             return _latest[0].copy()
         # Not a copy: what a client does to its message can only make it unlike the next one.
-        _heard[:] = [arrays]
+        _last_arrays[:] = [arrays]
     return downlink
 
 
@@ -650,7 +650,7 @@ class _Latest(NamedTuple):
     def copy(self) -> Downlink:
         """Return the downlink with mappings of its own: no client can change what another is told."""
         own = self.downlink
-        vectors, numbers = GivenVectors(own.vectors), GivenNumbers(own.numbers)
+        vectors, numbers = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
         return Downlink(
             own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through}
         )
@@ -658,7 +658,7 @@ class _Latest(NamedTuple):
 
 _latest: list[_Latest] = []
 #: The arrays of the last message.
-_heard: list[Mapping[str, Array]] = []
+_last_arrays: list[Mapping[str, Array]] = []
 
 
 def _same_bytes(own: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
@@ -677,7 +677,7 @@ def _same_bytes(own: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
 def forget_downlink() -> None:
     """Drop the message that was read last from this process's memory."""
     _latest.clear()
-    _heard.clear()
+    _last_arrays.clear()
 
 
 #: How long the JSON of a plan may be: its arrays travel beside it.
@@ -1123,7 +1123,7 @@ def read_question(content: RecordDict) -> Question:
     fco = _flower.items_of(found)
     layout = Layout.from_header(_json(str(fco.get("layout"))))
     entries = {_PASS + entry.name: entry for entry in layout.passed_through}
-    vectors, numbers = GivenVectors(), GivenNumbers()
+    vectors, numbers = ReceivedVectors(), ReceivedNumbers()
     passed: dict[str, NDArray[Any]] = {}
     for name, array in _flower.items_of(_vectors_record(content)[1]).items():
         if name in entries:

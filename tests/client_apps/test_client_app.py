@@ -7,8 +7,7 @@ from flwr.app import Array, ArrayRecord
 from problems import FEATURES, clients, run, start_arrays
 
 from flwr_fco.client_apps import app as app_module
-from flwr_fco.client_apps import client_app, find_solver, local_solver
-from flwr_fco.client_apps.solvers.dual_averaging import dual_averaging
+from flwr_fco.client_apps import client_app, dual_averaging, find_solver, local_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import Euclidean

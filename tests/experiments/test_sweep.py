@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.experiments.runs import sweep
 from flwr_fco.experiments.runs.run import RunResult, run
 from flwr_fco.experiments.runs.settings import RunSettings
@@ -163,6 +163,6 @@ def test_ray_gives_the_same_trials(tmp_path):
         assert {**one, "seconds": 0} == {**other, "seconds": 0}
     # A trial that raises fails the sweep, and says why; the good ones are kept.
     bad = [*grid(), RunSettings.of("lasso-small", "FedDualAvg", {"clients-per-round": 99})]
-    with pytest.raises(CompositeError, match="clients-per-round=99"):
+    with pytest.raises(FlwrFcoError, match="clients-per-round=99"):
         run_sweep(bad, tmp_path / "ray", CRITERIA["recovery-error"], workers=2)
     assert len(read_trials(tmp_path / "ray")) == 3

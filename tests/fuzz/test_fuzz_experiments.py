@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from problems import app_of, clients, start_arrays
 from typer.testing import CliRunner
 
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.experiments.app.run_config import KEYS, run_settings
 from flwr_fco.experiments.cli.commands import app
 from flwr_fco.experiments.problems.named import PROBLEMS
@@ -49,7 +49,7 @@ def test_settings(case):
         build = settings.problem in SMALL and not settings.problem_options
         if build:
             build_strategy(settings, 16, settings.load().regularizer)
-    except CompositeError:
+    except FlwrFcoError:
         return
     assert isinstance(settings.seed, int)
     assert settings.num_rounds >= 1
@@ -67,7 +67,7 @@ def test_run_configs(values):
     }  # fmt: skip
     try:
         settings = run_settings({**good, **values})
-    except CompositeError:
+    except FlwrFcoError:
         return
     assert settings.num_rounds >= 1
 

@@ -12,7 +12,7 @@ from hypothesis import given, note
 from hypothesis import strategies as st
 from problems import FEATURES, app_of
 
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
 from flwr_fco.regularizers import L1, ElasticNet, L2Ball
 from flwr_fco.server.questions.certifying import Certifier
@@ -57,7 +57,7 @@ def in_words(function):
     """Return what a function returns, or None where it says in words why it does not."""
     try:
         return function()
-    except CompositeError as error:
+    except FlwrFcoError as error:
         text = str(error)
     assert len(text) < 2_000
     return None

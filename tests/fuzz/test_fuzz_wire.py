@@ -12,7 +12,7 @@ from problems import FEATURES, app_of, clients, start_arrays
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec, Specified
-from flwr_fco.errors import CompositeError, ProtocolError
+from flwr_fco.errors import FlwrFcoError, ProtocolError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm, Product
 from flwr_fco.regularizers import L1, ElasticNet, PerParameter, Regularizer, Zero
 from flwr_fco.simulation import InProcessGrid
@@ -64,7 +64,7 @@ def test_plans(data):
         if plan.layout == LAYOUT:
             plan.h.require(plan.psi)
             np.asarray(plan.psi.prox(np.ones(D), 1.0))
-    except CompositeError:
+    except FlwrFcoError:
         return
     again = plan.to_spec()
     assert Plan.from_spec(again).to_spec().digest() == again.digest()
@@ -93,7 +93,7 @@ def test_specifications(spec):
         bound = built.bind(LAYOUT)
         if isinstance(built, Regularizer):
             bound.prox(np.ones(D), 1.0)
-    except CompositeError:
+    except FlwrFcoError:
         return
     assert type(built).from_spec(built.to_spec()) == built
 
@@ -103,7 +103,7 @@ def test_specifications(spec):
 def test_work(header):
     try:
         work = work_from_header(header)
-    except CompositeError:
+    except FlwrFcoError:
         return
     assert work_from_header(work.to_header()) == work
 
@@ -248,6 +248,6 @@ def test_messages_to_a_client(data):
     with _flower.identity(grid.run_id), np.errstate(all="ignore"):
         try:
             answer = grid.client_app(asked, grid.contexts[message.metadata.dst_node_id])
-        except CompositeError:
+        except FlwrFcoError:
             return
     assert "metrics" in answer.content

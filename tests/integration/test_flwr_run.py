@@ -9,7 +9,7 @@ import time
 import numpy as np
 import pytest
 
-from flwr_fco.errors import CompositeError
+from flwr_fco.errors import FlwrFcoError
 from flwr_fco.experiments.app.main_job import read_settings
 from flwr_fco.experiments.runs.local_superlink import _descendants, _processes, flower_run, local_superlink
 from flwr_fco.experiments.runs.run import run
@@ -56,7 +56,7 @@ def test_the_quickstart_example_runs(superlink, tmp_path, request):
 
 
 def test_a_run_that_fails_is_an_error_with_flowers_own_words(superlink, tmp_path, request):
-    with pytest.raises(CompositeError, match=r"strategy='FedNova'; expected one of"):
+    with pytest.raises(FlwrFcoError, match=r"strategy='FedNova'; expected one of"):
         flower_run(request.config.rootpath, superlink, {"strategy": "FedNova"}, num_nodes=2, log=tmp_path / "log")
 
 

@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from sklearn.linear_model import Lasso, LogisticRegression
 
 from flwr_fco.datasets import lasso
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MatrixGame, MultinomialLogistic, TraceRegression
 from flwr_fco.pooled import (
     centralized_solution,
@@ -195,7 +195,7 @@ def test_what_is_refused():
         centralized_solution([Hinge(np.eye(2), [0, 1], l2=0.3)], _ElasticNet(0.2))
     with pytest.raises(ConfigurationError, match="MatrixGame is a saddle function"):
         centralized_solution([MatrixGame(np.eye(2))], _ElasticNet(0.2))
-    with pytest.raises(CompositeError, match="after 3 iterations"):
+    with pytest.raises(FlwrFcoError, match="after 3 iterations"):
         centralized_solution(clients, _ElasticNet(0.2), max_iterations=3)
     with pytest.raises(ConfigurationError, match="one positive strength"):
         sklearn_solution(clients, _ElasticNet(0.2, lower=0.0))

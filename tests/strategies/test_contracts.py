@@ -44,7 +44,7 @@ class AverageState(NamedTuple):
 @local_solver("test_exact_proximal_point")
 def proximal_point(downlink, objective, state, rng):
     """argmin F(w) + 1/2 ||w - primal||^2 of least squares, in closed form; remembers two vectors."""
-    primal, job = downlink.vectors["primal"], downlink.job
+    primal, job = downlink.vectors["primal"], downlink.local_work
     assert isinstance(job, Minimise)
     size = primal.size
     hessian = np.array([objective.hessian_product(primal, e) for e in np.eye(size)])

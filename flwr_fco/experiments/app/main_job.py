@@ -22,7 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.pictures.appearance import appearance
 from flwr_fco.experiments.problems.tasks import Task
@@ -244,7 +244,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         console = Console(width=120, soft_wrap=True)
     try:
         compare(root, directory, overrides, options.picture or directory / "main-job.png", console)
-    except CompositeError as error:
+    except FlwrFcoError as error:
         print(f"make run: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -25,7 +25,7 @@ from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
 from flwr_fco.core.validation import suggestion
-from flwr_fco.errors import CompositeError, ConfigurationError, DataNotFoundError, NotInstalledError
+from flwr_fco.errors import ConfigurationError, DataNotFoundError, FlwrFcoError, NotInstalledError
 
 if TYPE_CHECKING:
     from flwr_fco.experiments.claims.definition import Definition
@@ -88,7 +88,7 @@ def _errors() -> Iterator[None]:
     """Turn the package's errors into a message and an exit code."""
     try:
         yield
-    except CompositeError as error:
+    except FlwrFcoError as error:
         _complain(str(error))
         raise typer.Exit(BAD_INPUT if isinstance(error, ValueError | FileNotFoundError) else FAILED) from error
     except KeyboardInterrupt as error:

@@ -22,7 +22,7 @@ from flwr_fco.datasets import (
     SyntheticRegression,
     SyntheticSaddle,
 )
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import (
     BilinearSaddle,
     Hinge,
@@ -422,7 +422,7 @@ class PooledMinimum(Task):
 
         Raises
         ------
-        CompositeError
+        FlwrFcoError
             If it is not as good as that.
         """
         parts = [self.dataset.client(index) for index in range(self.dataset.num_clients)]
@@ -435,7 +435,7 @@ class PooledMinimum(Task):
     def _reference(self, objective: Objective) -> Vector:
         found = minimise(objective, Minimise("newton-cg", tolerance=1e-12))
         if not found.gradient_norm <= 1e-12:
-            raise CompositeError(
+            raise FlwrFcoError(
                 f"the reference solution has a gradient of norm {found.gradient_norm:.2e}; expected at most 1e-12. "
                 "Give a larger l2"
             )
@@ -532,7 +532,7 @@ class NonsmoothMinimum(PooledMinimum):
     def _reference(self, objective: Objective) -> Vector:
         found = minimise(objective, Minimise("dual-ascent", 1e-12, "gap", 1_000_000))
         if not found.gap <= 1e-12:
-            raise CompositeError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
+            raise FlwrFcoError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
         return found.point
 
 

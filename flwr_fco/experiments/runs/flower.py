@@ -101,7 +101,7 @@ def run_with_flower(
     ------
     ConfigurationError
         For a baseline: there is no federation to submit.
-    CompositeError
+    FlwrFcoError
         If the SuperLink does not start or the run fails.
     """
     if settings.strategy in BASELINES:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
-from flwr_fco.errors import CompositeError
+from flwr_fco.errors import FlwrFcoError
 
 __all__ = ["command", "flower_run", "local_superlink"]
 
@@ -33,14 +33,12 @@ def command(name: str) -> str:
 
     Raises
     ------
-    CompositeError
+    FlwrFcoError
         If it is not installed.
     """
     path = Path(sys.executable).with_name(name)
     if not path.is_file():
-        raise CompositeError(
-            f"{path} does not exist; install Flower in this environment: pip install 'flwr[simulation]'"
-        )
+        raise FlwrFcoError(f"{path} does not exist; install Flower in this environment: pip install 'flwr[simulation]'")
     return str(path)
 
 
@@ -61,7 +59,7 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
 
     Raises
     ------
-    CompositeError
+    FlwrFcoError
         If the SuperLink does not start.
 
     Notes
@@ -141,7 +139,7 @@ def flower_run(
 
     Raises
     ------
-    CompositeError
+    FlwrFcoError
         If the run fails; ``flwr run`` itself ends well whatever happens to the run.
     """
     # JSON's strings and numbers are TOML's.
@@ -173,7 +171,7 @@ def flower_run(
                 process.terminate()
     if process.returncode != 0 or not finished:
         tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-20:])
-        raise CompositeError(
+        raise FlwrFcoError(
             f"the run did not finish (flwr run returned {process.returncode}); the end of {log}:\n{tail}"
         )
 
@@ -195,7 +193,7 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) 
             return
         time.sleep(0.1)
     tail = "\n".join(log.read_text(encoding="utf-8", errors="replace").splitlines()[-15:])
-    raise CompositeError(f"the SuperLink did not start on port {port}; the end of {log}:\n{tail}")
+    raise FlwrFcoError(f"the SuperLink did not start on port {port}; the end of {log}:\n{tail}")
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from scipy import stats
 from sklearn.model_selection import ParameterGrid, ParameterSampler
 
-from flwr_fco.errors import CompositeError, ConfigurationError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.experiments.runs.run import RunResult, run
 from flwr_fco.experiments.runs.run_folder import json_object
 from flwr_fco.experiments.runs.settings import RunSettings, parse_value
@@ -338,7 +338,7 @@ def run_sweep(
     ------
     ConfigurationError
         If the engine is unknown, Ray Tune is not installed, or there is no cluster at RAY_ADDRESS.
-    CompositeError
+    FlwrFcoError
         If a trial raised.
 
     Examples
@@ -508,7 +508,7 @@ def _with_ray(
         )
         results = tuner.fit()
     if results.errors:
-        raise CompositeError(
+        raise FlwrFcoError(
             f"{len(results.errors)} of {len(batches)} batches of trials failed; the finished trials are in {folder}. "
             f"The first error: {results.errors[0]}"
         )

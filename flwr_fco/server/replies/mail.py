@@ -87,7 +87,7 @@ class Messaging(ServerHalf):
     def content_for(self, node: Node, serialised: records.RoundCache) -> RecordDict:
         """Return what a node is sent in the round under way, with the plan if it is the first time."""
         downlink = self.downlink(self.state, node)
-        self.current.jobs[node.node_id] = downlink.job
+        self.current.jobs[node.node_id] = downlink.local_work
         informed = node.node_id in self.nodes.informed
         known = serialised.content(downlink, informed)
         if known is None:

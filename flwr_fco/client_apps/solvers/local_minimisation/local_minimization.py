@@ -29,7 +29,7 @@ def local_minimization(
     ----------
     downlink : Downlink
         With the vector ``primal``, from which the increment is counted; ``shift`` (default 0) and ``center`` (default:
-        `primal`); the number ``penalty`` (default 0). Its job is a :class:`flwr_fco.work.Minimise`.
+        `primal`); the number ``penalty`` (default 0). Its work is a :class:`flwr_fco.work.Minimise`.
     objective : Objective
     state : mapping or None
         ``local``, where the client ended last time: where it begins now.
@@ -70,7 +70,7 @@ def solve(
     penalty: float = 0.0,
     start: Vector | None = None,
 ) -> Minimum:
-    """Run the engine of the downlink's job.
+    """Run the engine of the downlink's work.
 
     Parameters
     ----------
@@ -85,14 +85,14 @@ def solve(
     ConfigurationError
         If the server asks for gradient steps.
     """
-    job = downlink.job
-    if not isinstance(job, Minimise):
+    work = downlink.local_work
+    if not isinstance(work, Minimise):
         raise ConfigurationError(
-            f"the local solver {downlink.plan.solver!r} minimises, it cannot take {job}. Give the strategy "
+            f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}. Give the strategy "
             "work=Minimise(...)"
         )
     duality = downlink.numbers.get("duality", 0.0)
-    return minimise(objective, job, shift=shift, center=center, penalty=penalty, start=start, duality=duality)
+    return minimise(objective, work, shift=shift, center=center, penalty=penalty, start=start, duality=duality)
 
 
 def answer(increment: Vector, found: Minimum, **others: Any) -> Uplink:
