@@ -17,6 +17,7 @@ from inspect import signature
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_type_hints
 
 from flwr.app import MetricRecord, RecordDict
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import checked
@@ -24,28 +25,43 @@ from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
+from flwr_fco.topology import Topology
 from flwr_fco.wire.protocol import Node
 from flwr_fco.wire.records import average_metrics
+from flwr_fco.work import FirstOrder, Minimise, Work
 
 __all__ = [
     "AT_LEAST_ONE",
     "AUTO",
+    "AUTOMATIC",
     "POSITIVE",
     "ChooseNodes",
     "CommonOptions",
+    "EveryoneOptions",
+    "GraphOptions",
     "MemoryOptions",
     "MetricsFunction",
+    "MinimiseOptions",
+    "Mixing",
+    "MomentumOptions",
     "Rate",
     "RateOptions",
+    "TrackerOptions",
+    "UnmodifiedOptions",
     "WorkOptions",
-    "rate_at",
+    "number_at",
     "rate_text",
 ]
 
 #: Of an option that is chosen from what the clients say of their losses.
 AUTO = "auto"
+#: Options that theory can choose, and what they are until it has.
+AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "anchor_weight": 10.0, "smoothness": 10.0, "nu": 0.01, "rho": 0.0}
 #: A number, a function of Flower's round (from 1), or what theory says for these losses.
 Rate = float | Callable[[int], float] | Literal["auto"]
+EngineName = Literal["auto", "aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact", "dual-ascent"]
+#: A gossip matrix, a topology, or the name of one.
+Mixing = Topology | NDArray[Any] | Sequence[Sequence[float] | NDArray[Any]] | str
 #: Averages the metrics of a round's replies; as in Flower's ``FedAvg``.
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
 #: Which of the connected nodes take part in a round.
@@ -58,6 +74,8 @@ _FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1"
 _TRIM = {"range": (lambda value: 0.0 <= value < 0.5, "a number from 0 to 0.5, exclusive")}
 _RATIO = {"range": (lambda value: 1.0 <= value < math.inf, "a finite number >= 1, or None")}
 _NATURAL = {"range": (lambda value: value >= 0, "a whole number >= 0")}
+_MOMENTUM = {"range": (lambda value: 0.0 <= value < 1.0, "a number >= 0 and < 1")}
+_SHARE = {"range": (lambda value: 0.0 < value < 1.0, "a number between 0 and 1")}
 _NONE_IS_DEFAULT = ("regularizer", "mirror_map", "train_metrics_aggr_fn", "evaluate_metrics_aggr_fn")
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32 - 1")}
 
@@ -280,6 +298,10 @@ class WorkOptions:
     batch_size: int | None = 32
     normalize_local_work: bool = True
 
+    def work(self, state: Any = None) -> Work:
+        """Return what a client does in a round."""
+        return FirstOrder(self.local_steps, self.local_epochs, self.batch_size)
+
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class RateOptions:
@@ -320,21 +342,164 @@ class MemoryOptions:
     ledger_bytes: int = field(default=256 * 2**20, metadata=_NATURAL)
 
 
-def rate_at(name: str, rate: Rate, server_round: int) -> float:
-    """Return a rate in a round.
+@dataclass(repr=False, eq=False, kw_only=True)
+class MinimiseOptions:
+    """Options of a strategy whose clients minimise their loss with linear and quadratic terms.
+
+    Parameters
+    ----------
+    engine : str, default "auto"
+        ``"aogm"`` (the optimised gradient method with adaptive restart), ``"lbfgs"`` (SciPy's),
+        ``"preconditioned-lbfgs"``, ``"newton-cg"``, ``"exact"`` (quadratics), ``"dual-ascent"`` (the hinge loss), or
+        ``"auto"``: the fastest that a client's objective allows.
+    tolerance : float, default 1e-10
+        What the stopping rule is compared with.
+    rule : {"gradient", "energy", "gap"}, default "gradient"
+        The norm of the gradient, the relative change of the value, or a certified primal-dual gap.
+    max_iterations : int, default 10000
+        Of the engine. A client that stops there is counted in the round's metric ``num-capped``, and logged.
+    """
+
+    engine: EngineName = "auto"
+    tolerance: float = field(default=1e-10, metadata=POSITIVE)
+    rule: Literal["gradient", "energy", "gap"] = "gradient"
+    max_iterations: int = field(default=10_000, metadata=AT_LEAST_ONE)
+
+    def work(self, state: Any = None) -> Work:
+        """Return the minimisation of every round."""
+        return Minimise(self.engine, self.tolerance, self.rule, self.max_iterations)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class EveryoneOptions:
+    """Options of a strategy that needs every client in every round.
+
+    Parameters
+    ----------
+    evict_after : int, default 3
+        A client that is silent, gone or bad (an error, NaN, garbage) in this many rounds in a row is given up. (In each
+        of them it is asked three times; a client that is not connected is waited for, `node_timeout` seconds each
+        time.) The rounds are skipped.
+    on_missing : {"error", "reset"}, default "error"
+        What then happens. ``"error"``: the run ends with a ConfigurationError that names the client. ``"reset"``: the
+        run goes on without it, for the optimum of the others: the model stays as it is, all memories begin anew.
+    """
+
+    choose_nodes: None = field(init=False, default=None)
+    evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
+    on_missing: Literal["error", "reset"] = "error"
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class TrackerOptions:
+    """Options of a strategy with trackers.
+
+    Parameters
+    ----------
+    tracker_start : {"gradient", "zero"}, default "gradient"
+        ``"gradient"``: a round 0 asks every client for one gradient at the start point (one minibatch), as printed.
+        ``"zero"``: trackers begin at 0, without that round.
+    """
+
+    tracker_start: Literal["gradient", "zero"] = "gradient"
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class GraphOptions:
+    """Options of a strategy on a graph.
+
+    Parameters
+    ----------
+    mixing : Topology, array of shape (M, M), or str, default "complete"
+        The gossip matrix U, or the name of a topology (``"chain"``, ``"ring"``, ``"star"``, ``"exponential"``,
+        ``"complete"``) for as many nodes as there are before round 1. Row m belongs to the m-th node in the order of
+        partition ids.
+    weighting : {"uniform"}
+        Gossip with a symmetric matrix agrees on the plain mean.
+    """
+
+    mixing: Mixing = "complete"
+    weighting: Literal["examples", "uniform"] = "uniform"
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class MomentumOptions:
+    """Options of a strategy whose server can have momentum.
+
+    Parameters
+    ----------
+    server_momentum : float, default 0.0
+        Momentum of the server, beta in [0, 1): velocity <- beta velocity + mean(increment), dual += server_lr velocity,
+        and the same of `elapsed`, so that psi keeps its proportion. It makes the steps up to 1 / (1 - beta) times as
+        large. An extension; 0 is the paper's method.
+    """
+
+    server_momentum: float = field(default=0.0, metadata=_MOMENTUM)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class UnmodifiedOptions:
+    """Options of a strategy that can also serve clients whose code cannot be changed.
+
+    Parameters
+    ----------
+    client : {"composite", "unmodified"}, default "composite"
+        ``"composite"``: the clients run :func:`flwr_fco.client_apps.client_app`. ``"unmodified"``: any FedAvg
+        ClientApp that returns its new model (Euclidean geometry only). Then the server takes
+        dual += server_lr mean(w_K - w) and must be told how fast the weight of psi grows, by one of
+        `density`, `threshold_per_round` and `local_steps`; a constraint has no weight and needs none of them. With
+        `local_steps`, elapsed += client_lr * local_steps, where `client_lr` is the clients' own learning rate (a
+        client that reports ``local-steps`` or ``elapsed`` in its MetricRecord is believed instead). Exact for one
+        local step; the error grows with the local work, faster than that of the full method, because local steps do
+        not feel psi.
+    threshold_per_round : float, optional
+        For unmodified clients: how much the weight of psi, elapsed times its strength, grows in a round. It is the
+        product strength * server_lr * client_lr * local_steps, which is all that matters of the four besides
+        server_lr's effect on the dual. Without a regularizer it means ``L1(1.0)``.
+    density : float, optional
+        For unmodified clients with an l1 norm: the share of the regularized entries that are not 0 in the end. Each
+        round elapsed is chosen so that the model has its density of that round: density ** (round / density_rounds)**2,
+        from `density_rounds` on the one that is asked for. Strength and rates of the clients then have no effect.
+        Without a regularizer it means ``L1(1.0)``.
+    density_rounds : int, optional
+        In how many rounds the density falls from 1 to `density`; by default half of the rounds that `start` is given.
+    """
+
+    client: Literal["composite", "unmodified"] = "composite"
+    threshold_per_round: float | None = field(default=None, metadata=POSITIVE)
+    density: float | None = field(default=None, metadata=_SHARE)
+    density_rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
+
+
+def number_at(name: str, value: Rate | None, server_round: int, chosen: Mapping[str, float]) -> float:
+    """Return an option that may be ``"auto"``, or a function of the round, as a number.
+
+    Parameters
+    ----------
+    name : str
+    value : float, callable, ``"auto"`` or None
+        None counts as NaN.
+    server_round : int
+        Flower's round, from 1.
+    chosen : mapping of str to float
+        What was chosen for options that are ``"auto"``; before that they have their defaults.
 
     Raises
     ------
     ConfigurationError
         If a function of the round returns something other than a finite number > 0.
     """
-    if not callable(rate):
-        return float(rate)
+    if value is None:
+        return math.nan
+    if value == AUTO:
+        return chosen.get(name, AUTOMATIC[name])
+    if not callable(value):
+        return float(value)
     where = f"{name}({server_round})"
-    value = float(checked(where, rate(server_round), float))
-    if not 0.0 < value < math.inf:
-        raise ConfigurationError(f"{where}={value!r}; expected a finite number > 0")
-    return value
+    found = float(checked(where, value(server_round), float))
+    if not 0.0 < found < math.inf:
+        raise ConfigurationError(f"{where}={found!r}; expected a finite number > 0")
+    return found
 
 
 def rate_text(rate: Rate) -> str:

@@ -1,7 +1,8 @@
-"""The server half of every algorithm: Flower's hooks around plain mathematics."""
+"""The server half of every algorithm: Flower's hooks around functions of (problem, state)."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,31 +12,38 @@ from typing import Any
 
 import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
-from flwr.common import log
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector, all_finite
-from flwr_fco.core.spec import Spec
+from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, MagnitudeError
-from flwr_fco.mirror_maps import MirrorMap
+from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.regularizers import Zero
+from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.results import Result
+from flwr_fco.server.algorithm import Algorithm, Problem
+from flwr_fco.server.assembly import assemble
+from flwr_fco.server.clients.graph import Graph, Matrix
+from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.nodes import Nodes
-from flwr_fco.server.questions.inquiry import Asking
-from flwr_fco.server.questions.strength_path import start_at_chosen
-from flwr_fco.server.replies import checks as reading
-from flwr_fco.server.replies.bounds import IncrementBounds
-from flwr_fco.server.replies.checks import LeftOut, Round
+from flwr_fco.server.legacy import adapt
+from flwr_fco.server.options import AUTOMATIC, CommonOptions, RateOptions, number_at, rate_text
+from flwr_fco.server.parts import Letter, StartRound
+from flwr_fco.server.questions.inquiry import extrapolation
+from flwr_fco.server.questions.strength_path import start_at_chosen, with_strength
+from flwr_fco.server.replies import checks
+from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds import saving
-from flwr_fco.server.rounds.averaging import PointAverage
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
-from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds, settings_tree
+from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.wire import records
-from flwr_fco.wire.protocol import Plan, Uplink
+from flwr_fco.wire.protocol import Node, Plan, Uplink
+from flwr_fco.work import Work
 
 __all__ = ["CompositeStrategy"]
 
@@ -43,25 +51,30 @@ _TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
 
 
 @dataclass(repr=False, eq=False)
-class CompositeStrategy(Asking, FedAvg):
-    """Minimise sum_m p_m F_m(w) + psi(w); the part that all strategies share.
+class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
+    """Minimise sum_m p_m F_m(w) + psi(w): runs an algorithm through Flower.
 
-    A subclass sets :attr:`local_solver` and :attr:`limit` and implements :meth:`init_state`, :meth:`vectors`,
-    :meth:`aggregate` and :meth:`retrieve`; this class does the messages, the sampling, the checks and the logs.
-    ``aggregate_train`` always returns the primal arrays under the user's names and in the user's dtypes.
+    A subclass is a dataclass of options that sets :attr:`local_solver` and :attr:`limit` and implements the functions
+    of :class:`flwr_fco.server.algorithm.Algorithm`: :meth:`init`, :meth:`downlink`, :meth:`aggregate` and
+    :meth:`retrieve`. This class does the messages, the sampling, the checks and the logs, with the parts that the
+    groups of options stand for (:mod:`flwr_fco.server.assembly`). ``aggregate_train`` always returns the primal arrays
+    under the user's names and in the user's dtypes.
+
+    Attributes
+    ----------
+    state : NamedTuple or None
+        The server's state, float64 arrays and numbers; None before the first round.
+    parts : dict of str to Part
+        What the strategy holds, by name.
     """
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        adapt(cls)
 
     def __post_init__(self) -> None:
         self.check_options()
-        if self.aggregation != "mean" and self.needs_mean:
-            raise ConfigurationError(
-                f"aggregation={self.aggregation!r}: {type(self).__name__} needs the mean: {self.needs_mean}. Take "
-                "FedDualAvg, FedMid or FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, "
-                "max_increment_norm)"
-            )
-        self.check_choices()
-        if self.mirror_map.never_supports(self.regularizer):
-            self.mirror_map.require(self.regularizer)
+        self._check_choices()
         # Flower warns of a fraction of 0.0, which is a choice here and no accident: it is set afterwards.
         fractions = {"fraction_train": self.fraction_train, "fraction_evaluate": self.fraction_evaluate}
         FedAvg.__init__(
@@ -76,34 +89,147 @@ class CompositeStrategy(Asking, FedAvg):
             evaluate_metrics_aggr_fn=self.evaluate_metrics_aggr_fn,
         )
         self.fraction_train, self.fraction_evaluate = fractions["fraction_train"], fractions["fraction_evaluate"]
-        if self.participation == "everyone" and self.fraction_train != 1.0:
-            raise ConfigurationError(
-                f"fraction_train={self.fraction_train}: {type(self).__name__} needs every client in every round; "
-                "leave fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
-            )
         self.work()
-        self.averaging = PointAverage(self.output, self.window, self.sparsity)
+        #: How many rounds `start` was asked for, where it was.
+        self.num_rounds: int | None = None
+        self._assembly = assemble(self, self)
+        self.parts = self._assembly.parts
+        self.mail, self.inquiry = self._assembly.mail, self._assembly.inquiry
         self.forget()
 
+    def _check_choices(self) -> None:
+        name = type(self).__name__
+        if self.aggregation != "mean" and self.needs_mean:
+            raise ConfigurationError(
+                f"aggregation={self.aggregation!r}: {name} needs the mean: {self.needs_mean}. Take "
+                "FedDualAvg, FedMid or FedAvgSubgradient for robust aggregation, or tighter bounds (max_ratio, "
+                "max_increment_norm)"
+            )
+        if self.strength is not None:
+            with_strength(self.regularizer, 1.0)
+        if self.no_psi is not None and not isinstance(self.regularizer, Zero):
+            raise ConfigurationError(
+                f"regularizer={self.regularizer!r}: {name} has no place for psi, because {self.no_psi}. Put a smooth "
+                "psi (an l2 term) into the clients' losses, or take FedDR, FedDualAvg or FedDAGT"
+            )
+        if self.euclidean is not None and not isinstance(self.mirror_map, Euclidean):
+            raise ConfigurationError(
+                f"mirror_map={self.mirror_map!r}: {name} {self.euclidean}, so it is Euclidean; use Euclidean(), "
+                "or FedMid or FedDualAvg for other geometries"
+            )
+        if self.mirror_map.never_supports(self.regularizer):
+            self.mirror_map.require(self.regularizer)
+        if self.participation == "everyone" and self.fraction_train != 1.0:
+            raise ConfigurationError(
+                f"fraction_train={self.fraction_train}: {name} needs every client in every round; "
+                "leave fraction_train=1.0, or take a strategy that samples clients, such as Scaffold"
+            )
+
     def forget(self) -> None:
-        """Return to the state before the first round; a subclass with more to forget extends it."""
+        """Return to the state before the first round."""
         self.state: Any = None
-        self.layout: Layout | None = None
-        self.nodes = Nodes(self.seed, self.node_timeout)
-        self.current = Round(0)
-        self.left_out: list[LeftOut] = []
-        self.bounds = IncrementBounds(self.max_ratio, self.max_increment_norm)
+        for part in self.parts.values():
+            part.forget()
+        self.answered_start: set[int] = set()
+        self._problem: Problem | None = None
         self._output: Output | None = None
-        self._plan: Plan | None = None
-        self.chosen, self.reasons, self._rates_known = {}, {}, {}
-        self._spec: Spec | None = None
-        self._digest = self._settings_digest = ""
+        self._settings_digest = ""
         self._initial = ArrayRecord()
-        self.pass_through_arrays: dict[str, NDArray[Any]] = {}
-        self._grid: Grid | None = None
-        self._timeout: float = 3600.0
-        self._wire_dtype = "float64"
         self.overflowed = False
+
+    # --- what the strategy is about -------------------------------------------------------------------------------
+
+    @property
+    def algorithm(self) -> Algorithm:
+        """The functions of the method: the strategy has them itself."""
+        return self
+
+    @property
+    def problem(self) -> Problem:
+        """What the algorithm's functions may know of the round under way."""
+        if self._problem is None:
+            self.mail.plan  # noqa: B018 (raises an error in words)
+            raise AssertionError("a plan without a problem")
+        return self._problem
+
+    @property
+    def plan(self) -> Plan:
+        """What all messages of this run have in common."""
+        return self.mail.plan
+
+    @property
+    def layout(self) -> Layout | None:
+        """The model's arrays; None before they are known."""
+        return None if self._problem is None else self._problem.layout
+
+    @property
+    def psi(self) -> BoundRegularizer:
+        """The regularizer on the flat vector."""
+        return self.problem.psi
+
+    @property
+    def h(self) -> MirrorMap:
+        """The mirror map on the flat vector."""
+        return self.problem.h
+
+    @property
+    def nodes(self) -> Nodes:
+        """Who is connected."""
+        return self.mail.nodes
+
+    @property
+    def current(self) -> Round:
+        """The round under way: who was asked, what they were told."""
+        return self.mail.current
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The replies of this run that did not count, with round, node, partition and reason."""
+        return self.mail.left_out
+
+    @property
+    def pass_through_arrays(self) -> dict[str, NDArray[Any]]:
+        """The model's arrays that are not optimised."""
+        return self.mail.pass_through_arrays
+
+    @property
+    def chosen(self) -> dict[str, float]:
+        """The options that are ``"auto"``, and what was chosen for them."""
+        return self.inquiry.chosen
+
+    @property
+    def reasons(self) -> dict[str, str]:
+        """Why."""
+        return self.inquiry.reasons
+
+    @property
+    def memories(self) -> ClientMemories | None:
+        """What the server knows of clients that remember something; None where they do not."""
+        return self._assembly.memories
+
+    @property
+    def graph(self) -> Graph | None:
+        """Who is whose neighbour; None without a graph."""
+        return self._assembly.graph
+
+    def number(self, name: str) -> float:
+        """Return an option that may be ``"auto"``: what was chosen for it, and before that its default.
+
+        Of a function of the round, its value in round 1; :attr:`problem` has the numbers of the round under way.
+
+        Parameters
+        ----------
+        name : str
+        """
+        return number_at(name, getattr(self, name), 1, self.chosen)
+
+    def asked_partitions(self) -> list[int | None]:
+        """Return the partition ids of the nodes that were asked last, in the order of their sums."""
+        return [node.partition_id for node in self.current.nodes.values()]
+
+    def node_primals(self) -> Matrix | None:
+        """Return the primal points of all nodes of a graph, shape (M, d); None where there is one model for all."""
+        return self.node_points(self.problem, self.state)
 
     # --- life cycle -----------------------------------------------------------------------------------------------
 
@@ -122,33 +248,63 @@ class CompositeStrategy(Asking, FedAvg):
         """
         self.forget()
         try:
-            self.layout = records.layout_of(initial_arrays, apply_to=self.apply_to, pass_through=self.pass_through)
-            primal, self.pass_through_arrays = records.primal_vector(self.layout, initial_arrays)
+            layout = records.layout_of(initial_arrays, apply_to=self.apply_to, pass_through=self.pass_through)
+            primal, self.mail.pass_through_arrays = records.primal_vector(layout, initial_arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
-        self.renew_plan(self.geometry(primal))
-        self._settings_digest = self._digest
+        self._announce(self._plan_for(layout, self.geometry(self.mirror_map, primal), None))
+        self._settings_digest = self.mail.digest
         self._initial = initial_arrays
-        self.state = self.init_state(primal)
+        self.mail.nodes_needed = self._nodes_needed()
+        self._assembly.average.start(primal.size)
+        if self.memories is not None:
+            self.memories.forget(primal.size)
+        self.state = self.init(self.problem, primal)
 
-    def renew_plan(self, mirror_map: MirrorMap) -> None:
-        """Make the plan from the present settings; every node is told of it in its next message."""
-        assert self.layout is not None
-        self._plan = Plan(
+    def _plan_for(self, layout: Layout, mirror_map: MirrorMap, state: Any) -> Plan:
+        return Plan(
             solver=self.local_solver,
-            layout=self.layout,
+            layout=layout,
             regularizer=self.regularizer,
             mirror_map=mirror_map,
             scope=self.scope,
-            work=self.work(),
+            work=self.work(state),
             seed=self.seed,
             wire_dtype=self.wire_dtype,
             options=self.solver_options(),
         )
-        self.h.require(self.psi)
-        self._spec = self._plan.to_spec()
-        self._digest = self._spec.digest()
-        self.nodes.informed = set()
+
+    def _announce(self, plan: Plan) -> None:
+        """Take a plan; every node is told of it in its next message."""
+        self.mail.announce(plan)
+        plan.h.require(plan.psi)
+        if self._problem is None:
+            self._problem = Problem.of(
+                plan,
+                num_rounds=self.num_rounds,
+                centre=self._assembly.centre,
+                memories=self.memories,
+                graph=self.graph,
+                answered_start=self.answered_start,
+            )
+        else:
+            self._problem = self._problem.with_plan(plan)
+
+    def _plan_at(self, state: Any) -> Plan:
+        """Return the plan of the present settings at a state, which may have a geometry of its own."""
+        plan, stage = self.plan, self.stage_geometry(self.mirror_map, state)
+        return self._plan_for(plan.layout, plan.mirror_map if stage is None else stage, state)
+
+    def _open_problem(self, server_round: int) -> Problem:
+        """Return the problem of a round: its rates are worked out once, for functions may keep a count."""
+        numbers = {
+            name: number_at(name, getattr(self, name), server_round, self.chosen)
+            for name in (*AUTOMATIC, *self.own_rates)
+            if hasattr(self, name)
+        }
+        rates = {name: numbers.get(name, math.nan) for name in ("client_lr", "server_lr")}
+        self._problem = self.at(self.problem._replace(round=server_round, numbers=numbers, **rates), self.state)
+        return self._problem
 
     def start(
         self,
@@ -193,9 +349,9 @@ class CompositeStrategy(Asking, FedAvg):
         DivergedError
             If the model grows beyond all bounds, unless ``on_divergence="warn"``.
         """
-        self._timeout = timeout
-        run = run_rounds if self.strength is None else start_at_chosen
-        return run(
+        self.mail.timeout, self.num_rounds = timeout, num_rounds
+        run: Any = run_rounds if self.strength is None else start_at_chosen
+        result: Result = run(
             self,
             grid,
             initial_arrays,
@@ -206,12 +362,13 @@ class CompositeStrategy(Asking, FedAvg):
             evaluate_fn=evaluate_fn,
             callbacks=callbacks,
         )
+        return result
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
         """Save the state to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`."""
         if self.state is None:
             raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
-        saving.write(path, self._settings_digest, saving.Saved(self.state, self.pass_through_arrays, self._more()))
+        saving.write(path, self._settings_digest, self._saved())
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save_state` wrote; call :meth:`prepare` with the same model first.
@@ -224,24 +381,42 @@ class CompositeStrategy(Asking, FedAvg):
         """
         if self.state is None:
             raise ConfigurationError("call `prepare(initial_arrays)` before `load_state`: it sets the model's layout")
-        saved = saving.read(path, self._settings_digest, saving.Saved(self.state, self.pass_through_arrays, {}))
-        before = saving.Saved(self.state, self.pass_through_arrays, self._more())
+        before = self._saved()
+        saved = saving.read(path, self._settings_digest, before)
         try:
             self._restore(saved)
         except (KeyError, IndexError, TypeError, ValueError) as error:
             self._restore(before)
             raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
 
-    def _more(self) -> dict[str, NDArray[Any]]:
-        return {**self.saved_arrays(), **self.bounds.to_arrays(), **self.saved_choices()}
+    def _saved(self) -> saving.Saved:
+        parts = {name: part.to_arrays() for name, part in self.parts.items()}
+        return saving.Saved(self.state, self.pass_through_arrays, parts)
 
     def _restore(self, saved: saving.Saved) -> None:
-        self.state, self.pass_through_arrays = saved.state, dict(saved.pass_through)
-        self.restore_arrays(saved.more)
-        self.bounds.from_arrays(saved.more)
-        self.restore_choices(saved.more)
+        self.state, self.mail.pass_through_arrays = saved.state, dict(saved.pass_through)
+        for name, part in self.parts.items():
+            part.from_arrays(saved.parts[name])
+        self._announce(self._plan_at(self.state))
 
     # --- training rounds ------------------------------------------------------------------------------------------
+
+    def choose_rates(self, grid: Grid) -> None:
+        """Choose the options that are ``"auto"``, by asking the clients what their losses are like; once in a run.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        """
+        if self.inquiry.due:
+            self.inquiry.choose(self, grid)
+            self._announce(self._plan_at(self.state))
+
+    def _nodes_needed(self) -> int:
+        needed = int(self.min_available_nodes)
+        for part in self.parts.values():
+            needed = part.nodes_needed(needed)
+        return needed
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -249,24 +424,7 @@ class CompositeStrategy(Asking, FedAvg):
         """Return the messages of a training round; as in ``FedAvg``, with records of its own for every node."""
         if self.state is None or server_round == 1:
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""))
-            if self.state is None or self.current.number > 0:
-                self.prepare(arrays)
-        self._grid = grid
-        self.choose_rates(grid)
-        if self.fraction_train == 0.0:
-            if server_round == 1:
-                log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
-            self.current = Round(server_round, left_out=self.left_out)
-            return []
-        size = (self.fraction_train, self.min_train_nodes, self.nodes_needed())
-        nodes = self.nodes.sample(grid, server_round, _TRAIN_SAMPLE, *size)
-        if self.choose_nodes is not None:
-            nodes = self.nodes.chosen(self.choose_nodes, server_round)
-        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
-        asked = self.before_round(grid, server_round, config, nodes)
-        if asked is not nodes:
-            asked = sorted(asked, key=lambda node: node.order)
-        return self.open_round(server_round, asked, config)
+        return self.mail.post(self.open_round(server_round, arrays, config, grid))
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -283,22 +441,134 @@ class CompositeStrategy(Asking, FedAvg):
                 f"aggregate_train was called for round {server_round}, but configure_train for {current.number}; "
                 "call them in turn, as `start` does"
             )
-        if not current.messages:
-            return self.primal_arrays(), None
         rows_before = len(self.left_out)
-        good = self.uplinks("aggregate_train", self.with_second_chances(replies))
-        self.nodes.informed.update(reply.node.node_id for reply in good)
-        weights = reading.weights_of([reply.value.examples for reply in good], self.weighting)
+        good = self.mail.collect("aggregate_train", replies) if current.messages else []
+        return self.close_round(good, len(self.left_out) - rows_before)
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Run a training round: what ``configure_train``, sending and ``aggregate_train`` do.
+
+        Parameters
+        ----------
+        server_round : int
+            From 1.
+        arrays : ArrayRecord
+            The model; a new run begins with it.
+        config : ConfigRecord
+            The user's train config.
+        grid : flwr.serverapp.Grid
+
+        Returns
+        -------
+        ArrayRecord
+            The primal model.
+        MetricRecord or None
+            None if nobody was asked.
+        """
+        if any(getattr(own, "__func__", None) is not ours for own, ours in zip(self._hooks(), _HOOKS, strict=True)):
+            # A subclass has hooks of its own, which Flower would call.
+            messages = self.configure_train(server_round, arrays, config, grid)
+            return self.aggregate_train(server_round, grid.send_and_receive(messages, timeout=self.mail.timeout))
+        letters = self.open_round(server_round, arrays, config, grid)
+        rows_before = len(self.left_out)
+        good = self.mail.exchange(letters, server_round) if letters else []
+        return self.close_round(good, len(self.left_out) - rows_before)
+
+    def _hooks(self) -> tuple[Any, Any]:
+        return self.configure_train, self.aggregate_train
+
+    def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:
+        """Begin a training round: choose its nodes and return what each of them is told.
+
+        Parameters
+        ----------
+        server_round : int
+        arrays : ArrayRecord
+            The model; a new run begins with it.
+        config : ConfigRecord
+            The user's train config.
+        grid : flwr.serverapp.Grid
+        """
+        mail = self.mail
+        if self.state is None or (server_round == 1 and mail.current.number > 0):
+            self.prepare(arrays)
+        mail.grid, mail.config = grid, config
+        self.choose_rates(grid)
+        self._open_problem(server_round)
+        if self.fraction_train == 0.0:
+            if server_round == 1:
+                log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
+            self._problem = mail.open(server_round, [], config, self.problem, self.state)
+            return []
+        nodes = self._sample(grid, server_round, _TRAIN_SAMPLE, self.fraction_train, self.min_train_nodes)
+        if self.choose_nodes is not None:
+            nodes = self.nodes.chosen(self.choose_nodes, server_round)
+        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
+        asked: Sequence[Node] = nodes
+        for part in self.parts.values():
+            asked = part.before_round(self, asked)
+        if asked is not nodes:
+            asked = sorted(asked, key=lambda node: node.order)
+        self._problem = mail.open(server_round, asked, config, self.problem, self.state)
+        return mail.letters(asked)
+
+    def _sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> list[Node]:
+        self.mail.nodes_needed = self._nodes_needed()
+        return self.nodes.sample(grid, server_round, purpose, fraction, minimum, self.mail.nodes_needed)
+
+    def look_again(self) -> None:
+        """Look who is connected."""
+        grid = self.mail.grid
+        assert grid is not None
+        self.nodes.meet(grid, list(grid.get_node_ids()))
+
+    def run_start_round(self) -> StartRound:
+        """Run a training round 0 with all connected nodes, which changes no state."""
+        mail = self.mail
+        problem = mail.open(0, self.nodes.ordered, mail.config, self.problem._replace(round=0), self.state)
+        good = mail.exchange(mail.letters(self.nodes.ordered), 0)
+        bytes_down, bytes_up = mail.current.bytes_down, records.count_bytes(reply.content for reply in good)
+        text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
+        log(INFO, text, len(good), len(mail.current.messages), bytes_down, bytes_up)
+        return StartRound(problem, mail.weighted(good), bytes_down, bytes_up)
+
+    def close_round(
+        self, good: Sequence[Reply[Uplink]], num_left_out: int
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Update the state by the replies that count; return the primal arrays and the round's metrics.
+
+        Parameters
+        ----------
+        good : sequence of Reply
+        num_left_out : int
+            How many replies did not count, surplus ones among them.
+        """
+        current = self.current
+        if not current.messages:
+            everyone = self._assembly.everyone
+            missing = None if everyone is None else everyone.metrics_of_absence()
+            arrays, metrics = self.primal_arrays(), None if missing is None else MetricRecord(dict(missing))
+        else:
+            arrays, metrics = self._concluded(good, num_left_out)
+        for part in reversed(self.parts.values()):
+            part.end_round(self)
+        return arrays, metrics
+
+    def _concluded(self, good: Sequence[Reply[Uplink]], num_left_out: int) -> tuple[ArrayRecord, MetricRecord]:
+        current = self.current
         least = len(current.messages) if self.participation == "everyone" else self.min_replies
-        skipped = len(good) < least or not weights or not self._update(reading.weighted(good, weights))
+        uplinks = self.mail.weighted(good)
+        skipped = len(good) < least or not uplinks or not self._update(uplinks)
         if skipped:
             text = "aggregate_train: round %s is skipped: %s good replies, at least %s needed"
-            log(WARNING, text, server_round, len(good), least)
+            log(WARNING, text, current.number, len(good), least)
         # Nothing else was wrong: the numbers were too large.
-        self.overflowed = skipped and len(good) >= least and bool(weights)
+        self.overflowed = skipped and len(good) >= least and bool(uplinks)
         contents = [reply.content for reply in good]
         missing = len(current.messages) - len(good)
-        surplus = len(self.left_out) - rows_before - missing
+        surplus = num_left_out - missing
         own: dict[str, int | float] = {
             "num-replies": len(good),
             "num-left-out": missing,
@@ -308,34 +578,59 @@ class CompositeStrategy(Asking, FedAvg):
             "bytes-up": records.count_bytes(contents),
         }
         arrays = self.primal_arrays()
-        theirs = reading.average_metrics(self.train_metrics_aggr_fn, contents if weights else [], self.weighted_by_key)
-        own.update(structure(self.psi, self.plan.layout, self.as_vector(arrays)))
-        metrics = records.joined_metrics(theirs, own)
-        for name, value in self.round_metrics().items():
-            metrics[name] = value
-        return arrays, metrics
+        averaged = contents if uplinks else []
+        theirs = checks.average_metrics(self.train_metrics_aggr_fn, averaged, self.weighted_by_key)
+        own.update(structure(self.problem.psi, self.problem.layout, self.as_vector(arrays)))
+        own.update(self.round_metrics())
+        return arrays, records.joined_metrics(theirs, own)
+
+    def round_metrics(self) -> dict[str, float | int]:
+        """Return what the method and its parts add to the metrics of the round under way."""
+        found: dict[str, float | int] = {}
+        for part in self.parts.values():
+            found.update(part.metrics(self))
+        found.update(self.metrics(self.problem, self.state))
+        return found
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
-        self.choose_server_lr(uplinks)
+        if self.inquiry.extrapolates:
+            self.chosen["server_lr"] = extrapolation(uplinks)
+            self._problem = self.problem._replace(server_lr=self.chosen["server_lr"])
+        problem, before, average = self.problem, self.state, self._assembly.average
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
-        before = self.state
-        passed = reading.averaged_pass_through(self.pass_through_arrays, uplinks)
+        passed = checks.averaged_pass_through(self.pass_through_arrays, uplinks)
+        stage = False
         try:
             with np.errstate(over="ignore", invalid="ignore"):
-                state = self.aggregate(self.state, uplinks)
-                if not all(all_finite(value) for value in state):
+                after = self.aggregate(problem, before, uplinks)
+                if not all(all_finite(value) for value in after):
                     log(WARNING, overflows)
                     return False
-                output = Output.of(state, self.plan, self.output_point(state), passed)
+                stage = self.begins_stage(before, after)
+                if stage:
+                    average.start(problem.layout.size)
+                elif average.averages:
+                    average.add(self.averaged_points(problem, before, after, uplinks))
+                # A new stage has a geometry of its own, in which its first point is looked at.
+                own = problem.with_plan(self._plan_at(after)) if stage else problem
+                output = Output.of(after, own.plan, average.point(lambda: self.retrieve(own, after)), passed)
         except MagnitudeError as error:
+            average.take_back()
             log(WARNING, "%s %s", overflows, error)
             return False
         if not output.finite():
+            average.take_back()
             log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
             return False
-        self.state, self.pass_through_arrays, self._output = state, passed, output
-        self.after_round(before, uplinks)
+        self.state, self.mail.pass_through_arrays, self._output = after, passed, output
+        for part in reversed(self.parts.values()):
+            part.after_round(self, before, uplinks)
+        if stage:
+            if self.memories is not None:
+                self.memories.new_epoch("a new stage")
+            self._announce(own.plan)
+            log(INFO, "A new stage begins: %s", own.plan.mirror_map)
         return True
 
     def primal_arrays(self) -> ArrayRecord:
@@ -348,16 +643,36 @@ class CompositeStrategy(Asking, FedAvg):
         known = self._output
         # A method may change its state and its geometry after a round: where a client has gone, or a stage begins.
         if known is None or known.state is not self.state or known.plan is not self.plan:
-            point = self.output_point(self.state)
+            point = self._assembly.average.point(lambda: self.retrieve(self.problem, self.state))
             known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
         return records.shared_arrays(known.arrays)
 
     def as_vector(self, arrays: ArrayRecord) -> Vector:
-        """Return a primal model as one vector; at no cost if it is the one that :meth:`primal_arrays` has given."""
+        """Return a primal model as one vector; at no cost if it is the one that :meth:`primal_arrays` has given.
+
+        Parameters
+        ----------
+        arrays : ArrayRecord
+        """
         known = self._output
         if known is not None and known.plan is self.plan and records.same_arrays(known.arrays, arrays):
             return known.point
         return records.primal_vector(self.plan.layout, arrays)[0]
+
+    def certificate(self, server_round: int, grid: Grid, w: Vector) -> dict[str, float]:
+        """Return the metrics of a round's certificate, if one is due.
+
+        Parameters
+        ----------
+        server_round : int
+        grid : flwr.serverapp.Grid
+        w : ndarray of float64, shape (d,)
+            The round's model.
+        """
+        certifier = self._assembly.certifier
+        if certifier is None or server_round % certifier.every:
+            return {}
+        return certifier.certified(self, grid, w)
 
     # --- evaluation rounds ----------------------------------------------------------------------------------------
 
@@ -367,10 +682,9 @@ class CompositeStrategy(Asking, FedAvg):
         """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
         if self.fraction_evaluate == 0.0:
             return []
-        size = (self.fraction_evaluate, self.min_evaluate_nodes, self.nodes_needed())
-        nodes = self.nodes.sample(grid, server_round, _EVALUATE_SAMPLE, *size)
+        nodes = self._sample(grid, server_round, _EVALUATE_SAMPLE, self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
-        self.current = current = Round(server_round, left_out=self.left_out, kind="evaluate")
+        self.mail.current = current = Round(server_round, left_out=self.left_out, kind="evaluate")
         current.nodes = {node.node_id: node for node in nodes}
         config = config.copy()
         config["server-round"] = server_round
@@ -388,14 +702,43 @@ class CompositeStrategy(Asking, FedAvg):
             "aggregate_evaluate", replies, lambda _, content: records.check_metrics(content, self.weighted_by_key)
         )
         contents = [reply.content for reply in good]
-        metrics = reading.average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)
+        metrics = checks.average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)
         metrics["num-replies"] = len(good)
         metrics["num-left-out"] = asked - len(good)
         return metrics
 
     # --- the look -------------------------------------------------------------------------------------------------
 
+    def work(self, state: Any = None) -> Work:
+        """Return what a client does in a round: groups of options say it."""
+        raise ConfigurationError(f"{type(self).__name__} does not say what a client does; override `work`")
+
     def summary(self) -> None:
         """Log the settings as a tree."""
-        settings_tree(self)
+        where = "" if self.layout is None else f" on {', '.join(self.layout.regularized_names) or 'nothing'}"
+        normalized = ", local work normalised" if getattr(self, "normalize_local_work", False) else ""
+        lines = [
+            ("Regularizer", f"{self.regularizer}{where} (scope: {self.scope})"),
+            ("Mirror map", f"{self.mirror_map}"),
+            *self._lines_of_rates(),
+            ("Local work", f"{self.work(self.state)}"),
+            ("Weights", f"{self.weighting}{normalized}"),
+            ("Output", f"{self._assembly.average}"),
+            ("Seed", f"{self.seed}"),
+            *self.describe(),
+            *(line for part in self.parts.values() for line in part.describe()),
+            ("Minimum replies", f"{self.min_replies}"),
+        ]
+        log(INFO, "\t├──> %s settings:", type(self).__name__)
+        for i, (title, text) in enumerate(lines):
+            log(INFO, "\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)
         super().summary()
+
+    def _lines_of_rates(self) -> list[tuple[str, str]]:
+        own: object = self
+        if not isinstance(own, RateOptions):
+            return []
+        return [("Learning rates", f"client ({rate_text(own.client_lr)}) | server ({rate_text(own.server_lr)})")]
+
+
+_HOOKS = (CompositeStrategy.configure_train, CompositeStrategy.aggregate_train)

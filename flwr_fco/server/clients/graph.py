@@ -8,19 +8,18 @@ from logging import INFO, WARNING
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common import log
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.options import Mixing
 from flwr_fco.topology import TOPOLOGIES, Topology, effective_mixing, from_matrix
 from flwr_fco.wire.protocol import Node, Uplink
 
-__all__ = ["Graph", "Increments", "Matrix", "Mixing"]
+__all__ = ["Graph", "Increments", "Matrix"]
 
 Matrix = NDArray[np.float64]
-#: A gossip matrix, a topology, or the name of one.
-Mixing = Topology | NDArray[Any] | Sequence[Sequence[float] | NDArray[Any]] | str
 
 
 class Increments(NamedTuple):
@@ -41,7 +40,7 @@ class Increments(NamedTuple):
 
 
 class Graph:
-    """Which node has which row, who is missing, and the gossip matrix of a round; an object that a strategy holds.
+    """Which node has which row, who is missing, and the gossip matrix of a round.
 
     Parameters
     ----------

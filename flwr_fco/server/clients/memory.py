@@ -13,10 +13,10 @@ from logging import INFO
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.common import log
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 
@@ -28,9 +28,8 @@ _WITHOUT_PARTITION = 1
 #: By what factor a client's weight may change from one of its answers to the next.
 _WEIGHT_CHANGE = 2.0
 
-#: ``(before, after, memory, uplink) -> memory``: what a client remembers after a round that counted, from the server's
-#: states before and after the round, what it remembered, and its uplink: the client's own arithmetic.
-Remembered = Callable[[Any, Any, ClientState, Uplink], ClientState]
+#: ``(memory, uplink) -> memory``: what a client remembers after a round that counted: the client's own arithmetic.
+Remembered = Callable[[ClientState, Uplink], ClientState]
 
 
 @dataclass
@@ -77,14 +76,12 @@ class Change(NamedTuple):
 
 
 class ClientMemories:
-    """The clients' memories; an object that a strategy holds.
+    """What the server knows of the clients' memories.
 
     Parameters
     ----------
     names : tuple of str
         The vectors that the ledger keeps of each client; all begin at zero.
-    remembered : callable
-        See :data:`Remembered`.
     client_state : {"ledger", "reset"} or None
         None: a ledger if it fits into `ledger_bytes`.
     ledger_bytes : int
@@ -105,14 +102,13 @@ class ClientMemories:
     def __init__(
         self,
         names: tuple[str, ...],
-        remembered: Remembered,
         *,
         client_state: str | None,
         ledger_bytes: int,
         weighting: str,
         client_weights: Mapping[int, float] | None = None,
     ) -> None:
-        self.names, self.remembered, self.weighting = names, remembered, weighting
+        self.names, self.weighting = names, weighting
         self.client_weights = client_weights
         self.client_state, self.ledger_bytes = client_state, ledger_bytes
         self.forget(0)
@@ -323,23 +319,32 @@ class ClientMemories:
             for key in away[: len(away) - len(self.present)]:
                 del self.members[key]
 
-    def note(self, number: int, before: Any, after: Any, uplinks: Sequence[Uplink]) -> Change | None:
+    def begins(self, uplink: Uplink) -> bool:
+        """Return whether the client had no memory in the round that it answers.
+
+        Parameters
+        ----------
+        uplink : Uplink
+        """
+        return uplink.node is None or self.member(uplink.node).accepted < 0
+
+    def note(self, number: int, uplinks: Sequence[Uplink], remembered: Remembered) -> Change | None:
         """Note whose reply has counted in a round and, in the ledger, what those clients remember now.
 
         Parameters
         ----------
         number : int
             The round.
-        before, after : NamedTuple
-            The server's states.
         uplinks : sequence of Uplink
             Those that counted.
+        remembered : callable
+            See :data:`Remembered`.
         """
         for uplink in uplinks:
             assert uplink.node is not None
             member = self.member(uplink.node)
             if self.ledger:
-                member.memory = dict(self.remembered(before, after, self.memory(uplink.node.key), uplink))
+                member.memory = dict(remembered(self.memory(uplink.node.key), uplink))
             member.examples = uplink.examples
             member.accepted, member.digest = number, uplink.digest
             member.counted += 1

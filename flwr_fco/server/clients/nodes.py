@@ -9,9 +9,9 @@ from logging import INFO, WARNING
 from typing import Any
 
 from flwr.app import RecordDict
-from flwr.common import log
 from flwr.serverapp import Grid
 
+from flwr_fco.core.logs import log
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.options import ChooseNodes

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from logging import WARNING
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.certificates import Certificate, Request, certificate, settle
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
 from flwr_fco.errors import NoAnswerError
-from flwr_fco.server.algorithm import Grid, log
+from flwr_fco.server.parts import Host, Part
+from flwr_fco.server.questions.inquiry import Inquiry
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.wire.questions import Answer
-
-if TYPE_CHECKING:
-    from flwr_fco.server.strategy import CompositeStrategy
 
 __all__ = ["Certifier", "certify"]
 
 _ABSURD = "the numbers that the clients have answered come to none that is finite"
 
 
-def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
+def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
     """Return how far a point is from the optimum of the clients' pooled problem, by asking all clients.
 
     For a duality gap every client sends one vector (and a few numbers); without one, its gradient. The certificate is
@@ -32,8 +33,10 @@ def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
 
     Parameters
     ----------
-    strategy : CompositeStrategy
-        Prepared.
+    host : Host
+        Prepared with a model.
+    inquiry : Inquiry
+        By which it asks.
     grid : flwr.serverapp.Grid
     w : ndarray of float64, shape (d,)
 
@@ -46,8 +49,8 @@ def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
     first: set[int | None] = set()
 
     def ask(request: Request) -> list[Answer]:
-        question = strategy.question(request.kind, w, request.numbers)
-        answers = strategy.ask(grid, question, wanted=request.wanted, shapes=request.shapes)
+        question = inquiry.question(request.kind, w, request.numbers)
+        answers = inquiry.ask(grid, question, wanted=request.wanted, shapes=request.shapes)
         here = {answer.node_id for answer in answers}
         if not first:
             first.update(here)
@@ -63,7 +66,7 @@ def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
         return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
 
     try:
-        found = settle(certificate(strategy.psi, w), ask)
+        found = settle(certificate(host.problem.psi, w), ask)
     except OverflowError as error:
         raise NoAnswerError(f"{_ABSURD}: {error}") from error
     if not (math.isfinite(found.objective) and math.isfinite(found.value)):
@@ -71,33 +74,34 @@ def certify(strategy: CompositeStrategy, grid: Grid, w: Vector) -> Certificate:
     return found
 
 
-class Certifier:
+class Certifier(Part):
     """Certifies the model every few rounds, and says how much its structure has changed since the last time.
 
     Parameters
     ----------
-    strategy : CompositeStrategy
-        With the option `certificate_every`.
-    grid : flwr.serverapp.Grid
+    inquiry : Inquiry
+    every : int
+        Rounds between two certificates.
     """
 
-    def __init__(self, strategy: CompositeStrategy, grid: Grid) -> None:
-        self._strategy, self._grid = strategy, grid
+    def __init__(self, inquiry: Inquiry, every: int) -> None:
+        self._inquiry, self.every = inquiry, every
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
         self._support: NDArray[np.bool_] | None = None
         self._rank: float | None = None
 
-    def due(self, server_round: int) -> bool:
-        """Return whether a round's model is to be certified."""
-        every = self._strategy.certificate_every
-        return every is not None and server_round % every == 0
-
-    def metrics(self, w: Vector) -> dict[str, float]:
+    def certified(self, host: Host, grid: Grid, w: Vector) -> dict[str, float]:
         """Return ``objective``, ``certificate``, under its own name too, and how stable the structure is.
 
-        Nothing, with a warning, where the clients do not answer or what they answer is absurd: the run goes on.
+        Empty, with a warning, where the clients do not answer or what they answer is absurd: the run goes on.
 
         Parameters
         ----------
+        host : Host
+        grid : flwr.serverapp.Grid
         w : ndarray of float64, shape (d,)
 
         Returns
@@ -108,21 +112,21 @@ class Certifier:
             the last time, the share that was and is; and ``rank-stability`` where psi is about singular values: the
             smaller of the two ranks over the larger one.
         """
-        strategy = self._strategy
         try:
-            found = certify(strategy, self._grid, w)
+            found = certify(host, self._inquiry, grid, w)
         except NoAnswerError as error:
             log(WARNING, "There is no certificate of this round: %s.", error)
             return {}
-        connected = len(strategy.nodes.ordered)
+        connected = len(host.nodes.ordered)
         if found.clients < connected:
             text = "The certificate of this round is about the data of %d of the %d clients: the others did not answer."
             log(WARNING, text, found.clients, connected)
         numbers = {"objective": found.objective, "certificate": found.value, found.kind: found.value}
         numbers["certificate-clients"] = float(found.clients)
-        own = structure(strategy.psi, strategy.plan.layout, w)
+        layout = host.plan.layout
+        own = structure(host.problem.psi, layout, w)
         if "density" in own:
-            support = (w != 0.0) & strategy.plan.layout.regularized_mask()
+            support = (w != 0.0) & layout.regularized_mask()
             if self._support is not None:
                 either = int((support | self._support).sum())
                 both = int((support & self._support).sum())
@@ -134,3 +138,13 @@ class Certifier:
                 numbers["rank-stability"] = min(rank, self._rank) / larger if (larger := max(rank, self._rank)) else 1.0
             self._rank = rank
         return numbers
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the structure that was certified last."""
+        support = {} if self._support is None else {"support": self._support}
+        return support if self._rank is None else {**support, "rank": np.array(self._rank)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self._support = arrays.get("support")
+        self._rank = float(arrays["rank"]) if "rank" in arrays else None

@@ -1,41 +1,47 @@
-"""Questions to all clients: who is asked, which answers count, and the rates that follow from them."""
+"""Questions to all clients: who is asked, which answers count, and the options that follow from them."""
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from flwr.app import RecordDict
+from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import MirrorMap
-from flwr_fco.server.algorithm import AUTOMATIC, Grid, RecordDict, log
-from flwr_fco.server.options import AUTO
+from flwr_fco.server.algorithm import Algorithm
+from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions
+from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.questions.rates import LossFacts, bounded_largest, bounded_smallest, smoothness_for
-from flwr_fco.server.questions.strength_path import with_strength
-from flwr_fco.server.replies import checks as reading
+from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import IncrementBounds, check_examples
 from flwr_fco.server.replies.checks import Round
-from flwr_fco.server.replies.mail import Messaging
+from flwr_fco.server.replies.mail import Mail
 from flwr_fco.wire import records
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.wire.questions import Answer, Question
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Asking"]
+__all__ = ["Inquiry", "extrapolation"]
 
 _ASK_SAMPLE = 4
-_CHOSEN = "chosen-"
 _NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
-class Asking(Messaging):
-    """What a strategy asks all clients besides training and evaluation.
+class Inquiry(Part):
+    """What a strategy asks all clients besides training and evaluation, and the options that it chooses from that.
+
+    Parameters
+    ----------
+    options : CommonOptions
+    algorithm : Algorithm
+    mail : Mail
 
     Attributes
     ----------
@@ -45,8 +51,24 @@ class Asking(Messaging):
         Why.
     """
 
-    chosen: dict[str, float]
-    reasons: dict[str, str]
+    def __init__(self, options: CommonOptions, algorithm: Algorithm, mail: Mail) -> None:
+        self._options, self._algorithm, self._mail = options, algorithm, mail
+        self._names = [name for name in AUTOMATIC if getattr(options, name, None) == AUTO]
+        self.extrapolates = "server_lr" in self._names
+        if self.extrapolates and not (algorithm.extrapolates and options.aggregation == "mean"):
+            raise ConfigurationError(
+                f"server_lr='auto': {type(options).__name__} with aggregation={options.aggregation!r} takes something "
+                "else than the plain mean of increments, for which there is no such rule; give a number. FedDualAvg, "
+                "FedMid, FedAvgSubgradient and LocalSGD have it"
+            )
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self.chosen: dict[str, float] = {}
+        self.reasons: dict[str, str] = {}
+        #: Whether there is something to choose from what clients say.
+        self.due = bool(set(self._names) - {"server_lr"})
 
     def ask(
         self,
@@ -60,7 +82,7 @@ class Asking(Messaging):
 
         An answer is checked as a reply of training is: what it must hold and nothing else, finite numbers, the round's
         stamp, one answer a node, numbers of examples and lengths of vectors within ``max_ratio`` of the median. What
-        does not count is in :attr:`left_out`.
+        does not count is in ``left_out``.
 
         Parameters
         ----------
@@ -74,12 +96,14 @@ class Asking(Messaging):
         Returns
         -------
         list of Answer
-            Sorted by partition id, with the weights of training, which sum to 1; nothing if nobody's answer counts.
+            Sorted by partition id, with the weights of training, which sum to 1; empty if no answer counts.
         """
-        size = (1.0, self.min_train_nodes, self.nodes_needed())
-        nodes = self.nodes.sample(grid, self.current.number, _ASK_SAMPLE, *size)
-        number, wanted = self.current.number, tuple(wanted)
-        current = Round(number, left_out=self.left_out, kind="question")
+        mail, options = self._mail, self._options
+        nodes = mail.nodes.sample(
+            grid, mail.current.number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.nodes_needed
+        )
+        number, wanted = mail.current.number, tuple(wanted)
+        current = Round(number, left_out=mail.left_out, kind="question")
         current.nodes = {node.node_id: node for node in nodes}
         content = records.question_records(question)
         contents = ((node.node_id, content.copy()) for node in nodes)
@@ -87,23 +111,22 @@ class Asking(Messaging):
 
         def read(node: Node, content: RecordDict) -> Answer:
             found = records.read_answer(content, numbers=wanted, shapes=shapes)
-            check_examples(found.examples, self.max_examples)
+            check_examples(found.examples, options.max_examples)
             return found._replace(partition=node.partition_id, node_id=node.node_id)
 
         caller = f"question ({question.kind})"
-        good = current.good(caller, grid.send_and_receive(current.messages, timeout=self._timeout), read)
-        bounds = IncrementBounds(self.max_ratio, None)
+        good = current.good(caller, grid.send_and_receive(current.messages, timeout=mail.timeout), read)
+        bounds = IncrementBounds(options.max_ratio, None)
         claims = [Uplink(reply.value.vectors, None, 1, examples=reply.value.examples) for reply in good]
         good = current.without(caller, good, bounds.objections(claims))
-        weights = reading.weights_of([self._examples_of(reply.value) for reply in good], self.weighting)
+        weights = checks.weights_of([self._examples_of(reply.value) for reply in good], options.weighting)
         if not weights:
             return []
         return [reply.value._replace(weight=weight) for reply, weight in zip(good, weights, strict=True)]
 
     def _examples_of(self, found: Answer) -> float:
-        if self.client_weights is None or found.partition is None:
-            return found.examples
-        return self.client_weights.get(found.partition, 0.0)
+        given = self._options.client_weights
+        return found.examples if given is None or found.partition is None else given.get(found.partition, 0.0)
 
     def question(self, kind: str, primal: Vector, numbers: Mapping[str, float] | None = None) -> Question:
         """Return a question about a point of the run's model.
@@ -114,50 +137,17 @@ class Asking(Messaging):
         primal : ndarray of float64, shape (d,)
         numbers : mapping of str to float, optional
         """
-        return Question(kind, self.plan.layout, {"primal": primal}, numbers or {}, self.pass_through_arrays)
-
-    @abstractmethod
-    def renew_plan(self, mirror_map: MirrorMap) -> None:
-        """Make the plan from the present settings; every node is told of it in its next message."""
+        mail = self._mail
+        return Question(kind, mail.plan.layout, {"primal": primal}, numbers or {}, mail.pass_through_arrays)
 
     # --- what is "auto" -----------------------------------------------------------------------------------------
 
-    def check_choices(self) -> None:
-        """Refuse an ``"auto"`` for which there is no rule.
-
-        Raises
-        ------
-        ConfigurationError
-        """
-        if self.strength is not None:
-            with_strength(self.regularizer, 1.0)
-        if getattr(self, "server_lr", None) == AUTO and not (self.extrapolates and self.aggregation == "mean"):
-            raise ConfigurationError(
-                f"server_lr='auto': {type(self).__name__} with aggregation={self.aggregation!r} takes something else "
-                "than the plain mean of increments, for which there is no such rule; give a number. FedDualAvg, "
-                "FedMid, FedAvgSubgradient and LocalSGD have it"
-            )
-
-    def choose_server_lr(self, uplinks: Sequence[Uplink]) -> None:
-        """Choose the server's rate of a round, if it is ``"auto"``.
-
-        Parameters
-        ----------
-        uplinks : sequence of Uplink
-            With weights.
-        """
-        if getattr(self, "server_lr", None) == AUTO:
-            self.chosen["server_lr"] = extrapolation(uplinks)
-
-    def automatic_options(self) -> list[str]:
-        """Return the options that are ``"auto"`` and chosen from what the clients say."""
-        return [name for name in AUTOMATIC if getattr(self, name, None) == AUTO]
-
-    def choose_rates(self, grid: Grid) -> None:
+    def choose(self, host: Host, grid: Grid) -> None:
         """Ask the clients what their losses are like, and choose the options that are ``"auto"``, once in a run.
 
         Parameters
         ----------
+        host : Host
         grid : flwr.serverapp.Grid
 
         Raises
@@ -165,48 +155,50 @@ class Asking(Messaging):
         ConfigurationError
             If nobody answers, or theory has no answer for this geometry or these losses.
         """
-        names = [name for name in self.automatic_options() if name != "server_lr"]
-        if not names or set(names) <= self.chosen.keys():
-            return
-        facts = self._facts(grid)
-        found = self.theory(facts)
-        for name in names:
-            self.chosen[name], formula = found[name]
-            self.reasons[name] = f"{formula}, {facts}"
-            log(INFO, "\t├──> %s=%.4g: %s", name, self.chosen[name], self.reasons[name])
-        self.renew_plan(self.plan.mirror_map)
+        facts = self._facts(host, grid)
+        problem = host.problem._replace(asked=self._mail.nodes.ordered)
+        found = self._algorithm.theory(problem, facts)
+        for name in self._names:
+            if name != "server_lr":
+                self.chosen[name], formula = found[name]
+                self.reasons[name] = f"{formula}, {facts}"
+                log(INFO, "\t├──> %s=%.4g: %s", name, self.chosen[name], self.reasons[name])
+        self.due = False
 
-    def _facts(self, grid: Grid) -> LossFacts:
-        work = self.plan.work
+    def _facts(self, host: Host, grid: Grid) -> LossFacts:
+        work = host.plan.work
         batch_size = (work.batch_size or 0) if isinstance(work, FirstOrder) else 0
-        question = self.question("smoothness", self.retrieve(self.state), {"batch-size": float(batch_size)})
+        primal = self._algorithm.retrieve(host.problem, host.state)
+        question = self.question("smoothness", primal, {"batch-size": float(batch_size)})
         answers = self.ask(grid, question, wanted=("l2", "l1", "convexity", "probed"))
         if not answers:
             raise ConfigurationError(
-                f"{' and '.join(self.automatic_options())} cannot be chosen: no client has said how smooth its loss "
+                f"{' and '.join(self._names)} cannot be chosen: no client has said how smooth its loss "
                 "is. The reasons are in `left_out`; give the rates by hand"
             )
         l2, clipped = bounded_largest([answer.numbers["l2"] for answer in answers])
         l1, _ = bounded_largest([answer.numbers["l1"] for answer in answers])
         convexity = bounded_smallest([answer.numbers["convexity"] for answer in answers])
-        smoothness, norm = smoothness_for(self.h, l2, l1)
+        smoothness, norm = smoothness_for(host.problem.h, l2, l1)
         steps = 1
         if isinstance(work, FirstOrder):
             steps = max(work.num_draws(max(1, int(answer.examples))) for answer in answers)
         probed = any(answer.numbers["probed"] for answer in answers)
         return LossFacts(smoothness, norm, convexity, steps, probed, len(answers), clipped)
 
-    def saved_choices(self) -> dict[str, NDArray[Any]]:
-        """Return what was chosen, for :meth:`save_state`: a run that is resumed has the same rates."""
-        return {_CHOSEN + name: np.array(value) for name, value in self.chosen.items()}
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what was chosen: a run that is resumed has the same rates."""
+        return {name: np.array(value) for name, value in self.chosen.items()}
 
-    def restore_choices(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`saved_choices` gave."""
-        found = {key.removeprefix(_CHOSEN): float(value) for key, value in arrays.items() if key.startswith(_CHOSEN)}
-        if found:
-            self.chosen = found
-            self.reasons = dict.fromkeys(found, "as the run began that is resumed")
-            self.renew_plan(self.plan.mirror_map)
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self.chosen = {name: float(value) for name, value in arrays.items()}
+        self.reasons = dict.fromkeys(self.chosen, "as the run began that is resumed")
+        self.due = not set(self._names) - {"server_lr"} <= self.chosen.keys()
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return a line for each option that was chosen."""
+        return [(f"Chosen {name}", f"{self.chosen[name]:.4g} = {reason}") for name, reason in self.reasons.items()]
 
 
 #: The share of the increments' mean square below which a mean is no direction.

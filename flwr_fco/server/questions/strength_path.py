@@ -17,21 +17,23 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from logging import INFO
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
 from scipy.optimize import minimize
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.results import Number, Result, columns_of, write_csv
-from flwr_fco.server.algorithm import ArrayRecord, Grid, log
+from flwr_fco.server.parts import Host
+from flwr_fco.server.questions.inquiry import Inquiry
 from flwr_fco.wire import records
-
-if TYPE_CHECKING:
-    from flwr_fco.server.strategy import CompositeStrategy
 
 __all__ = ["PathPoint", "PathResult", "StrengthPath", "held_out_loss", "strength_max", "with_strength"]
 
@@ -39,6 +41,27 @@ __all__ = ["PathPoint", "PathResult", "StrengthPath", "held_out_loss", "strength
 _QUESTIONS, _TOLERANCE = 100, 1e-11
 #: How far above it the largest strength of a path is, relatively.
 _ABOVE = 1e-6
+
+
+class _Strategy(Host, Protocol):
+    """What a path needs of a strategy: a :class:`flwr_fco.strategies.CompositeStrategy` has it."""
+
+    regularizer: Regularizer
+    strength: Literal["auto"] | None
+
+    @property
+    def inquiry(self) -> Inquiry:
+        """By which clients are asked."""
+
+    @property
+    def pass_through_arrays(self) -> dict[str, NDArray[Any]]:
+        """The model's arrays that are not optimised."""
+
+    def prepare(self, initial_arrays: ArrayRecord) -> None:
+        """Begin anew from a model."""
+
+    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, **options: Any) -> Any:
+        """Run the strategy."""
 
 
 def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
@@ -68,7 +91,7 @@ def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
     return found
 
 
-def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector]:
+def strength_max(strategy: _Strategy, grid: Grid) -> tuple[float, Vector]:
     """Return the smallest strength at which the solution is 0 wherever psi acts, by asking the clients for gradients.
 
     The arrays that psi leaves alone, such as an intercept, are optimised first: a question for each step of L-BFGS.
@@ -90,15 +113,14 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     ConfigurationError
         If psi has no such strength, nobody answers, or the gradient at 0 is 0 (in a deep network it is).
     """
-    psi, layout = strategy.psi, strategy.plan.layout
+    psi, layout, inquiry = strategy.problem.psi, strategy.plan.layout, strategy.inquiry
     acts = layout.regularized_mask()
-    w = np.where(acts, 0.0, strategy.retrieve(strategy.state))
+    w = np.where(acts, 0.0, strategy.algorithm.retrieve(strategy.problem, strategy.state))
 
     def loss_and_gradient(free: Vector) -> tuple[float, Vector]:
         w[~acts] = free
-        answers = strategy.ask(
-            grid, strategy.question("gradient", w), wanted=("loss",), shapes={"gradient": (layout.size,)}
-        )
+        shapes = {"gradient": (layout.size,)}
+        answers = inquiry.ask(grid, inquiry.question("gradient", w), wanted=("loss",), shapes=shapes)
         if not answers:
             raise ConfigurationError("no client has answered, so no strength follows; the reasons are in `left_out`")
         gradient[:] = sum(answer.weight * answer.vectors["gradient"] for answer in answers)
@@ -124,7 +146,7 @@ def strength_max(strategy: CompositeStrategy, grid: Grid) -> tuple[float, Vector
     return float(largest), w
 
 
-def held_out_loss(strategy: CompositeStrategy, grid: Grid, w: Vector) -> tuple[float, float]:
+def held_out_loss(strategy: _Strategy, grid: Grid, w: Vector) -> tuple[float, float]:
     """Return the mean loss on the clients' held-out data and its standard error over the clients.
 
     With weights p_m (by held-out examples) and losses l_m: l = sum_m p_m l_m and
@@ -142,7 +164,8 @@ def held_out_loss(strategy: CompositeStrategy, grid: Grid, w: Vector) -> tuple[f
     ConfigurationError
         If nobody answers, or clients have no data besides those of the training.
     """
-    answers = strategy.ask(grid, strategy.question("validation", w), wanted=("loss", "held-out"))
+    inquiry = strategy.inquiry
+    answers = inquiry.ask(grid, inquiry.question("validation", w), wanted=("loss", "held-out"))
     if not answers:
         raise ConfigurationError("no client has answered, so nothing is validated; the reasons are in `left_out`")
     if not all(answer.numbers["held-out"] for answer in answers):
@@ -286,7 +309,7 @@ class StrengthPath:
     [2.0, 0.2, 0.02]
     """
 
-    strategy: CompositeStrategy
+    strategy: _Strategy
     num_strengths: int = 20
     ratio: float = 0.01
     strengths: Sequence[float] | None = None
@@ -380,7 +403,7 @@ class StrengthPath:
 
 
 def start_at_chosen(
-    strategy: CompositeStrategy, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, **options: Any
+    strategy: _Strategy, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, **options: Any
 ) -> Result:
     """Run a path and return the result at the strength that the held-out data choose, with the path; see `strength`.
 

@@ -13,14 +13,17 @@ Pillutla, Kakade, Harchaoui (IEEE TSP 2022) for the geometric median by smoothed
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["centre", "geometric_median", "median", "trimmed_mean"]
+__all__ = ["Centre", "Direction", "centre", "geometric_median", "mean_increment", "median", "trimmed_mean"]
 
 Matrix = NDArray[np.float64]
 
@@ -137,3 +140,104 @@ def _by_coordinate(rows: Matrix, weights: Vector, part: Callable[[Matrix, Matrix
         order = np.argsort(block, axis=0, kind="stable")
         result[begin : begin + _BLOCK] = part(np.take_along_axis(block, order, axis=0), weights[order])
     return result
+
+
+def mean_increment(
+    uplinks: Sequence[Uplink],
+    *,
+    normalize: bool,
+    name: str = "increment",
+    aggregation: str = "mean",
+    trim: float = 0.0,
+) -> tuple[Vector, float]:
+    """Return the weighted mean of the clients' increments and of their elapsed times.
+
+    Parameters
+    ----------
+    uplinks : sequence of Uplink
+        With weights p_m that sum to 1.
+    normalize : bool
+        Multiply each increment and its elapsed time by mean(elapsed) / elapsed_m first, so that all clients have
+        done the same work (FedNova's idea). With equal work: not a bit changes.
+    name : str, default "increment"
+        Which vector.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+        Another centre in the place of the mean of the increments.
+    trim : float, default 0.0
+        For ``"trimmed"``.
+
+    Returns
+    -------
+    mean : ndarray of float64
+    elapsed : float
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> short = Uplink({"increment": np.array([1.0])}, elapsed=1.0, steps=1, weight=0.5)
+    >>> long = Uplink({"increment": np.array([3.0])}, elapsed=3.0, steps=3, weight=0.5)
+    >>> mean_increment([short, long], normalize=True)
+    (array([2.]), 2.0)
+    """
+    first = uplinks[0].step_sizes
+    equal = all(uplink.elapsed == first for uplink in uplinks)
+    elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
+    if aggregation != "mean":
+        factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
+        rows = [uplink.vectors[name] * factor for uplink, factor in zip(uplinks, factors, strict=True)]
+        return centre(aggregation, rows, [uplink.weight for uplink in uplinks], trim=trim), elapsed
+    mean = np.zeros_like(uplinks[0].vectors[name], dtype=np.float64)
+    scaled = np.empty_like(mean)
+    for uplink in uplinks:
+        factor = uplink.weight if equal or not normalize else uplink.weight * (elapsed / uplink.step_sizes)
+        np.multiply(uplink.vectors[name], factor, out=scaled)
+        mean += scaled
+    return mean, elapsed
+
+
+class Direction(Protocol):
+    """What the server goes along in a round: a :class:`Centre`, or what a part makes of one."""
+
+    def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
+        """Return the centre of the increments and the mean of the elapsed times."""
+
+    def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
+        """Return the plain weighted mean of a vector that clients send."""
+
+
+class Centre(NamedTuple):
+    """What the server goes along in a round: the mean of the increments, or another centre of them.
+
+    Parameters
+    ----------
+    normalize : bool, default True
+        Whether all clients are scaled to the same work; see :func:`mean_increment`.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+    trim : float, default 0.2
+        For ``"trimmed"``.
+    """
+
+    normalize: bool = True
+    aggregation: str = "mean"
+    trim: float = 0.2
+
+    def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
+        """Return the centre of the increments and the mean of the elapsed times.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+        """
+        return mean_increment(uplinks, normalize=self.normalize, aggregation=self.aggregation, trim=self.trim)
+
+    def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
+        """Return the plain weighted mean of a vector that clients send.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+        name : str, default "increment"
+        normalize : bool, default False
+            Whether all clients are scaled to the same work, if the strategy does that.
+        """
+        return mean_increment(uplinks, normalize=normalize and self.normalize, name=name)[0]

@@ -10,24 +10,22 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.common import log
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import MetricsFunction
-from flwr_fco.server.replies.centres import centre
 from flwr_fco.wire import records
-from flwr_fco.wire.protocol import Downlink, Node, Uplink
+from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import Work
 
 __all__ = [
-    "GoodReply",
     "LeftOut",
+    "Reply",
     "Round",
     "average_metrics",
     "averaged_pass_through",
-    "mean_increment",
     "weighted",
     "weights_of",
 ]
@@ -35,20 +33,21 @@ __all__ = [
 _Read = TypeVar("_Read")
 
 
-class GoodReply(NamedTuple, Generic[_Read]):
+class Reply(NamedTuple, Generic[_Read]):
     """A reply that passed all checks.
 
     Parameters
     ----------
     node : Node
-    content : RecordDict
     value : Any
-        What was read from it.
+        What was read from it: of a training round, an :class:`Uplink` with the client's examples.
+    content : RecordDict
+        What it was read from.
     """
 
     node: Node
-    content: RecordDict
     value: _Read
+    content: RecordDict
 
 
 class LeftOut(NamedTuple):
@@ -89,23 +88,25 @@ class Round:
         The user's train config, with the round in it.
     bytes_down : int
         Bytes of arrays in the messages.
-    shared : (state, Downlink) or None
-        What all nodes are told, if it is the same for all, and the state that it was made from.
     restoring : set of int
         Ids of nodes that have lost what they knew.
-    jobs : dict of int to Work
+    works : dict of int to Work
         What the nodes were told to do, by node id.
     left_out : list of LeftOut
         What did not count, duplicates and late replies too.
     kind : {"train", "evaluate"}
     wire_dtype : {"float64", "float32"}
         The precision of the round's vectors both ways, where the strategy chooses it.
+    shapes : dict of str to tuple of int
+        Name and shape of each vector that a client sends.
+    problem : Problem or None
+        What the round is about.
+    state : NamedTuple or None
+        The server's state as the round began.
     answered : set of int
         Ids of nodes whose reply was good.
     checked : dict of int to (RecordDict, Any)
         What was read of replies that have been checked already, by the identity of their contents.
-    client_lr, step_size : float or None
-        The clients' learning rate, and what a client adds to its `elapsed` in a step; once they have been asked for.
     possible : tuple
         What a client has said of its work that can be.
     """
@@ -116,14 +117,14 @@ class Round:
     repeats: list[Message] = field(default_factory=list)
     config: ConfigRecord = field(default_factory=ConfigRecord)
     bytes_down: int = 0
-    shared: tuple[Any, Downlink] | None = None
     restoring: set[int] = field(default_factory=set)
-    jobs: dict[int, Work] = field(default_factory=dict)
+    works: dict[int, Work] = field(default_factory=dict)
     answered: set[int] = field(default_factory=set)
-    client_lr: float | None = None
-    step_size: float | None = None
     possible: tuple[Any, ...] = ()
     wire_dtype: str = "float64"
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    problem: Problem | None = None
+    state: Any = None
     left_out: list[LeftOut] = field(default_factory=list)
     kind: str = "train"
     checked: dict[int, tuple[RecordDict, Any]] = field(default_factory=dict)
@@ -146,15 +147,13 @@ class Round:
         known = Node(node_id, None) if node is None else node
         self.left_out.append(LeftOut(self.number, known.node_id, known.partition_id, reason, self.kind))
 
-    def without(
-        self, caller: str, good: Sequence[GoodReply[_Read]], objections: Mapping[int, str]
-    ) -> list[GoodReply[_Read]]:
+    def without(self, caller: str, good: Sequence[Reply[_Read]], objections: Mapping[int, str]) -> list[Reply[_Read]]:
         """Return the replies to which there is no objection; the others are left out.
 
         Parameters
         ----------
         caller : str
-        good : sequence of GoodReply
+        good : sequence of Reply
         objections : mapping of int to str
             Reasons, by the place in `good`.
         """
@@ -174,7 +173,7 @@ class Round:
 
     def good(
         self, caller: str, replies: Iterable[Message], read: Callable[[Node, RecordDict], _Read]
-    ) -> list[GoodReply[_Read]]:
+    ) -> list[Reply[_Read]]:
         """Return the good replies, sorted by partition; the others are left out and logged.
 
         Parameters
@@ -186,7 +185,7 @@ class Round:
             ``(node, content)``: checks a content and returns what is wanted of it, or raises :class:`ProtocolError`
             with the reason.
         """
-        good: dict[int, GoodReply[_Read]] = {}
+        good: dict[int, Reply[_Read]] = {}
         answered: set[int] = set()
         heard: set[int] = set()
         failures, stamp = 0, str(self.number)
@@ -207,7 +206,7 @@ class Round:
                     raise ProtocolError("it answered twice; the first answer counts")
                 answered.add(node.node_id)
                 _, known = self.checked.get(id(content), (None, None)) if self.checked else (None, None)
-                good[node.node_id] = GoodReply(node, content, read(node, content) if known is None else known)
+                good[node.node_id] = Reply(node, read(node, content) if known is None else known, content)
             except ProtocolError as error:
                 failures += 1
                 lost = content is not None and records.what_is_missing(content) == "state"
@@ -317,10 +316,10 @@ def weights_of(examples: Sequence[float], weighting: str) -> list[float]:
     return [number / total for number in examples] if total > 0 else []
 
 
-def weighted(good: Sequence[GoodReply[Uplink]], weights: Sequence[float]) -> list[Uplink]:
+def weighted(good: Sequence[Reply[Uplink]], weights: Sequence[float]) -> list[Uplink]:
     """Return the uplinks of good replies with their weights and nodes."""
     found = []
-    for (node, _, own), weight in zip(good, weights, strict=True):
+    for (node, own, _), weight in zip(good, weights, strict=True):
         # `_replace` would take four times as long.
         fields = own.vectors, own.elapsed, own.steps, weight, node, own.examples, own.metrics, own.pass_through
         found.append(Uplink(*fields, own.digest))
@@ -371,56 +370,3 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
         # On the wire it stands beside a dual; in a table of metrics it would be read as seconds.
         metrics["sum-of-step-sizes"] = metrics.pop("elapsed")
     return metrics
-
-
-def mean_increment(
-    uplinks: Sequence[Uplink],
-    *,
-    normalize: bool,
-    name: str = "increment",
-    aggregation: str = "mean",
-    trim: float = 0.0,
-) -> tuple[Vector, float]:
-    """Return the weighted mean of the clients' increments and of their elapsed times.
-
-    Parameters
-    ----------
-    uplinks : sequence of Uplink
-        With weights p_m that sum to 1.
-    normalize : bool
-        Multiply each increment and its elapsed time by mean(elapsed) / elapsed_m first, so that all clients have
-        done the same work (FedNova's idea). With equal work: not a bit changes.
-    name : str, default "increment"
-        Which vector.
-    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
-        Another centre in the place of the mean of the increments; see :mod:`flwr_fco.server.replies.centres`.
-    trim : float, default 0.0
-        For ``"trimmed"``.
-
-    Returns
-    -------
-    mean : ndarray of float64
-    elapsed : float
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> short = Uplink({"increment": np.array([1.0])}, elapsed=1.0, steps=1, weight=0.5)
-    >>> long = Uplink({"increment": np.array([3.0])}, elapsed=3.0, steps=3, weight=0.5)
-    >>> mean_increment([short, long], normalize=True)
-    (array([2.]), 2.0)
-    """
-    first = uplinks[0].step_sizes
-    equal = all(uplink.elapsed == first for uplink in uplinks)
-    elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
-    if aggregation != "mean":
-        factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
-        rows = [uplink.vectors[name] * factor for uplink, factor in zip(uplinks, factors, strict=True)]
-        return centre(aggregation, rows, [uplink.weight for uplink in uplinks], trim=trim), elapsed
-    mean = np.zeros_like(uplinks[0].vectors[name], dtype=np.float64)
-    scaled = np.empty_like(mean)
-    for uplink in uplinks:
-        factor = uplink.weight if equal or not normalize else uplink.weight * (elapsed / uplink.step_sizes)
-        np.multiply(uplink.vectors[name], factor, out=scaled)
-        mean += scaled
-    return mean, elapsed

@@ -1,166 +1,352 @@
-"""What goes to the nodes in a training round and what of their answers counts; base.py has Flower's hooks around it."""
+"""The mail of a strategy: what goes to the nodes in a round, and which of their answers count."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO
-from typing import Any
+from typing import Any, Protocol
 
+import numpy as np
 from flwr.app import ConfigRecord, Message, RecordDict
-from flwr.common import log
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Spec
-from flwr_fco.errors import ProtocolError
-from flwr_fco.server.algorithm import ServerHalf
-from flwr_fco.server.replies import checks as reading
-from flwr_fco.server.replies.bounds import IncrementBounds
-from flwr_fco.server.replies.checks import GoodReply, LeftOut, Round
+from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.server.algorithm import Algorithm, Problem
+from flwr_fco.server.clients.nodes import Nodes
+from flwr_fco.server.options import CommonOptions
+from flwr_fco.server.parts import Letter, Part
+from flwr_fco.server.replies import checks
+from flwr_fco.server.replies.bounds import LARGEST_FACTOR, IncrementBounds, check_elapsed, check_examples, check_steps
+from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.wire import records
-from flwr_fco.wire.protocol import Node, Uplink
+from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Messaging"]
+__all__ = ["Language", "Mail", "OwnClients"]
 
 #: How often the silent nodes of a round are asked again where everyone must take part.
 _REPEATS = 2
 
 
-class Messaging(ServerHalf):
-    """Messages of a training round: made, sent again where something was lost, checked when they come back.
+class Language(Protocol):
+    """How clients of a kind are told something, and how their answers are read."""
 
-    Attributes
-    ----------
-    left_out : list of LeftOut
-        Which replies did not count, and why.
-    bounds : IncrementBounds
-        How long an increment may be.
-    """
+    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: records.RoundCache) -> RecordDict:
+        """Return what a node is sent."""
 
-    left_out: list[LeftOut]
-    bounds: IncrementBounds
-    _spec: Spec | None
-    _digest: str
-    pass_through_arrays: dict[str, NDArray[Any]]
-    _grid: Grid | None
-    _timeout: float
-    _wire_dtype: str
+    def read(self, mail: Mail, content: RecordDict) -> Uplink:
+        """Return the uplink of a reply, or raise :class:`ProtocolError` with the reason for which it does not count."""
 
-    def open_round(self, server_round: int, nodes: Sequence[Node], config: ConfigRecord) -> list[Message]:
-        """Return the training messages to these nodes, and remember whom was told what."""
-        asked = {node.node_id: node for node in nodes}
-        config = records.config_of_round(config, server_round)
-        self.current = current = Round(server_round, asked, config=config, left_out=self.left_out)
-        if self.wire_dtype == "auto":
-            current.wire_dtype = "float32" if self.short_wire(self.state) else "float64"
-            if current.wire_dtype != self._wire_dtype:
-                log(
-                    INFO,
-                    "configure_train: the messages' vectors are %s from round %s on",
-                    current.wire_dtype,
-                    server_round,
-                )
-                self._wire_dtype = current.wire_dtype
-        current.messages = self._training_messages(nodes)
-        return current.messages
-
-    def _training_messages(self, nodes: Sequence[Node]) -> list[Message]:
-        cache = records.RoundCache()
-        contents = ((node.node_id, self.content_for(node, cache)) for node in nodes)
-        messages = records.messages(self._grid, contents, "train", str(self.current.number))
-        self.current.bytes_down += records.count_bytes([message.content for message in messages])
-        return messages
-
-    def ask_everybody(self, grid: Grid, config: ConfigRecord) -> tuple[list[Uplink], int, int]:
-        """Run a training round 0 with all nodes; return the good uplinks and the bytes sent and received."""
-        messages = self.open_round(0, self.nodes.ordered, config)
-        answers = self.with_second_chances(grid.send_and_receive(messages, timeout=self._timeout))
-        good = self.uplinks("round 0", answers)
-        bytes_up = records.count_bytes([reply.content for reply in good])
-        self.nodes.informed.update(reply.node.node_id for reply in good)
-        weights = reading.weights_of([reply.value.examples for reply in good], self.weighting)
-        text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
-        log(INFO, text, len(good), len(messages), self.current.bytes_down, bytes_up)
-        return reading.weighted(good, weights) if weights else [], self.current.bytes_down, bytes_up
-
-    def content_for(self, node: Node, serialised: records.RoundCache) -> RecordDict:
-        """Return what a node is sent in the round under way, with the plan if it is the first time."""
-        downlink = self.downlink(self.state, node)
-        self.current.jobs[node.node_id] = downlink.local_work
-        informed = node.node_id in self.nodes.informed
-        known = serialised.content(downlink, informed)
-        if known is None:
-            known = records.downlink_records(
-                downlink._replace(pass_through=self.pass_through_arrays) if self.pass_through_arrays else downlink,
-                digest=self._digest,
-                arrayrecord_key=self.arrayrecord_key,
-                configrecord_key=self.configrecord_key,
-                config=self.current.config,
-                plan=None if informed else self._spec,
-                serialised=serialised,
-                wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else "float64",
-            )
-            serialised.keep(downlink, informed, known)
-        return known
-
-    def read_reply(self, content: RecordDict) -> Uplink:
-        """Return the checked uplink of a reply.
+    def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
+        """Hold what a client says of itself against what the server knows.
 
         Raises
         ------
         ProtocolError
-            With the reason for which the reply is left out.
+            With the reason for which the reply does not count.
         """
-        plan = self.plan
+
+
+class OwnClients:
+    """The language of this package's ClientApp."""
+
+    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: records.RoundCache) -> RecordDict:
+        """Return what a node is sent, with the plan if it is the first time."""
+        informed = node.node_id in mail.nodes.informed
+        known = serialised.content(downlink, informed)
+        if known is None:
+            passed = mail.pass_through_arrays
+            known = records.downlink_records(
+                downlink._replace(pass_through=passed) if passed else downlink,
+                digest=mail.digest,
+                arrayrecord_key=mail.options.arrayrecord_key,
+                configrecord_key=mail.options.configrecord_key,
+                config=mail.current.config,
+                plan=None if informed else mail.spec,
+                serialised=serialised,
+                wire_dtype=mail.current.wire_dtype if mail.options.wire_dtype == "auto" else "float64",
+            )
+            serialised.keep(downlink, informed, known)
+        return known
+
+    def read(self, mail: Mail, content: RecordDict) -> Uplink:
+        """Return the uplink of a reply."""
+        plan, current = mail.plan, mail.current
         return records.read_uplink(
             content,
             plan.layout,
-            shapes=self.uplink_shapes(),
-            wire_dtype=self.current.wire_dtype if self.wire_dtype == "auto" else self.wire_dtype,
-            weighted_by_key=self.weighted_by_key,
+            shapes=current.shapes,
+            wire_dtype=current.wire_dtype if mail.options.wire_dtype == "auto" else mail.options.wire_dtype,
+            weighted_by_key=mail.options.weighted_by_key,
             timed=isinstance(plan.work, FirstOrder),
         )
 
-    def _checked_reply(self, node: Node, content: RecordDict) -> Uplink:
-        """Return the uplink of a reply whose claims are possible."""
-        uplink = self.read_reply(content)
-        known = self.weighted_by_key == "num-examples"
-        self.check_claims(node, uplink, uplink.examples if known else records.num_examples(content))
-        if self.client_weights is not None and node.partition_id not in self.client_weights:
-            raise ProtocolError("its partition is not one of those in client_weights")
-        return uplink if self.memories is None else uplink._replace(digest=records.uplink_digest(content))
+    def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
+        """Hold what a client says of itself against what the server knows."""
+        current = mail.current
+        work, own_loop = current.works.get(node.node_id) or mail.plan.work, OWN_LOOP in uplink.metrics
+        # Most clients of a round say the same.
+        claims = (work, num_examples, uplink.examples, uplink.steps, uplink.elapsed, own_loop)
+        if claims == current.possible:
+            return
+        check_examples(max(uplink.examples, num_examples or 0.0), mail.options.max_examples)
+        if not isinstance(work, FirstOrder):
+            check_steps(uplink.steps, work.max_iterations)
+            return
+        if uplink.elapsed is None:
+            return
+        if work.steps is None and num_examples is None:
+            raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")
+        most = max(1, work.num_draws(int(num_examples or 1)))
+        check_steps(uplink.steps, LARGEST_FACTOR * most if own_loop else most)
+        exact = mail.algorithm.exact_elapsed and not own_loop
+        check_elapsed(uplink.elapsed, uplink.steps, mail.step_size(), exact=exact)
+        current.possible = claims
 
-    def uplinks(self, caller: str, replies: Iterable[Message]) -> list[GoodReply[Uplink]]:
-        """Return the replies that count, with the weights with which they do."""
+
+class Mail(Part):
+    """Messages of a training round: made, sent again where something was lost, checked when they come back.
+
+    Parameters
+    ----------
+    options : CommonOptions
+    algorithm : Algorithm
+
+    Attributes
+    ----------
+    language : Language
+        How clients are told something.
+    nodes : Nodes
+        Who is connected.
+    current : Round
+        The round under way.
+    left_out : list of LeftOut
+        Which replies did not count, and why.
+    bounds : IncrementBounds
+        How long an increment may be.
+    pass_through_arrays : dict of str to ndarray
+        The model's arrays that are not optimised.
+    grid : flwr.serverapp.Grid or None
+        Where the nodes are, once it is known.
+    timeout : float
+        Seconds to wait for the replies of a round.
+    config : ConfigRecord
+        The user's train config.
+    nodes_needed : int
+        How many nodes must be connected before a round begins.
+    """
+
+    def __init__(self, options: CommonOptions, algorithm: Algorithm) -> None:
+        self.options, self.algorithm = options, algorithm
+        self.language: Language = OwnClients()
+        self.asks = True
+        self.timeout = 3600.0
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        options = self.options
+        self.nodes = Nodes(options.seed, options.node_timeout, asks=self.asks)
+        self.current = Round(0)
+        self.left_out: list[LeftOut] = []
+        self.bounds = IncrementBounds(options.max_ratio, options.max_increment_norm)
+        self.pass_through_arrays: dict[str, NDArray[Any]] = {}
+        self.grid: Grid | None = None
+        self.config = ConfigRecord()
+        self.nodes_needed = 0
+        self.spec: Spec | None = None
+        self.digest = ""
+        self._plan: Plan | None = None
+        self._wire_dtype = "float64"
+
+    @property
+    def plan(self) -> Plan:
+        """What all messages of this run have in common."""
+        if self._plan is None:
+            raise ConfigurationError(
+                f"{type(self.algorithm).__name__} does not know the model yet; call `prepare(initial_arrays)` or "
+                "`start(...)`"
+            )
+        return self._plan
+
+    def announce(self, plan: Plan) -> None:
+        """Take a new plan; every node is told of it in its next message.
+
+        Parameters
+        ----------
+        plan : Plan
+        """
+        self._plan = plan
+        self.spec = plan.to_spec()
+        self.digest = self.spec.digest()
+        self.nodes.informed = set()
+
+    # --- a round on its way ---------------------------------------------------------------------------------------
+
+    def exchange(self, letters: Sequence[Letter], server_round: int) -> list[Reply[Uplink]]:
+        """Tell nodes something, and return the replies that count: the way by which clients are reached.
+
+        Parameters
+        ----------
+        letters : sequence of (Node, Downlink)
+        server_round : int
+            For the log.
+
+        Returns
+        -------
+        list of Reply
+            Sorted by partition id: the node, its uplink, and in its ``examples`` the weight with which it counts.
+        """
+        assert self.grid is not None
+        caller = "aggregate_train" if server_round else "round 0"
+        return self.collect(caller, self.grid.send_and_receive(self.post(letters), timeout=self.timeout))
+
+    def open(
+        self, server_round: int, nodes: Sequence[Node], config: ConfigRecord, problem: Problem, state: Any
+    ) -> Problem:
+        """Begin a round: whom it asks, and what about; return the problem with what is known of the round.
+
+        Parameters
+        ----------
+        server_round : int
+        nodes : sequence of Node
+            Sorted by partition id.
+        config : ConfigRecord
+            The user's train config.
+        problem : Problem
+        state : NamedTuple
+        """
+        self.current = current = Round(
+            server_round,
+            {node.node_id: node for node in nodes},
+            config=records.config_of_round(config, server_round),
+            left_out=self.left_out,
+            state=state,
+        )
+        current.problem = problem = problem._replace(asked=nodes, restoring=current.restoring)
+        current.shapes = self.algorithm.uplink_shapes(problem)
+        if self.options.wire_dtype == "auto":
+            current.wire_dtype = "float32" if self.algorithm.short_wire(problem, state) else "float64"
+            if current.wire_dtype != self._wire_dtype:
+                text = "configure_train: the messages' vectors are %s from round %s on"
+                log(INFO, text, current.wire_dtype, server_round)
+                self._wire_dtype = current.wire_dtype
+        return problem
+
+    def letters(self, nodes: Iterable[Node]) -> list[Letter]:
+        """Return what these nodes are told in the round under way.
+
+        Parameters
+        ----------
+        nodes : iterable of Node
+        """
+        current, algorithm = self.current, self.algorithm
+        problem, state = current.problem, current.state
+        assert problem is not None
+        if not algorithm.personal and problem.memories is None:
+            told = algorithm.downlink(problem, state, None)
+            return [(node, told) for node in nodes]
+        found = []
+        for node in nodes:
+            told = algorithm.downlink(problem, state, node)
+            if problem.memories is not None:
+                stamp = problem.memories.stamp(node, restore=node.node_id in current.restoring)
+                told = told._replace(stamp=stamp)
+            found.append((node, told))
+        return found
+
+    def post(self, letters: Sequence[Letter]) -> list[Message]:
+        """Return letters as Flower's messages.
+
+        Parameters
+        ----------
+        letters : sequence of (Node, Downlink)
+        """
+        current, cache = self.current, records.RoundCache()
+        for node, downlink in letters:
+            if downlink.work is not None:
+                current.works[node.node_id] = downlink.work
+        contents = [(node.node_id, self.language.content(self, node, downlink, cache)) for node, downlink in letters]
+        messages = records.messages(self.grid, contents, "train", str(current.number))
+        current.bytes_down += records.count_bytes(content for _, content in contents)
+        if current.messages:
+            current.repeats += messages
+        else:
+            current.messages = messages
+        return messages
+
+    # --- what comes back ------------------------------------------------------------------------------------------
+
+    def collect(self, caller: str, replies: Iterable[Message]) -> list[Reply[Uplink]]:
+        """Return the replies that count, those of nodes that had to be asked again among them.
+
+        Parameters
+        ----------
+        caller : str
+            For the log.
+        replies : iterable of Message
+        """
         current = self.current
-        good = current.good(caller, replies, self._checked_reply)
+        good = current.good(caller, self.retry_missing(replies), self._read)
         objections = self.bounds.objections([reply.value for reply in good], remember=current.number > 0)
         if objections:
             good = current.without(caller, good, objections)
-        if self.client_weights is None and self.memories is None:
+        self.nodes.informed.update(reply.node.node_id for reply in good)
+        if self.options.client_weights is None and self._memories is None:
             return good
         return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
 
-    def _weight(self, reply: GoodReply[Uplink]) -> float:
-        examples = reply.value.examples
-        if self.client_weights is not None and reply.node.partition_id is not None:
-            examples = self.client_weights[reply.node.partition_id]
-        return examples if self.memories is None else self.memories.admitted(reply.node, examples)
+    @property
+    def _memories(self) -> Any:
+        return None if self.current.problem is None else self.current.problem.memories
 
-    def with_second_chances(self, replies: Iterable[Message]) -> list[Message]:
+    def step_size(self) -> float:
+        """Return what a client adds to its `elapsed` in a step: client_lr, or 1 in a method without rates."""
+        problem = self.current.problem
+        return 1.0 if problem is None or math.isnan(problem.client_lr) else problem.client_lr
+
+    def _read(self, node: Node, content: RecordDict) -> Uplink:
+        """Return the uplink of a reply whose claims are possible."""
+        uplink = self.language.read(self, content)
+        known = self.options.weighted_by_key == "num-examples"
+        self.language.check(self, node, uplink, uplink.examples if known else records.num_examples(content))
+        if self.options.client_weights is not None and node.partition_id not in self.options.client_weights:
+            raise ProtocolError("its partition is not one of those in client_weights")
+        return uplink if self._memories is None else uplink._replace(digest=records.uplink_digest(content))
+
+    def _weight(self, reply: Reply[Uplink]) -> float:
+        examples, given = reply.value.examples, self.options.client_weights
+        if given is not None and reply.node.partition_id is not None:
+            examples = given[reply.node.partition_id]
+        memories = self._memories
+        return examples if memories is None else float(memories.admitted(reply.node, examples))
+
+    def retry_missing(self, replies: Iterable[Message]) -> list[Message]:
         """Ask again the nodes that have lost the plan or their state (both die with a SuperNode), and send it.
 
         Where everyone must take part, nodes that are silent, or whose answer is an error or cannot count, are asked
         again as well.
+
+        Parameters
+        ----------
+        replies : iterable of Message
+
+        Returns
+        -------
+        list of Message
+            The answers to keep, from the first asking and the others.
         """
         kept = list(replies)
-        everyone = self.participation == "everyone"
+        everyone = self.algorithm.participation == "everyone"
         # At most twice: a node may find out about its state only once it has the plan.
-        for _ in range(_REPEATS if self._grid is not None else 0):
+        for _ in range(_REPEATS if self.grid is not None else 0):
             if everyone:
                 # One that gave a bad answer is as good as silent, and what it said must not stand beside its next word.
-                kept, _ = self.current.bad("aggregate_train", kept, self._checked_reply)
+                kept, _ = self.current.bad("aggregate_train", kept, self._read)
             kept, again = self.current.to_ask_again(kept, state_lost=self._state_lost, silent=everyone)
             if not again:
                 break
@@ -169,14 +355,36 @@ class Messaging(ServerHalf):
                     self.nodes.informed.discard(node.node_id)
                 log(INFO, "aggregate_train: %s is asked again%s", node, f", with its {missing}" if missing else "")
             self.current.restoring.update(node.node_id for node, missing in again if missing)
-            messages = self._training_messages([node for node, _ in again])
-            self.current.repeats += messages
-            assert self._grid is not None
-            kept.extend(self._grid.send_and_receive(messages, timeout=self._timeout))
+            messages = self.post(self.letters(node for node, _ in again))
+            assert self.grid is not None
+            kept.extend(self.grid.send_and_receive(messages, timeout=self.timeout))
         return kept
 
     def _state_lost(self, node: Node, altered: bool) -> bool:
         """Whether a node that has lost its state, or whose answer was altered, can be sent it again."""
-        if altered and self.memories is not None:
-            self.memories.altered(node)
-        return self.state_lost(node)
+        memories = self._memories
+        if memories is None:
+            return False
+        if altered:
+            memories.altered(node)
+        return bool(memories.lost(node))
+
+    def weighted(self, good: Sequence[Reply[Uplink]]) -> list[Uplink]:
+        """Return the uplinks of replies with weights that sum to 1; nothing if there is nothing to weigh.
+
+        Parameters
+        ----------
+        good : sequence of Reply
+        """
+        weights = checks.weights_of([reply.value.examples for reply in good], self.options.weighting)
+        return checks.weighted(good, weights) if weights else []
+
+    # --- saving ---------------------------------------------------------------------------------------------------
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the largest medians of earlier rounds, by which replies are bounded."""
+        return dict(self.bounds.to_arrays())
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})

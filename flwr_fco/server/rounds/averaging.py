@@ -1,23 +1,18 @@
-"""Which primal point the user sees: the last one, an average, a moving average, each as it is or made sparse.
-
-One implementation for all strategies. What it has summed is in the strategy's state (fields `total` and `averaged`),
-so that it is saved and restored with it.
-"""
+"""Which primal point the user sees: the last one, an average, a moving average, each as it is or made sparse."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.parts import Part
 
 __all__ = ["PointAverage", "largest_entries"]
-
-_State = TypeVar("_State")
 
 
 def largest_entries(vector: Vector, count: int) -> Vector:
@@ -43,15 +38,14 @@ def largest_entries(vector: Vector, count: int) -> Vector:
     return result
 
 
-@dataclass(frozen=True)
-class PointAverage:
-    """The output of a strategy.
+class PointAverage(Part):
+    """The output of a strategy: the last point, or a mean of the points of earlier rounds.
 
     Parameters
     ----------
     output : {"last", "average", "moving-average"} or another word
         The last point, the mean over all rounds, or the mean over the last `window` rounds. Any other word is the mean
-        of points that the strategy sums by itself, such as FedDualAvg's ``"shadow"``.
+        of points of the strategy's own, such as FedDualAvg's ``"shadow"``.
     window : int, default 100
         Number of rounds in the moving average.
     sparsity : int, optional
@@ -59,28 +53,26 @@ class PointAverage:
 
     Examples
     --------
-    >>> from typing import NamedTuple
-    >>> class State(NamedTuple):
-    ...     total: Vector
-    ...     averaged: int
-    >>> averaging = PointAverage("average")
-    >>> state = State(averaging.start(2), 0)
-    >>> state = averaging.add(averaging.add(state, np.array([1.0, 0.0])), np.array([3.0, 2.0]))
-    >>> averaging.point(state, lambda: np.zeros(2))
+    >>> average = PointAverage("average")
+    >>> average.start(2)
+    >>> average.add([np.array([1.0, 0.0]), np.array([3.0, 2.0])])
+    >>> average.point(lambda: np.zeros(2))
     array([2., 1.])
     """
 
-    output: str
-    window: int = 100
-    sparsity: int | None = None
+    def __init__(self, output: str, window: int = 100, sparsity: int | None = None) -> None:
+        self.output, self.window, self.sparsity = output, window, sparsity
+        self.averages = output != "last"
+        self.forget()
 
-    @property
-    def averages(self) -> bool:
-        """Whether there is anything to sum."""
-        return self.output != "last"
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self._total: Vector = np.zeros(0)
+        self._count = 0
+        self._before: tuple[Vector, int, list[tuple[int, Vector]]] = (self._total, 0, [])
 
-    def start(self, size: int) -> Vector:
-        """Return the field `total` of the first state: nothing, a sum, or the last points one below the other.
+    def start(self, size: int) -> None:
+        """Begin with no point: a sum of none, or room for the last points, one below the other.
 
         Parameters
         ----------
@@ -92,57 +84,77 @@ class PointAverage:
         ConfigurationError
             If that many points do not fit into the memory.
         """
+        self._before = (self._total, self._count, [])
+        self._count = 0
         if not self.averages:
-            return np.zeros(0)
-        if self.output != "moving-average":
-            return np.zeros(size)
+            return
         try:
-            return np.zeros((self.window, size))
+            self._total = np.zeros((self.window, size) if self.output == "moving-average" else size)
         except (MemoryError, ValueError) as error:
             raise ConfigurationError(
                 f"window={self.window}: that many models of {size} numbers do not fit into the memory; expected the "
                 "number of the last rounds whose mean is wanted, such as 100"
             ) from error
 
-    def add(self, state: _State, point: Vector | Callable[[], Vector]) -> _State:
-        """Return the state after one more point.
+    def add(self, points: Iterable[Vector]) -> None:
+        """Count more points.
 
         Parameters
         ----------
-        state : NamedTuple
-            With the fields `total` and `averaged`.
-        point : ndarray of float64, shape (d,), or callable
-            The point, or a function that returns it, which is called only if there is something to sum.
+        points : iterable of ndarray of float64, shape (d,)
         """
-        if not self.averages:
-            return state
-        primal = point() if callable(point) else point
-        before: Any = state
-        if self.output == "moving-average":
-            total = before.total.copy()
-            total[before.averaged % self.window] = primal
-        else:
-            total = before.total + primal
-        after: _State = before._replace(total=total, averaged=before.averaged + 1)
-        return after
+        replaced: list[tuple[int, Vector]] = []
+        self._before = (self._total, self._count, replaced)
+        for point in points:
+            if self.output == "moving-average":
+                place = self._count % self.window
+                replaced.append((place, self._total[place].copy()))
+                self._total[place] = point
+            else:
+                self._total = self._total + point
+            self._count += 1
 
-    def mean(self, state: Any) -> Vector:
-        """Return the mean of the points that have been summed."""
-        if self.output == "moving-average":
-            return np.asarray(state.total[: min(state.averaged, self.window)].mean(axis=0))
-        return np.asarray(state.total / state.averaged)
+    def take_back(self) -> None:
+        """Undo the last :meth:`add` or :meth:`start`: the round has not counted."""
+        self._total, self._count, replaced = self._before
+        for place, point in reversed(replaced):
+            self._total[place] = point
 
-    def point(self, state: Any, last: Callable[[], Vector]) -> Vector:
+    def mean(self) -> Vector:
+        """Return the mean of the points that count."""
+        if self.output == "moving-average":
+            return np.asarray(self._total[: min(self._count, self.window)].mean(axis=0))
+        return np.asarray(self._total / self._count)
+
+    def point(self, last: Callable[[], Vector]) -> Vector:
         """Return the primal point that evaluation and the user see.
 
         Parameters
         ----------
-        state : NamedTuple
         last : callable
             Returns the primal point of the state.
         """
-        point = self.mean(state) if self.averages and state.averaged else last()
+        point = self.mean() if self.averages and self._count else last()
         return point if self.sparsity is None else largest_entries(point, self.sparsity)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the points that count, or their sum, and their number."""
+        return {"total": self._total, "count": np.array(self._count)} if self.averages else {}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave.
+
+        Raises
+        ------
+        ValueError
+            If the points are of another shape.
+        """
+        if not self.averages:
+            return
+        total = np.array(arrays["total"], dtype=np.float64)
+        if total.shape != self._total.shape:
+            raise ValueError(f"its total has the shape {total.shape} where {self._total.shape} is expected")
+        self._total, self._count = total, int(arrays["count"])
 
     def __str__(self) -> str:
         window = f" of {self.window} rounds" if self.output == "moving-average" else ""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from flwr.app import ArrayRecord
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.server.algorithm import ArrayRecord
 
 __all__ = ["DivergenceWatch"]
 

@@ -7,11 +7,11 @@ from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
+from flwr.app import ArrayRecord, MetricRecord
 
 from flwr_fco.core.validation import takes
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number
-from flwr_fco.server.algorithm import ArrayRecord, MetricRecord
 
 __all__ = ["Answer", "Callback", "Hooks", "RoundHooks"]
 

@@ -4,35 +4,70 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
-from typing import TYPE_CHECKING, Any
+from typing import Any, Literal, Protocol
 
-from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
-from flwr.common import log
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, DivergedError, ProtocolError
 from flwr_fco.results import Number, Result, numbers_of
-from flwr_fco.server.algorithm import ServerHalf
-from flwr_fco.server.options import RateOptions, rate_text
-from flwr_fco.server.questions.certifying import Certifier
+from flwr_fco.server.parts import Host
+from flwr_fco.server.replies.checks import LeftOut
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.wire import records
 
-if TYPE_CHECKING:
-    from flwr_fco.server.strategy import CompositeStrategy
-
-__all__ = ["EvaluateFunction", "run_rounds", "settings_tree"]
+__all__ = ["EvaluateFunction", "Runnable", "run_rounds"]
 
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
+class Runnable(Host, Protocol):
+    """What the rounds of a run need of a strategy: :class:`flwr_fco.strategies.CompositeStrategy` has it."""
+
+    on_divergence: Literal["stop", "warn"]
+    overflowed: bool
+
+    @property
+    def left_out(self) -> list[LeftOut]:
+        """The replies that did not count."""
+
+    def prepare(self, initial_arrays: ArrayRecord) -> None:
+        """Begin anew from a model."""
+
+    def choose_rates(self, grid: Grid) -> None:
+        """Choose the options that are ``"auto"``."""
+
+    def summary(self) -> None:
+        """Log the settings."""
+
+    def train_round(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Run a training round."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Return the messages of a federated evaluation."""
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Average the metrics of an evaluation."""
+
+    def as_vector(self, arrays: ArrayRecord) -> Vector:
+        """Return a model as one vector."""
+
+    def certificate(self, server_round: int, grid: Grid, w: Vector) -> dict[str, float]:
+        """Return the metrics of a round's certificate, if one is due."""
+
+
 def run_rounds(
-    strategy: CompositeStrategy,
+    strategy: Runnable,
     grid: Grid,
     initial_arrays: ArrayRecord,
     num_rounds: int,
@@ -51,7 +86,7 @@ def run_rounds(
     strategy.choose_rates(grid)
     strategy.summary()
     result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
-    watch, certifier = _Watch(strategy, result), Certifier(strategy, grid)
+    watch = _Watch(strategy, result)
     try:
         hooks.call("on_run_begin", strategy, num_rounds)
         if evaluate_fn is not None:
@@ -65,17 +100,15 @@ def run_rounds(
             log(INFO, "")
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
             hooks.call("on_round_begin", number, arrays)
-            messages = strategy.configure_train(number, arrays, train_config, grid)
-            replies = grid.send_and_receive(messages, timeout=timeout)
-            aggregated, metrics = strategy.aggregate_train(number, replies)
+            aggregated, metrics = strategy.train_round(number, arrays, train_config, grid)
             arrays = arrays if aggregated is None else aggregated
             result.arrays = arrays
             if metrics is not None:
                 # Before the watch, which may end the run with an error: its result has the numbers of that round too.
                 result.train_metrics_clientapp[number] = metrics
             w = watch.round_done(number, arrays, metrics)
-            if metrics is not None and w is not None and certifier.due(number):
-                for name, value in certifier.metrics(w).items():
+            if metrics is not None and w is not None:
+                for name, value in strategy.certificate(number, grid, w).items():
                     metrics[name] = value
             _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
             messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
@@ -103,7 +136,7 @@ def run_rounds(
 class _Watch:
     """Looks at the model after each round, and says when the run has diverged."""
 
-    def __init__(self, strategy: CompositeStrategy, result: Result) -> None:
+    def __init__(self, strategy: Runnable, result: Result) -> None:
         self._strategy, self._result = strategy, result
         self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, strategy.as_vector(result.arrays))
 
@@ -157,9 +190,9 @@ class _Watch:
         )
 
 
-def _advice(strategy: ServerHalf, locally: bool) -> str:
+def _advice(strategy: Runnable, locally: bool) -> str:
     """Return which rate was too large, and what would do."""
-    client_lr, server_lr = strategy.rates()
+    client_lr, server_lr = strategy.problem.client_lr, strategy.problem.server_lr
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates."
     if locally:
@@ -202,31 +235,3 @@ def _keep(history: dict[int, MetricRecord], number: int, metrics: MetricRecord |
     if metrics is not None:
         log(INFO, "\t└──> %s: %s", title, metrics)
         history[number] = metrics
-
-
-def settings_tree(strategy: CompositeStrategy) -> None:
-    """Log the settings of a strategy as a tree, as Flower's strategies do."""
-    where = "" if strategy.layout is None else f" on {', '.join(strategy.layout.regularized_names) or 'nothing'}"
-    normalized = ", local work normalised" if getattr(strategy, "normalize_local_work", False) else ""
-    lines = [
-        ("Regularizer", f"{strategy.regularizer}{where} (scope: {strategy.scope})"),
-        ("Mirror map", f"{strategy.mirror_map}"),
-        ("Local work", f"{strategy.work()}"),
-        ("Weights", f"{strategy.weighting}{normalized}"),
-        ("Output", f"{strategy.averaging}"),
-        ("Seed", f"{strategy.seed}"),
-        *strategy.settings(),
-        ("Minimum replies", f"{strategy.min_replies}"),
-    ]
-    options: object = strategy
-    if isinstance(options, RateOptions):
-        rates = f"client ({rate_text(options.client_lr)}) | server ({rate_text(options.server_lr)})"
-        lines.insert(2, ("Learning rates", rates))
-    lines[3:3] = [
-        (f"Chosen {name}", f"{value:.4g} = {strategy.reasons[name]}")
-        for name, value in strategy.chosen.items()
-        if name in strategy.reasons
-    ]
-    log(INFO, "\t├──> %s settings:", type(strategy).__name__)
-    for i, (title, text) in enumerate(lines):
-        log(INFO, "\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)

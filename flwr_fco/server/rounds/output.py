@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector, all_finite
-from flwr_fco.server.algorithm import ArrayRecord
 from flwr_fco.wire import records
 from flwr_fco.wire.protocol import Plan
 

@@ -6,9 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from flwr.app import ArrayRecord, MetricRecord
+
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.algorithm import ArrayRecord, MetricRecord
 
 __all__ = ["Plateau", "score_of"]
 

@@ -16,8 +16,10 @@ from flwr_fco.errors import ConfigurationError
 
 __all__ = ["Saved", "read", "write"]
 
-_STATE, _PASS, _MORE = "state/", "pass/", "extra/"
-_SETTINGS, _CHECKSUM = "digest", "checksum"
+_STATE, _PASS, _PARTS = "state/", "pass/", "part/"
+_SETTINGS, _CHECKSUM, _FORMAT = "digest", "checksum", "format"
+#: Of a file in which every part of a strategy has its own place.
+_VERSION = 2
 
 
 class Saved(NamedTuple):
@@ -28,13 +30,13 @@ class Saved(NamedTuple):
     state : NamedTuple
     pass_through : dict of str to ndarray
         Arrays of the model that are not optimised.
-    more : dict of str to ndarray
-        What the objects that a strategy holds remember: clients, places in a graph.
+    parts : dict of str to dict of str to ndarray
+        What the parts that a strategy holds remember, by the part: clients, places in a graph, points of an average.
     """
 
     state: Any
     pass_through: dict[str, NDArray[Any]]
-    more: dict[str, NDArray[Any]]
+    parts: dict[str, dict[str, NDArray[Any]]]
 
 
 def write(path: str | os.PathLike[str], digest: str, saved: Saved) -> None:
@@ -52,8 +54,9 @@ def write(path: str | os.PathLike[str], digest: str, saved: Saved) -> None:
     partial = target.with_name(f".{target.name}.partial")
     arrays = {_STATE + name: np.asarray(value) for name, value in saved.state._asdict().items()}
     arrays.update({_PASS + name: value for name, value in saved.pass_through.items()})
-    arrays.update({_MORE + name: value for name, value in saved.more.items()})
-    arrays[_SETTINGS] = np.array(digest)
+    for part, own in saved.parts.items():
+        arrays.update({f"{_PARTS}{part}/{name}": value for name, value in own.items()})
+    arrays[_SETTINGS], arrays[_FORMAT] = np.array(digest), np.array(_VERSION)
     with partial.open("wb") as file:
         np.savez(file, **{_CHECKSUM: np.array(_checksum(arrays))}, **arrays)  # type: ignore[arg-type]
         file.flush()
@@ -108,6 +111,11 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved) -> Saved:
         raise ConfigurationError(f"{where} is no saved state: it holds {', '.join(sorted(arrays)[:8]) or 'nothing'}")
     if str(checksum) != _checksum(arrays):
         raise ConfigurationError(f"{where} is damaged: its contents do not match its checksum. Take an earlier copy")
+    if _FORMAT not in arrays or int(arrays[_FORMAT]) != _VERSION:
+        raise ConfigurationError(
+            f"{where} was saved by another release of flwr-fco, whose states this one does not read. Resume with the "
+            "release that wrote it, or start anew from the model"
+        )
     if str(arrays[_SETTINGS]) != digest:
         raise ConfigurationError(
             f"{where} was saved with other settings or for another model than this strategy's; "
@@ -118,22 +126,21 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved) -> Saved:
         for name, value in like.state._asdict().items():
             array = arrays[_STATE + name]
             values[name] = array if isinstance(value, np.ndarray) else array.item()
-            if isinstance(value, np.ndarray) and not _fits(name, array, value):
+            if isinstance(value, np.ndarray) and not _fits(array, value):
                 raise ValueError(f"its {name} has the shape {array.shape} where {value.shape} is expected")
         pass_through = {name: arrays[_PASS + name] for name in like.pass_through}
     except (KeyError, ValueError) as error:
         raise ConfigurationError(
             f"{where} does not hold a state of this strategy: {error}. Resume with the strategy that wrote it"
         ) from error
-    more = {name.removeprefix(_MORE): value for name, value in arrays.items() if name.startswith(_MORE)}
-    return Saved(type(like.state)(**values), pass_through, more)
+    parts: dict[str, dict[str, NDArray[Any]]] = {part: {} for part in like.parts}
+    for key, value in arrays.items():
+        part, _, name = key.removeprefix(_PARTS).partition("/")
+        if key.startswith(_PARTS) and part in parts:
+            parts[part][name] = value
+    return Saved(type(like.state)(**values), pass_through, parts)
 
 
-def _fits(name: str, array: NDArray[Any], like: NDArray[Any]) -> bool:
-    """Whether a saved array can take the place of one of the first state, whose rows may have been fewer.
-
-    What the output averages, and server momentum, are in the state only where they are asked for.
-    """
-    if name == "total":
-        return not like.size or array.shape == like.shape
+def _fits(array: NDArray[Any], like: NDArray[Any]) -> bool:
+    """Whether a saved array can take the place of one of the first state, whose rows may have been fewer."""
     return array.shape[1:] == like.shape[1:] and array.ndim == like.ndim and bool(array.size or not like.size)

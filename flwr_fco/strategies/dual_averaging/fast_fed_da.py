@@ -43,22 +43,20 @@ once r is not 0: it is added here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps.quadratic_models import Geometry, accumulated, bao_point, liang_point
-from flwr_fco.server.algorithm import ConfigRecord, Grid
-from flwr_fco.server.clients.graph import Graph, Matrix, Mixing, uniform_weighting
+from flwr_fco.server.algorithm import Problem
+from flwr_fco.server.clients.graph import Matrix
 from flwr_fco.server.convergence import Limit, Shifted, Vanishing
-from flwr_fco.server.options import POSITIVE, WorkOptions
+from flwr_fco.server.options import POSITIVE, GraphOptions, Mixing, WorkOptions
 from flwr_fco.server.questions.rates import LossFacts
-from flwr_fco.server.replies.checks import mean_increment
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.topology import consensus_error
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
@@ -97,26 +95,20 @@ class FastState(NamedTuple):
         The stage, from 0, and the rounds that it has had.
     round : int
         Number of successful rounds.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
     """
 
     gradients: Matrix
     points: Matrix
     primal: Matrix
     anchor: Matrix
-    steps: float
-    stage: int
-    stage_round: int
-    round: int
-    total: Vector
-    averaged: int
+    steps: float = 0.0
+    stage: int = 0
+    stage_round: int = 0
+    round: int = 0
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FastFedDA(WorkOptions, CompositeStrategy):
+class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
     """Fast-FedDA: every local point enters the model.
 
     Parameters
@@ -161,15 +153,12 @@ class FastFedDA(WorkOptions, CompositeStrategy):
     convexity: float = field(default=0.1, metadata=POSITIVE)
     anchor_weight: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
     last_point: bool = True
-    mixing: Mixing | None = None
+    mixing: Mixing | None = None  # type: ignore[assignment]
     weighting: Literal["examples", "uniform"] | None = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        self.graph = None if self.mixing is None else Graph(self.mixing)
         if self.weighting is None:
-            self.weighting = "examples" if self.graph is None else "uniform"
-        elif self.graph is not None:
-            uniform_weighting(type(self).__name__, self.weighting)
+            self.weighting = "examples" if self.mixing is None else "uniform"
         super().__post_init__()
         if self.variant == "bao" and self.graph is not None:
             raise ConfigurationError('variant="bao" has no form on a graph; take variant="liang", or mixing=None')
@@ -178,18 +167,12 @@ class FastFedDA(WorkOptions, CompositeStrategy):
                 'variant="liang" counts its steps, so all clients must take the same number: give local_steps'
             )
 
-    def forget(self) -> None:
-        """Return to the state before the first round."""
-        super().forget()
-        if self.graph is not None:
-            self.graph.forget()
-
     @property
     def model_smoothness(self) -> float:
         """L of the models, in Liang's variant of C-FedDA."""
         return 0.0
 
-    def theory(self, facts: LossFacts) -> dict[str, tuple[float, str]]:
+    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return L for the curvature of the models."""
         return {"anchor_weight": (facts.curvature, "L"), "smoothness": (facts.curvature, "L")}
 
@@ -199,9 +182,9 @@ class FastFedDA(WorkOptions, CompositeStrategy):
         """Return the settings of a stage; Fast-FedDA has one, without a ball and without an end."""
         return ModelStage(0, 0.0)
 
-    def _geometry(self, state: FastState) -> Geometry:
+    def _geometry(self, problem: Problem, state: FastState) -> Geometry:
         stage = self.stage_at(state.stage)
-        return Geometry(self.h, self.psi, stage.strength, stage.radius)
+        return Geometry(problem.h, problem.psi, stage.strength, stage.radius)
 
     def solver_options(self) -> dict[str, Option]:
         """Return the constants of the models."""
@@ -214,20 +197,18 @@ class FastFedDA(WorkOptions, CompositeStrategy):
             "last-point": self.last_point,
         }
 
-    def settings(self) -> list[tuple[str, str]]:
-        """Return the lines about the graph and the models."""
-        graph = [] if self.graph is None else [("Graph", str(self.graph))]
-        return [*graph, ("Models", f"{self.variant}, convexity {self.convexity:g}")]
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the line about the models."""
+        return [("Models", f"{self.variant}, convexity {self.convexity:g}")]
 
-    # --- the mathematics ----------------------------------------------------------------------------------------
+    # --- the mathematics ------------------------------------------------------------------------------------------
 
-    def init_state(self, primal: Vector) -> FastState:
+    def init(self, problem: Problem, primal: Vector) -> FastState:
         """Return the state before round 1."""
-        zeros, dual = np.zeros((1, primal.size)), self.h.gradient(primal)[None, :]
+        zeros, dual = np.zeros((1, primal.size)), problem.h.gradient(primal)[None, :]
         points = zeros if self.variant == "liang" and not self.constrained else dual
-        start = primal[None, :]
-        state = FastState(zeros, points, start, start, 0.0, 0, 0, 0, self.averaging.start(primal.size), 0)
-        return state if self.graph is None else self._expanded(state, self.graph.num_rows)
+        state = FastState(zeros, points, primal[None, :], primal[None, :])
+        return state if problem.graph is None else self._expanded(state, problem.graph.num_rows)
 
     def _expanded(self, state: FastState, num_nodes: int) -> FastState:
         """Return a state with a row for each node."""
@@ -239,21 +220,17 @@ class FastFedDA(WorkOptions, CompositeStrategy):
         )
         return state._replace(gradients=gradients, points=points, primal=primal, anchor=anchor)
 
-    def vectors(self, state: Any) -> dict[str, Vector]:
-        """Return the first row's vectors; what a node is sent is up to :meth:`downlink`."""
-        return self._vectors_of(state, 0)
+    @property
+    def personal(self) -> bool:  # type: ignore[override]
+        """Whether each node is told something of its own: on a graph."""
+        return self.mixing is not None
 
-    def _vectors_of(self, state: FastState, row: int) -> dict[str, Vector]:
+    def downlink(self, problem: Problem, state: FastState, node: Node | None) -> Downlink:
+        """Return a node's sums and points, and where in the stage the run is."""
+        row = 0 if problem.graph is None or node is None else problem.graph.rows[node.key]
         vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primal[row]}
         if (self.variant == "bao" or self.constrained) and state.anchor[row].any():
             vectors["anchor"] = state.anchor[row]
-        return vectors
-
-    def downlink(self, state: Any, node: Node) -> Downlink:
-        """Return a node's sums and points, and where in the stage the run is."""
-        shared = self.current.shared
-        if self.graph is None and shared is not None and shared[0] is state:
-            return shared[1]
         stage = self.stage_at(state.stage)
         numbers = {
             "steps": state.steps,
@@ -261,26 +238,22 @@ class FastFedDA(WorkOptions, CompositeStrategy):
             "radius": stage.radius,
             "strength": stage.strength,
         }
-        row = 0 if self.graph is None else self.graph.rows[node.key]
-        downlink = Downlink(self.plan, self._vectors_of(state, row), numbers=numbers)
-        self.current.shared = (state, downlink)
-        return downlink
+        return Downlink(problem.plan, vectors, numbers=numbers)
 
-    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
+    def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the sums' increments."""
-        shapes = super().uplink_shapes()
+        shapes = super().uplink_shapes(problem)
         if self.variant == "liang" or not self.constrained:
             shapes["point-increment"] = shapes["increment"]
         return shapes
 
-    def aggregate(self, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
+    def aggregate(self, problem: Problem, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
         """Return the mixed sums, the points that follow from them, and the next stage where one ends."""
-        following = (self._bao if self.variant == "bao" else self._liang)(state, uplinks)
+        following = (self._bao if self.variant == "bao" else self._liang)(problem, state, uplinks)
         following = following._replace(round=state.round + 1, stage_round=state.stage_round + 1)
-        following = self.averaging.add(following, self.retrieve(following))
         stage = self.stage_at(state.stage)
         if stage.rounds and following.stage_round >= stage.rounds:
-            duals = np.array([self.h.gradient(point) for point in following.primal])
+            duals = np.array([problem.h.gradient(point) for point in following.primal])
             following = following._replace(
                 gradients=np.zeros_like(duals),
                 points=duals,
@@ -291,96 +264,74 @@ class FastFedDA(WorkOptions, CompositeStrategy):
             )
         return following
 
-    def _bao(self, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
-        gradients, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
+    def _bao(self, problem: Problem, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
+        gradients, elapsed = problem.centre(uplinks)
         gradients += state.gradients[0]
         points, steps = state.points[0].copy(), state.steps + elapsed
         if not self.constrained:
-            points += mean_increment(uplinks, normalize=self.normalize_local_work, name="point-increment")[0]
+            points += problem.centre.mean(uplinks, "point-increment", normalize=True)
         anchor = state.anchor[0]
         primal = bao_point(
-            self._geometry(state),
+            self._geometry(problem, state),
             gradients,
             points,
-            self.h.gradient(anchor),
+            problem.h.gradient(anchor),
             anchor,
             steps=steps,
             count=state.stage_round + 1.0 if self.constrained else steps,
             convexity=self.convexity,
-            anchor_weight=self.number("anchor_weight"),
+            anchor_weight=problem.numbers["anchor_weight"],
         )
-        points += self.h.gradient(primal)
+        points += problem.h.gradient(primal)
         return state._replace(gradients=gradients[None], points=points[None], primal=primal[None], steps=steps)
 
-    def _liang(self, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
-        step = int(state.steps) + int(self.local_steps or 0)
-        if self.graph is None:
+    def _liang(self, problem: Problem, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
+        step, h = int(state.steps) + int(self.local_steps or 0), problem.h
+        if problem.graph is None:
             rows, mixing = [0], np.ones((1, 1))
-            moved = [
-                mean_increment(uplinks, normalize=False, name=name)[0][None]
-                for name in ("increment", "point-increment")
-            ]
+            moved = [problem.centre.mean(uplinks, name)[None] for name in ("increment", "point-increment")]
         else:
-            rows, mixing = self.graph.places(uplinks)
+            rows, mixing = problem.graph.places(uplinks)
             state = self._expanded(state, mixing.shape[0])
             moved = [np.zeros_like(state.gradients) for _ in range(2)]
             for uplink, row in zip(uplinks, rows, strict=True):
                 moved[0][row], moved[1][row] = uplink.vectors["increment"], uplink.vectors["point-increment"]
         gradients, points = mixing @ (state.gradients + moved[0]), mixing @ (state.points + moved[1])
-        primals, geometry = state.primal.copy(), self._geometry(state)
+        primals, geometry = state.primal.copy(), self._geometry(problem, state)
+        smoothness = self.model_smoothness
         for row in rows:
             anchor = state.anchor[row]
             primals[row] = liang_point(
                 geometry,
                 gradients[row],
                 points[row],
-                self.h.gradient(anchor) if self.constrained else None,
+                h.gradient(anchor) if self.constrained else None,
                 anchor,
                 step=step,
                 convexity=self.convexity,
-                smoothness=self.model_smoothness if self.constrained else None,
+                smoothness=smoothness if self.constrained else None,
             )
-            points[row] = accumulated(points[row], self.h.gradient(primals[row]), step)
+            points[row] = accumulated(points[row], h.gradient(primals[row]), step)
         return state._replace(gradients=gradients, points=points, primal=primals, steps=float(step))
 
-    def retrieve(self, state: FastState) -> Vector:
+    def retrieve(self, problem: Problem, state: FastState) -> Vector:
         """Return the primal point; on a graph the mean of the nodes' points, taken in the dual."""
-        points = state.primal if self.graph is None else self.graph.here(state.primal)
+        points = state.primal if problem.graph is None else problem.graph.here(state.primal)
         if points.shape[0] == 1:
             return np.asarray(points[0].copy())
-        return self.h.conjugate_gradient(np.array([self.h.gradient(point) for point in points]).mean(axis=0))
+        return problem.h.conjugate_gradient(np.array([problem.h.gradient(point) for point in points]).mean(axis=0))
 
-    def node_primals(self) -> Matrix | None:
+    def node_points(self, problem: Problem, state: FastState) -> Matrix | None:
         """Return the points of all nodes, shape (M, d), in the order of their rows; None without a graph."""
-        return None if self.graph is None else np.array(self.state.primal)
+        return None if problem.graph is None else np.array(state.primal)
 
-    def nodes_needed(self) -> int:
-        """Return how many nodes must be connected before a round begins."""
-        needed = super().nodes_needed()
-        return needed if self.graph is None else self.graph.nodes_needed(needed)
+    def nodes_changed(self, problem: Problem, state: FastState, left: Sequence[int]) -> FastState:
+        """Return the state with a row for each node."""
+        return state if problem.graph is None else self._expanded(state, problem.graph.num_rows)
 
-    def before_round(
-        self, grid: Grid, server_round: int, config: ConfigRecord, nodes: Sequence[Node]
-    ) -> Sequence[Node]:
-        """Give nodes their rows, if there is a graph."""
-        if self.graph is None:
-            return nodes
-        self.graph.notice(self.nodes.ordered)
-        self.state = self._expanded(self.state, self.graph.num_rows)
-        return self.graph.members(nodes)
-
-    def round_metrics(self) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: FastState) -> dict[str, float | int]:
         """Return the nodes' disagreement, if there is a graph."""
-        return {} if self.graph is None else {"consensus-error": consensus_error(self.graph.here(self.state.points))}
-
-    def saved_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the nodes' places in the graph."""
-        return {} if self.graph is None else self.graph.to_arrays()
-
-    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`saved_arrays` gave."""
-        if self.graph is not None:
-            self.graph.from_arrays(arrays)
+        return {} if problem.graph is None else {"consensus-error": consensus_error(problem.graph.here(state.points))}
 
 
 @dataclass(repr=False, eq=False, kw_only=True)

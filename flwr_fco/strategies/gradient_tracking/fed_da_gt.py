@@ -36,21 +36,18 @@ variates when some are absent, and the method stalls; here it is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from logging import INFO, WARNING
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.algorithm import ConfigRecord, Grid, log
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import Change, ClientMemories
 from flwr_fco.server.convergence import Biased, Exact, Limit
-from flwr_fco.server.options import MemoryOptions, RateOptions, WorkOptions
-from flwr_fco.server.replies.checks import mean_increment
+from flwr_fco.server.options import MemoryOptions, RateOptions, TrackerOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import FedDualAvg
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Uplink
@@ -93,10 +90,6 @@ class TrackingState(NamedTuple):
         Weight of psi: server_lr times the mean of the clients' elapsed times, summed over the rounds.
     round : int
         Number of successful rounds, r.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
     control : ndarray of float64, shape (d,)
         c_r, the weighted mean of all clients' own control variates.
     population : float
@@ -112,24 +105,16 @@ class TrackingState(NamedTuple):
     dual: Vector
     elapsed: float
     round: int
-    total: Vector
-    averaged: int
     control: Vector
-    population: float
-    advance: float
-    derivable: int
-    started: int
+    population: float = 0.0
+    advance: float = 0.0
+    derivable: int = 0
+    started: int = 0
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
+class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
     """Federated dual averaging with gradient tracking: no bias from unequal clients, at FedAvg's traffic.
-
-    Parameters
-    ----------
-    tracker_start : {"gradient", "zero"}, default "gradient"
-        ``"gradient"``: a round 0 asks everybody for one gradient at the start point (one minibatch), as printed.
-        ``"zero"``: trackers begin at 0, without that round.
 
     References
     ----------
@@ -146,31 +131,13 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
 
     local_solver: ClassVar[str] = "gradient_tracking"
     limit: ClassVar[Limit] = Exact()
+    personal: ClassVar[bool] = True
+    memory_names: ClassVar[tuple[str, ...]] = ("own",)
     source: ClassVar[str] = "[2], algorithm 1"
     remembers: ClassVar[str] = "a tracker"
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = "the weighted sum of all trackers is 0 only if every answer counts with its weight"
     traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
-
-    tracker_start: Literal["gradient", "zero"] = "gradient"
-
-    def __post_init__(self) -> None:
-        self.memories: ClientMemories = ClientMemories(
-            ("own",),
-            self.remembered,
-            client_state=self.client_state,
-            ledger_bytes=self.ledger_bytes,
-            weighting=self.weighting,
-            client_weights=self.client_weights,
-        )
-        super().__post_init__()
-
-    def forget(self) -> None:
-        """Return to the state before the first round."""
-        super().forget()
-        self.memories.forget(0)
-        self._start_bytes: tuple[int, int] | None = None
-        self._start_duals: set[int] = set()
 
     @property
     def remembers_dual(self) -> bool:
@@ -182,85 +149,42 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
         """Where a client's own control variate comes from: the mean of its gradients, or one full gradient."""
         return "average"
 
-    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(L K): the graph's constant 1/(tau^2 L K) for a mean over all, where tau is 1."""
-        return 1.0 / (smoothness * steps), "1/(L K)"
-
-    def solver_options(self) -> dict[str, Option]:
-        """Return where the variates come from, and whether clients keep the last broadcast."""
-        return {"variate": self.variate_source, "remember": self.remembers_dual}
-
-    def settings(self) -> list[tuple[str, str]]:
-        """Return the lines about the trackers."""
-        return [("Trackers", f"start at {self.tracker_start}"), ("Client state", str(self.memories))]
-
-    # --- the mathematics --------------------------------------------------------------------------------------
-
-    def init_state(self, primal: Vector) -> TrackingState:
+    def init(self, problem: Problem, primal: Vector) -> TrackingState:
         """Return the state before round 1: dual = grad h(primal), control = 0."""
-        self.memories.forget(primal.size)
-        return TrackingState(
-            dual=self.h.gradient(primal),
-            elapsed=0.0,
-            round=0,
-            total=self.averaging.start(primal.size),
-            averaged=0,
-            control=np.zeros(primal.size),
-            population=0.0,
-            advance=0.0,
-            derivable=0,
-            started=0,
-        )
+        return TrackingState(problem.h.gradient(primal), 0.0, 0, np.zeros(primal.size))
 
-    def vectors(self, state: Any) -> dict[str, Vector]:
-        """Return the dual, and `control` unless it is zero or can be derived."""
-        if (state.derivable and self.remembers_dual) or not state.control.any():
-            return {"dual": state.dual}
-        return {"dual": state.dual, "control": state.control}
-
-    def downlink(self, state: Any, node: Node) -> Downlink:
+    def downlink(self, problem: Problem, state: TrackingState, node: Node | None) -> Downlink:
         """Return what a node is told: as little as it needs to know dual and control."""
-        shared = super().downlink(state, node)
-        restoring = node.node_id in self.current.restoring
-        stamp = self.memories.stamp(node, restore=restoring)
-        if self.current.number == 0:
-            return shared._replace(numbers={"gradient": 1.0}, stamp=stamp)
-        if restoring:
-            return shared._replace(vectors={"dual": state.dual, "control": state.control}, stamp=stamp)
-        if node.node_id in self._start_duals and "control" in shared.vectors:
-            # The dual has not moved since round 0, and this node keeps it: round 1 needs the control only.
-            return shared._replace(vectors={"control": state.control}, stamp=stamp)
-        if "control" not in shared.vectors and state.derivable:
-            return shared._replace(numbers={"advance": state.advance}, stamp=stamp)
-        return shared._replace(stamp=stamp)
+        known = (state.derivable and self.remembers_dual) or not state.control.any()
+        vectors, numbers = {"dual": state.dual}, {}
+        if problem.round == 0:
+            numbers = {"gradient": 1.0}
+        if not known:
+            vectors["control"] = state.control
+        if node is not None and problem.round > 0:
+            if node.node_id in problem.restoring:
+                vectors = {"dual": state.dual, "control": state.control}
+            elif self.remembers_dual and not known and node.node_id in problem.answered_start:
+                # The dual has not moved since round 0, and this node keeps it: round 1 needs the control only.
+                vectors = {"control": state.control}
+            elif known and state.derivable:
+                numbers = {"advance": state.advance}
+        return Downlink(problem.plan, vectors, problem.client_lr, state.elapsed, numbers)
 
-    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the increment's shape, and that of the variate's change if it is not a function of the increment."""
-        shapes = super().uplink_shapes()
-        if self.variate_source == "gradient" and self.current.number > 0:
-            shapes["variate-increment"] = shapes["increment"]
-        return shapes
-
-    def variate_change(self, state: TrackingState, uplink: Uplink) -> Vector:
-        """Return what a client adds to its own control variate: -control - move."""
-        if self.variate_source == "gradient":
-            return uplink.vectors["variate-increment"]
-        return np.asarray(-state.control - uplink.vectors["increment"] / uplink.step_sizes)
-
-    def aggregate(self, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
+    def aggregate(self, problem: Problem, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
         """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
-        server_lr = self.rates()[1]
-        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
-        population = self.memories.population(uplinks)
+        memories = _memories(problem)
+        mean, elapsed = problem.centre(uplinks)
+        population = memories.population(uplinks)
         summed = state.control * (state.population or population)
-        reweighed = self.memories.reweighed(uplinks)
+        reweighed = memories.reweighed(uplinks)
         if reweighed:
             summed += reweighed["own"]
         for uplink in uplinks:
-            summed += self.memories.weight_of(uplink) * self.variate_change(state, uplink)
-        advance, dual = server_lr * elapsed, state.dual + server_lr * mean
-        derivable = not reweighed and self._derivable(state, uplinks, population)
-        following = state._replace(
+            summed += memories.weight_of(uplink) * self.variate_change(state, uplink)
+        advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
+        derivable = not reweighed and self._derivable(memories, state, uplinks, population)
+        return state._replace(
             dual=dual,
             elapsed=state.elapsed + advance,
             round=state.round + 1,
@@ -270,100 +194,105 @@ class FedDAGT(MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
             advance=advance,
             derivable=int(derivable),
         )
-        return self.averaging.add(following, lambda: self.retrieve(following))
 
-    def _derivable(self, state: TrackingState, uplinks: Sequence[Uplink], population: float) -> bool:
+    def variate_change(self, state: TrackingState, uplink: Uplink) -> Vector:
+        """Return what a client adds to its own control variate: -control - move.
+
+        Parameters
+        ----------
+        state : TrackingState
+        uplink : Uplink
+        """
+        if self.variate_source == "gradient":
+            return uplink.vectors["variate-increment"]
+        return np.asarray(-state.control - uplink.vectors["increment"] / uplink.step_sizes)
+
+    def _derivable(
+        self, memories: ClientMemories, state: TrackingState, uplinks: Sequence[Uplink], population: float
+    ) -> bool:
         """Whether the new control is the mean of the moves, so that it shows in the duals."""
-        if self.variate_source != "average" or not self.memories.everybody(uplinks):
+        if self.variate_source != "average" or not memories.everybody(uplinks):
             return False
         if population != state.population and state.control.any():
             return False
         equal_work = all(uplink.elapsed == uplinks[0].elapsed for uplink in uplinks)
         return equal_work or bool(self.normalize_local_work)
 
-    def retrieve(self, state: TrackingState) -> Vector:
+    def retrieve(self, problem: Problem, state: TrackingState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""
-        return self.h.retrieve(state.dual, state.elapsed, self.psi)
+        return problem.retrieve(state.dual, state.elapsed)
 
-    # --- the clients' memories ----------------------------------------------------------------------------------
+    # --- the clients' memories ------------------------------------------------------------------------------------
+
+    def start_trackers(self, problem: Problem, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
+        """Return the state after round 0: `control` is the mean of the clients' gradients."""
+        memories = _memories(problem)
+        population = memories.population()
+        weights = [memories.weight_of(uplink) / population for uplink in uplinks]
+        control = sum(
+            (w * u.vectors["increment"] for w, u in zip(weights, uplinks, strict=True)), np.zeros(state.dual.size)
+        )
+        return state._replace(control=control, population=population, started=1)
 
     def remembered(
-        self, before: TrackingState, after: TrackingState, memory: ClientState, uplink: Uplink
-    ) -> ClientState:
+        self, problem: Problem, before: TrackingState, after: TrackingState, memory: ClientState, uplink: Uplink
+    ) -> dict[str, Vector]:
         """Return a client's own control variate after a round that counted."""
-        if self.current.number == 0:
+        if problem.round == 0:
             return {"own": uplink.vectors["increment"]}
         if self.variate_source == "gradient":
             return {"own": np.asarray(memory["own"] + uplink.vectors["variate-increment"])}
         # In the client's order of operations, for its bits.
         return {"own": np.asarray(memory["own"] - before.control - uplink.vectors["increment"] / uplink.step_sizes)}
 
-    def state_lost(self, node: Node) -> bool:
-        """Whether a node that has lost its state can be sent it again; if not, a new epoch begins after the round."""
-        return self.memories.lost(node)
-
-    def after_change(self, change: Change | None) -> None:
-        """Make `control` the mean over the clients that are there."""
-        if change is None:
-            return
-        if change.reason is not None:
-            log(WARNING, "%s: all clients begin anew (client_state='reset')", change.reason)
-        population, state = self.memories.population(), self.state
+    def memories_changed(self, problem: Problem, state: TrackingState, change: Change) -> TrackingState:
+        """Return the state with `control` as the mean over the clients that are there."""
+        population = _memories(problem).population()
         control = state.control * (state.population / population) if change.means is None else change.means["own"]
-        self.state = state._replace(control=control, population=population, derivable=0)
+        return state._replace(control=control, population=population, derivable=0)
 
-    def before_round(
-        self, grid: Grid, server_round: int, config: ConfigRecord, nodes: Sequence[Node]
-    ) -> Sequence[Node]:
-        """Run round 0 before round 1 if the trackers start from gradients."""
-        self.after_change(self.memories.notice(self.nodes.ordered))
-        self._start_duals.clear()
-        if self.state.round == 0 and self.tracker_start == "gradient" and not self.state.started:
-            uplinks, *volume = self.ask_everybody(grid, config)
-            self._start_bytes = (volume[0], volume[1])
-            self.after_round(self.state, uplinks)
-            population = self.memories.population()
-            weights = [self.memories.weight_of(uplink) / population for uplink in uplinks]
-            control = sum(
-                (w * u.vectors["increment"] for w, u in zip(weights, uplinks, strict=True)),
-                np.zeros(self.state.dual.size),
-            )
-            self.state = self.state._replace(control=control, population=population, started=1)
-            if self.remembers_dual:
-                self._start_duals = {u.node.node_id for u in uplinks if u.node is not None}
-            log(INFO, "Trackers start from the gradients of %s clients", len(uplinks))
-        return nodes
+    def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
+        """Return the increment's shape, and that of the variate's change if it is not a function of the increment."""
+        shapes = super().uplink_shapes(problem)
+        if self.variate_source == "gradient" and problem.round > 0:
+            shapes["variate-increment"] = shapes["increment"]
+        return shapes
 
-    def after_round(self, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Note whose reply has counted."""
-        self.after_change(self.memories.note(self.current.number, before, self.state, uplinks))
+    def solver_options(self) -> dict[str, Option]:
+        """Return where the variates come from, and whether clients keep the last broadcast."""
+        return {"variate": self.variate_source, "remember": self.remembers_dual}
 
-    def saved_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the clients' memories."""
-        return self.memories.to_arrays()
+    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(L K): the graph's constant 1/(tau^2 L K) for a mean over all, where tau is 1."""
+        return 1.0 / (smoothness * steps), "1/(L K)"
 
-    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`saved_arrays` gave."""
-        self.memories.from_arrays(arrays)
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the line about the trackers."""
+        return [("Trackers", f"start at {self.tracker_start}")]
 
     def trackers(self) -> dict[tuple[int, int], Vector]:
         """Return control - own for every client that is there, by :attr:`Node.key` (needs the ledger).
 
         Their sum, weighted by the clients' weights, is 0.
         """
-        if not self.memories.ledger:
+        memories = _memories(self.problem)
+        if not memories.ledger:
             raise ConfigurationError('only the clients know their trackers; client_state="ledger" keeps a copy')
-        return {key: self.state.control - self.memories.memory(key)["own"] for key in sorted(self.memories.present)}
+        return {key: self.state.control - memories.memory(key)["own"] for key in sorted(memories.present)}
 
-    def round_metrics(self) -> dict[str, float | int]:
-        """Return the traffic of round 0 (once), and the trackers' root mean square norm over the round's clients."""
-        metrics: dict[str, float | int] = {}
-        if self._start_bytes is not None and self.state.round == 1:
-            metrics["bytes-down-round-0"], metrics["bytes-up-round-0"] = self._start_bytes
-        if self.memories.ledger and self.current.nodes:
-            squares = []
-            for node in self.current.nodes.values():
-                tracker = self.state.control - self.memories.memory(node.key)["own"]
-                squares.append(float(tracker @ tracker))
-            metrics["tracker-norm"] = float(np.sqrt(np.mean(squares)))
-        return metrics
+    def metrics(self, problem: Problem, state: TrackingState) -> dict[str, float | int]:
+        """Return the trackers' root mean square norm over the round's clients."""
+        memories = _memories(problem)
+        if not (memories.ledger and problem.asked):
+            return {}
+        squares = []
+        for node in problem.asked:
+            tracker = state.control - memories.memory(node.key)["own"]
+            squares.append(float(tracker @ tracker))
+        return {"tracker-norm": float(np.sqrt(np.mean(squares)))}
+
+
+def _memories(problem: Problem) -> ClientMemories:
+    """Return what is known of the clients' memories, which this method always has."""
+    assert problem.memories is not None
+    return problem.memories

@@ -31,27 +31,23 @@ z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves b
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from logging import INFO
-from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, PNorm
-from flwr_fco.server.algorithm import log
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import AT_LEAST_ONE
-from flwr_fco.server.rounds.averaging import PointAverage, largest_entries
+from flwr_fco.server.rounds.averaging import largest_entries
 from flwr_fco.strategies.gradient_tracking.fed_da_gt import FedDAGT, TrackingState
 from flwr_fco.wire.protocol import Uplink
 from flwr_fco.work import FirstOrder, Work
 
 __all__ = ["MultistepReFedDAGT", "MultistepState", "ReFedDAGT", "Stage", "restricted_map", "theorem_stages"]
-
-_State = TypeVar("_State")
 
 
 def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: float | None) -> PNorm:
@@ -125,25 +121,19 @@ class ReFedDAGT(FedDAGT):
         super().__post_init__()
         restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
 
-    def settings(self) -> list[tuple[str, str]]:
-        """Return the lines about the restriction and the trackers."""
-        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().settings()]
-
-    def geometry(self, primal: Vector) -> MirrorMap:
+    def geometry(self, mirror_map: MirrorMap, primal: Vector) -> MirrorMap:
         """Return the mirror map around the start point, within the ball."""
-        return restricted_map(self.mirror_map, primal, self.radius_squared)
+        return restricted_map(mirror_map, primal, self.radius_squared)
 
-    def aggregate(self, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
-        """Return the state of FedDA-GT, with the primal in which the round began added to the mean."""
-        return _with_first_point(super().aggregate(state, uplinks), state, self.averaging, self.retrieve(state))
+    def averaged_points(
+        self, problem: Problem, before: TrackingState, after: TrackingState, uplinks: Sequence[Uplink]
+    ) -> Iterable[Vector]:
+        """Return the primal in which the round began."""
+        return (self.retrieve(problem, before),)
 
-
-def _with_first_point(following: _State, state: _State, averaging: PointAverage, point: Vector) -> _State:
-    """Return the state after a round with the primal in which it began in the mean, not the one in which it ended."""
-    summed: Any = averaging.add(state, point)
-    ended: Any = following
-    result: _State = ended._replace(total=summed.total, averaged=summed.averaged)
-    return result
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the lines about the restriction and the trackers."""
+        return [("Reference", f"the start point, primals {_ball_text(self.radius_squared)}"), *super().describe()]
 
 
 def _ball_text(radius_squared: float | None) -> str:
@@ -265,7 +255,7 @@ class MultistepState(NamedTuple):
 
     Parameters
     ----------
-    dual, elapsed, round, total, averaged, control, population, advance, derivable, started
+    dual, elapsed, round, control, population, advance, derivable, started
         See :class:`TrackingState`.
     stage : int
         The stage under way, n, from 0.
@@ -280,8 +270,6 @@ class MultistepState(NamedTuple):
     dual: Vector
     elapsed: float
     round: int
-    total: Vector
-    averaged: int
     control: Vector
     population: float
     advance: float
@@ -330,6 +318,8 @@ class MultistepReFedDAGT(FedDAGT):
     """
 
     source: ClassVar[str] = "[2], algorithm 3"
+    #: `sparsity` is that of references; ``output="last"`` keeps all entries: it is sparse right after a restart only.
+    sparse_last: ClassVar[bool] = False
 
     tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     stages: Sequence[Stage] | None = None
@@ -346,7 +336,7 @@ class MultistepReFedDAGT(FedDAGT):
             if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
                 raise ConfigurationError(f"stage {n} is {stage}; expected positive numbers")
 
-    # --- stages -----------------------------------------------------------------------------------------------
+    # --- stages ---------------------------------------------------------------------------------------------------
 
     @property
     def stage(self) -> int:
@@ -371,50 +361,56 @@ class MultistepReFedDAGT(FedDAGT):
             return self.window
         return self.restart_window
 
-    def _settings_of_stage(self) -> Stage | None:
-        return self.stages[self.stage] if self.stages else None
+    def _settings_of(self, state: MultistepState | None) -> Stage | None:
+        return self.stages[0 if state is None else state.stage] if self.stages else None
 
-    def work(self) -> Work:
-        """Return what a client does in a round of the stage under way."""
-        stage = self._settings_of_stage()
+    def work(self, state: MultistepState | None = None) -> Work:
+        """Return what a client does in a round of a state's stage."""
+        stage = self._settings_of(state)
         if stage is None or stage.local_steps is None:
             return super().work()
         return FirstOrder(steps=stage.local_steps, batch_size=self.batch_size)
 
-    def rates(self) -> tuple[float, float]:
-        """Return the client's and the server's learning rate of the round under way."""
-        client_lr, server_lr = super().rates()
-        stage = self._settings_of_stage()
+    def at(self, problem: Problem, state: MultistepState) -> Problem:
+        """Return the problem with the rates of a state's stage."""
+        stage = self._settings_of(state)
         if stage is None:
-            return client_lr, server_lr
-        return stage.client_lr or client_lr, stage.server_lr or server_lr
+            return problem
+        client_lr, server_lr = stage.client_lr or problem.client_lr, stage.server_lr or problem.server_lr
+        return problem._replace(client_lr=client_lr, server_lr=server_lr)
 
-    def geometry(self, primal: Vector) -> MirrorMap:
-        """Return the mirror map around the reference of the stage, within its ball."""
-        return restricted_map(self.mirror_map, primal, self.radius_of(self.stage))
+    def geometry(self, mirror_map: MirrorMap, primal: Vector) -> MirrorMap:
+        """Return the mirror map of the first stage, around the start point."""
+        return restricted_map(mirror_map, primal, self.radius_of(0))
 
-    # --- the mathematics --------------------------------------------------------------------------------------
+    def stage_geometry(self, mirror_map: MirrorMap, state: MultistepState) -> MirrorMap:
+        """Return the mirror map around the reference of a state's stage, within its ball."""
+        return restricted_map(mirror_map, state.reference, self.radius_of(state.stage))
 
-    def init_state(self, primal: Vector) -> Any:
+    def begins_stage(self, before: MultistepState, after: MultistepState) -> bool:
+        """Return whether a new stage begins."""
+        return after.stage > before.stage
+
+    # --- the mathematics ------------------------------------------------------------------------------------------
+
+    def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1: a first stage around the start point."""
-        return MultistepState(*super().init_state(primal), 0, 0, primal, self._no_points(primal.size))
+        return MultistepState(*super().init(problem, primal), 0, 0, primal, self._no_points(primal.size))
 
     def _no_points(self, size: int) -> Vector:
         return np.zeros(size) if self._restart_rounds is None else np.zeros((0, size))
 
-    def aggregate(self, state: Any, uplinks: Sequence[Uplink]) -> Any:
+    def aggregate(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
         """Return the state of ReFedDA-GT, or where a stage ends the beginning of the next one."""
-        first = self.retrieve(state)
-        following = _with_first_point(super().aggregate(state, uplinks), state, self.averaging, first)
-        if state.stage + 1 >= len(self.stages or ()):
+        following = super().aggregate(problem, state, uplinks)
+        if self.stages is None or state.stage + 1 >= len(self.stages):
             return following
-        point, rounds = self.retrieve(following) if self.restart_newest else first, self._restart_rounds
+        point, rounds = self.retrieve(problem, following if self.restart_newest else state), self._restart_rounds
         if rounds is None:
             points = state.stage_points + point if state.stage_round else point
         else:
             points = np.concatenate([state.stage_points, point[None]])[-rounds:]
         following = following._replace(stage_points=points, stage_round=state.stage_round + 1)
-        assert self.stages is not None
         return following if following.stage_round < self.stages[state.stage].rounds else self._next_stage(following)
 
     def _next_stage(self, state: MultistepState) -> MultistepState:
@@ -429,40 +425,25 @@ class MultistepReFedDAGT(FedDAGT):
             elapsed=0.0,
             control=zeros,
             derivable=0,
-            total=self.averaging.start(reference.size),
-            averaged=0,
             stage=state.stage + 1,
             stage_round=0,
             reference=reference,
             stage_points=self._no_points(reference.size),
         )
 
-    def after_round(self, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Note whose reply has counted; where a stage begins, let the clients forget, and tell them its reference."""
-        super().after_round(before, uplinks)
-        if self.state.stage > before.stage:
-            self.memories.new_epoch("a new stage")
-            self.renew_plan(self.geometry(self.state.reference))
-            log(INFO, "Stage %s begins, radius_squared = %s", self.stage, self.radius_of(self.stage))
+    def averaged_points(
+        self, problem: Problem, before: TrackingState, after: TrackingState, uplinks: Sequence[Uplink]
+    ) -> Iterable[Vector]:
+        """Return the primal in which the round began."""
+        return (self.retrieve(problem, before),)
 
-    # --- saving and the look ----------------------------------------------------------------------------------
-
-    def output_point(self, state: Any) -> Vector:
-        """Return the output; the last point keeps all its entries, so it is sparse right after a restart only."""
-        return self.retrieve(state) if self.output == "last" else super().output_point(state)
-
-    def round_metrics(self) -> dict[str, float | int]:
+    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
         """Return the metrics of FedDA-GT and the stage."""
-        return {**super().round_metrics(), "stage": self.stage}
+        return {**super().metrics(problem, state), "stage": int(state.stage)}
 
-    def restore_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back the clients' memories, and make the plan of the stage."""
-        super().restore_arrays(arrays)
-        self.renew_plan(self.geometry(self.state.reference))
-
-    def settings(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Return the lines about the stages, the restriction and the trackers."""
         lengths = ", ".join(str(stage.rounds) for stage in self.stages or ())
         stages = f"{len(self.stages)}, of {lengths} rounds" if self.stages else "one, without an end"
         reference = f"the start point of the stage, primals {_ball_text(self.radius_of(self.stage))}"
-        return [("Stages", stages), ("Reference", reference), *super().settings()]
+        return [("Stages", stages), ("Reference", reference), *super().describe()]

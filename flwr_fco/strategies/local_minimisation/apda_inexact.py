@@ -18,17 +18,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import Change
 from flwr_fco.server.convergence import Exact, Limit
-from flwr_fco.server.minimise_options import MinimiseOptions
-from flwr_fco.server.options import POSITIVE
-from flwr_fco.server.primal_methods import EveryoneStrategy
+from flwr_fco.server.options import POSITIVE, EveryoneOptions, MemoryOptions, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, rescaled
+from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_sum
+from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Uplink
 
 __all__ = ["APDAInexact", "advance", "extrapolation"]
@@ -63,7 +64,7 @@ def extrapolation(primal_step: float, dual_step: float, damping: float, convexit
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class APDAInexact(MinimiseOptions, EveryoneStrategy):
+class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     """APDA-Inexact: an accelerated primal-dual method on 'all clients agree', with inexact proximal steps.
 
     Parameters
@@ -89,6 +90,8 @@ class APDAInexact(MinimiseOptions, EveryoneStrategy):
     """
 
     local_solver: ClassVar[str] = "apda_inexact"
+    personal: ClassVar[bool] = True
+    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
     limit: ClassVar[Limit] = Exact("the solution", problem="smooth")
     deterministic: ClassVar[bool] = True
     source: ClassVar[str] = "Sadiev and others 2022"
@@ -108,15 +111,14 @@ class APDAInexact(MinimiseOptions, EveryoneStrategy):
         if self.dual_step is None:
             self.dual_step = 1.0 / (32.0 * self.primal_step)
 
-    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
+    def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
         """Return the shapes of both changes."""
-        shapes = super().uplink_shapes()
+        shapes = super().uplink_shapes(problem)
         return {**shapes, "local-increment": shapes["increment"]}
 
-    def init_state(self, primal: Vector) -> MeanState:
+    def init(self, problem: Problem, primal: Vector) -> MeanState:
         """Return the state before round 1."""
-        self.memories.forget(primal.size)
-        return MeanState(primal, np.zeros(primal.size), total=self.averaging.start(primal.size))
+        return MeanState(primal, np.zeros(primal.size))
 
     def numbers(self, state: MeanState) -> dict[str, float]:
         """Return eta_x, eta_y, beta_y and theta."""
@@ -129,36 +131,37 @@ class APDAInexact(MinimiseOptions, EveryoneStrategy):
             "extrapolation": theta,
         }
 
-    def downlink(self, state: MeanState, node: Node) -> Downlink:
+    def downlink(self, problem: Problem, state: MeanState, node: Node | None) -> Downlink:
         """Return what a node is told: the model if it begins, mean(V) if not."""
-        told = super().downlink(state, node)
-        if self.memories.member(node).accepted < 0:
+        told = super().downlink(problem, state, node)
+        if node is None or memories_of(problem).member(node).accepted < 0:
             return told
         return told._replace(vectors={"dual-mean": state.mean})
 
-    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
         """Return the means of all clients' V and x."""
-        population = self.memories.population(uplinks)
+        population = memories_of(problem).population(uplinks)
         change, local_change = (
-            self.weighted_sum(uplinks, name) / population for name in ("increment", "local-increment")
+            weighted_sum(problem, uplinks, name) / population for name in ("increment", "local-increment")
         )
-        following = advance(rescaled(state, population), change, local_change)
-        return self.averaging.add(following, following.primal)
+        return advance(rescaled(state, population), change, local_change)
 
-    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
+    def remembered(
+        self, problem: Problem, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink
+    ) -> dict[str, Vector]:
         """Return V_m and x_m after a round that counted."""
         increment, change = uplink.vectors["increment"], uplink.vectors["local-increment"]
-        if self.begins(uplink):
+        if memories_of(problem).begins(uplink):
             return {"sent": increment, "local": before.primal.copy()}
         return {"sent": memory["sent"] + increment, "local": memory["local"] + change}
 
-    def weights_changed(self, state: MeanState, means: Mapping[str, Vector]) -> MeanState:
+    def weights_changed(self, problem: Problem, state: MeanState, means: Mapping[str, Vector]) -> MeanState:
         """Return the state with the means of V and x by the new weights."""
         return state._replace(primal=means["local"], mean=means["sent"])
 
-    def memories_changed(self, state: MeanState, change: Change) -> MeanState:
+    def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the clients that are there."""
-        population = self.memories.population()
+        population = memories_of(problem).population()
         if change.reason is not None:
             return state._replace(mean=np.zeros_like(state.mean), population=population)
         return rescaled(state, population)

@@ -38,13 +38,14 @@ import numpy as np
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import Change
 from flwr_fco.server.convergence import Exact, Limit
-from flwr_fco.server.minimise_options import MinimiseOptions
-from flwr_fco.server.options import AUTO, POSITIVE
-from flwr_fco.server.primal_methods import NO_AVERAGE, EveryoneStrategy
+from flwr_fco.server.options import AUTO, POSITIVE, EveryoneOptions, MemoryOptions, MinimiseOptions
 from flwr_fco.server.questions.rates import LossFacts
-from flwr_fco.wire.protocol import ClientState, Uplink
+from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
+from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
+from flwr_fco.wire.protocol import ClientState, Downlink, Node, Uplink
 from flwr_fco.work import Minimise, Work
 
 __all__ = ["DualFL", "DualFLState", "advance", "linear_tolerance", "next_momentum", "sublinear_tolerance"]
@@ -63,10 +64,6 @@ class DualFLState(NamedTuple):
         beta of the last round: what the clients need for their controls.
     round : int
         Rounds that have counted.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
     began : int
         The round in which the controls began at zero: 0, unless clients have been given up.
     control_excess, anchor_excess : ndarray of float64, shape (d,)
@@ -77,11 +74,9 @@ class DualFLState(NamedTuple):
     t: float = 1.0
     momentum: float = 0.0
     round: int = 0
-    total: Vector = NO_AVERAGE
-    averaged: int = 0
     began: int = 0
-    control_excess: Vector = NO_AVERAGE
-    anchor_excess: Vector = NO_AVERAGE
+    control_excess: Vector = np.zeros(0)
+    anchor_excess: Vector = np.zeros(0)
 
 
 def next_momentum(t: float, rho: float) -> tuple[float, float]:
@@ -177,7 +172,7 @@ def linear_tolerance(round: int, *, rho: float, clients: int, gamma: float) -> f
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DualFL(MinimiseOptions, EveryoneStrategy):
+class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     """DualFL: dual acceleration of exact local minimisations, the pooled minimiser in O(sqrt(kappa) log 1/eps) rounds.
 
     The losses must be strongly convex (with `alpha` or without) and need not be smooth: hinge losses will do.
@@ -220,6 +215,7 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
     """
 
     local_solver: ClassVar[str] = "dual_fl"
+    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
     limit: ClassVar[Limit] = Exact("the solution", problem="smooth")
     deterministic: ClassVar[bool] = True
     source: ClassVar[str] = "[4], algorithm 1"
@@ -246,7 +242,7 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
             self.rho = self.number("nu") / (float(self.smoothness or 0.0) + self.alpha) if known else 0.0
         next_momentum(1.0, self.number("rho"))
 
-    def theory(self, facts: LossFacts) -> dict[str, tuple[float, str]]:
+    def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
         """Return nu = mu + alpha and rho = nu / (L + alpha).
 
         Raises
@@ -266,34 +262,31 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
         rho = 0.0 if facts.probed else min(nu / (facts.smoothness + self.alpha or facts.curvature), 0.999)
         return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
 
-    def work(self) -> Work:
+    def work(self, state: DualFLState | None = None) -> Work:
         """Return the minimisation of a round."""
         rule = self.rule if self.schedule == "fixed" else "gap"
         return Minimise(self.engine, self.tolerance, rule, self.max_iterations)
 
-    def job(self, state: DualFLState) -> Work | None:
+    def work_of_round(self, problem: Problem, state: DualFLState) -> Work | None:
         """Return the minimisation to this round's tolerance, where the tolerance changes."""
         if self.schedule == "fixed":
             return None
-        number, clients = state.round - state.began, len(self.current.nodes)
+        number, clients = state.round - state.began, len(problem.asked)
         if self.schedule == "linear":
-            tolerance = linear_tolerance(number, rho=self.number("rho"), clients=clients, gamma=self.gamma)
+            tolerance = linear_tolerance(number, rho=problem.numbers["rho"], clients=clients, gamma=self.gamma)
         else:
-            tolerance = sublinear_tolerance(number, duality=self.number("nu"), clients=clients, gamma=self.gamma)
+            tolerance = sublinear_tolerance(number, duality=problem.numbers["nu"], clients=clients, gamma=self.gamma)
         return Minimise(self.engine, max(tolerance, self.tolerance), "gap", self.max_iterations)
 
-    def settings(self) -> list[tuple[str, str]]:
-        """Return the lines about the momentum and the clients' memories."""
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the line about the momentum."""
         nu, rho = (AUTO if getattr(self, name) == AUTO else f"{self.number(name):g}" for name in ("nu", "rho"))
-        constants = f"nu={nu}, rho={rho}, alpha={self.alpha:g}, tolerance {self.schedule}"
-        return [("Constants", constants), *super().settings()]
+        return [("Constants", f"nu={nu}, rho={rho}, alpha={self.alpha:g}, tolerance {self.schedule}")]
 
-    def init_state(self, primal: Vector) -> DualFLState:
+    def init(self, problem: Problem, primal: Vector) -> DualFLState:
         """Return the state before round 1."""
-        self.memories.forget(primal.size)
         none = np.zeros(primal.size)
-        total = self.averaging.start(primal.size)
-        return DualFLState(primal, total=total, control_excess=none, anchor_excess=none)
+        return DualFLState(primal, control_excess=none, anchor_excess=none)
 
     def vectors(self, state: DualFLState) -> dict[str, Vector]:
         """Return theta and, after weights have changed, what the clients take off their controls and anchors."""
@@ -302,38 +295,38 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
         excess = {"control-excess": state.control_excess, "anchor-excess": state.anchor_excess}
         return {**super().vectors(state), **excess}
 
-    def numbers(self, state: DualFLState) -> dict[str, float]:
-        """Return nu, the momentum and alpha."""
-        return {"duality": self.number("nu"), "momentum": state.momentum, "regularization": self.alpha}
+    def downlink(self, problem: Problem, state: DualFLState, node: Node | None) -> Downlink:
+        """Return theta, nu, the momentum and alpha."""
+        numbers = {"duality": problem.numbers["nu"], "momentum": state.momentum, "regularization": self.alpha}
+        return super().downlink(problem, state, node)._replace(numbers=numbers)
 
-    def aggregate(self, state: DualFLState, uplinks: Sequence[Uplink]) -> DualFLState:
+    def aggregate(self, problem: Problem, state: DualFLState, uplinks: Sequence[Uplink]) -> DualFLState:
         """Return theta + mean(theta_j - theta), with the next momentum."""
-        following = advance(state, self.weighted_mean(uplinks), self.number("rho"))
+        following = advance(state, weighted_mean(problem, uplinks), problem.numbers["rho"])
         # All clients have answered this round, and so have taken the excess off.
         none = np.zeros_like(state.primal)
-        following = following._replace(control_excess=none, anchor_excess=none)
-        return self.averaging.add(following, following.primal)
+        return following._replace(control_excess=none, anchor_excess=none)
 
     def remembered(
-        self, before: DualFLState, after: DualFLState, memory: ClientState, uplink: Uplink
+        self, problem: Problem, before: DualFLState, after: DualFLState, memory: ClientState, uplink: Uplink
     ) -> dict[str, Vector]:
         """Return zeta_j and a_j as they were in the round, and theta_j: they change with the next broadcast."""
         local = before.primal + uplink.vectors["increment"]
-        if self.begins(uplink):
+        if memories_of(problem).begins(uplink):
             zeros = np.zeros_like(local)
             return {"control": zeros, "anchor": zeros, "local": local}
         anchor = memory["control"] - before.control_excess + before.primal - memory["local"]
         control = (1.0 + before.momentum) * anchor - before.momentum * (memory["anchor"] - before.anchor_excess)
         return {"control": control, "anchor": anchor, "local": local}
 
-    def memories_changed(self, state: DualFLState, change: Change) -> DualFLState:
+    def memories_changed(self, problem: Problem, state: DualFLState, change: Change) -> DualFLState:
         """Begin the momentum anew if the controls do."""
         if change.reason is None:
             return state
         none = np.zeros_like(state.primal)
         return state._replace(t=1.0, momentum=0.0, began=state.round, control_excess=none, anchor_excess=none)
 
-    def weights_changed(self, state: DualFLState, means: Mapping[str, Vector]) -> DualFLState:
+    def weights_changed(self, problem: Problem, state: DualFLState, means: Mapping[str, Vector]) -> DualFLState:
         """Return the state with what the controls and anchors are off by."""
         return state._replace(control_excess=means["control"], anchor_excess=means["anchor"])
 
@@ -343,10 +336,11 @@ class DualFL(MinimiseOptions, EveryoneStrategy):
         Their sum, weighted by the clients' weights, is 0; where a weight has changed in that round, once the state's
         `control_excess` is taken off each.
         """
-        if not self.memories.ledger:
+        memories = memories_of(self.problem)
+        if not memories.ledger:
             raise ConfigurationError('only the clients know their controls; client_state="ledger" keeps a copy')
-        return {key: self.memories.memory(key)["control"] for key in sorted(self.memories.present)}
+        return {key: memories.memory(key)["control"] for key in sorted(memories.present)}
 
-    def round_metrics(self) -> dict[str, float | int]:
-        """Return the momentum besides."""
-        return {**super().round_metrics(), "momentum": float(self.state.momentum)}
+    def metrics(self, problem: Problem, state: DualFLState) -> dict[str, float | int]:
+        """Return the momentum."""
+        return {"momentum": float(state.momentum)}

@@ -20,10 +20,11 @@ from typing import ClassVar
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
-from flwr_fco.server.minimise_options import MinimiseOptions
-from flwr_fco.server.options import POSITIVE
+from flwr_fco.server.options import POSITIVE, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
+from flwr_fco.strategies.local_minimisation.sums import weighted_sum
 from flwr_fco.wire.protocol import ClientState, Uplink
 
 __all__ = ["FedDR", "advance"]
@@ -95,13 +96,14 @@ class FedDR(MinimiseOptions, MeanStrategy):
         """Return eta and alpha."""
         return {"step": self.step, "relaxation": self.relaxation}
 
-    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
         """Return the mean of all clients' points and prox_{eta psi} of it."""
-        state = self.balanced(state, uplinks)
-        following = advance(state, self.weighted_sum(uplinks) / state.population, self.step, self.psi)
-        return self.averaging.add(following, following.primal)
+        state = self.balanced(problem, state, uplinks)
+        return advance(state, weighted_sum(problem, uplinks) / state.population, self.step, problem.psi)
 
-    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
+    def remembered(
+        self, problem: Problem, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink
+    ) -> dict[str, Vector]:
         """Return y_i and x_i after a round that counted."""
         center = memory["center"] + self.relaxation * (before.primal - memory["local"])
         old = 2.0 * memory["local"] - memory["center"]

@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
-from flwr_fco.server.minimise_options import MinimiseOptions
-from flwr_fco.server.options import POSITIVE
+from flwr_fco.server.options import POSITIVE, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
+from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
 from flwr_fco.wire.protocol import ClientState, Uplink
 
 __all__ = ["FedDyn", "advance"]
@@ -85,14 +86,15 @@ class FedDyn(MinimiseOptions, MeanStrategy):
         """Return alpha."""
         return {"penalty": self.penalty}
 
-    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
         """Return the mean of the sample's points, corrected by the mean of all clients' linear terms."""
-        state = self.balanced(state, uplinks)
-        share = sum(self.memories.weight_of(uplink) for uplink in uplinks) / state.population
-        following = advance(state, self.weighted_mean(uplinks), self.penalty, share)
-        return self.averaging.add(following, following.primal)
+        state, memories = self.balanced(problem, state, uplinks), memories_of(problem)
+        share = sum(memories.weight_of(uplink) for uplink in uplinks) / state.population
+        return advance(state, weighted_mean(problem, uplinks), self.penalty, share)
 
-    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
+    def remembered(
+        self, problem: Problem, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink
+    ) -> dict[str, Vector]:
         """Return g_i and theta_i after a round that counted."""
         increment = uplink.vectors["increment"]
         return {"own": memory["own"] - self.penalty * increment, "local": before.primal + increment}

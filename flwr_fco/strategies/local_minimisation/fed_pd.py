@@ -18,42 +18,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
-from flwr_fco.server.minimise_options import MinimiseOptions
-from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE
-from flwr_fco.server.primal_methods import NO_AVERAGE, EveryoneStrategy
+from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, EveryoneOptions, MemoryOptions, MinimiseOptions
+from flwr_fco.strategies.local_minimisation.sums import weighted_mean
+from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Uplink
 
-__all__ = ["FedPD", "FedPDState"]
-
-
-class FedPDState(NamedTuple):
-    """The server's state.
-
-    Parameters
-    ----------
-    primal : ndarray of float64, shape (d,)
-        x_0.
-    round : int
-        Rounds that have counted.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
-    """
-
-    primal: Vector
-    round: int = 0
-    total: Vector = NO_AVERAGE
-    averaged: int = 0
+__all__ = ["FedPD"]
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedPD(MinimiseOptions, EveryoneStrategy):
+class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     """FedPD: clients minimise their augmented Lagrangians and move their own multipliers.
 
     Parameters
@@ -76,6 +56,7 @@ class FedPD(MinimiseOptions, EveryoneStrategy):
     """
 
     local_solver: ClassVar[str] = "fed_pd"
+    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
     limit: ClassVar[Limit] = Exact("the solution", problem="smooth")
     deterministic: ClassVar[bool] = True
     source: ClassVar[str] = "Zhang and others 2021"
@@ -97,22 +78,16 @@ class FedPD(MinimiseOptions, EveryoneStrategy):
             self.client_state = "reset"
         super().__post_init__()
 
-    def init_state(self, primal: Vector) -> FedPDState:
-        """Return the state before round 1."""
-        self.memories.forget(primal.size)
-        return FedPDState(primal, total=self.averaging.start(primal.size))
-
-    def numbers(self, state: FedPDState) -> dict[str, float]:
+    def numbers(self, state: PrimalState) -> dict[str, float]:
         """Return eta and the number of local minimisations."""
         return {"step": self.step, "repeats": float(self.repeats)}
 
-    def aggregate(self, state: FedPDState, uplinks: Sequence[Uplink]) -> FedPDState:
+    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return the mean of the clients' x_0."""
-        primal = state.primal + self.weighted_mean(uplinks)
-        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
+        return PrimalState(state.primal + weighted_mean(problem, uplinks), state.round + 1)
 
     def remembered(
-        self, before: FedPDState, after: FedPDState, memory: ClientState, uplink: Uplink
+        self, problem: Problem, before: PrimalState, after: PrimalState, memory: ClientState, uplink: Uplink
     ) -> dict[str, Vector]:
         """Return lambda_i and x_i after a round that counted."""
         moved = 0.5 * (uplink.vectors["increment"] - self.step * memory["dual"])

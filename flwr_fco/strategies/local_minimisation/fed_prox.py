@@ -20,12 +20,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, ShiftedBy
-from flwr_fco.server.minimise_options import MinimiseOptions
-from flwr_fco.server.options import POSITIVE
-from flwr_fco.server.primal_methods import PrimalStrategy, scaled_sum
-from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.server.options import POSITIVE, MinimiseOptions
+from flwr_fco.strategies.local_minimisation.sums import scaled_sum
+from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
 __all__ = ["FedProx"]
@@ -64,16 +63,11 @@ class FedProx(MinimiseOptions, PrimalStrategy):
 
     penalty: float = field(default=0.1, metadata=POSITIVE)
 
-    def init_state(self, primal: Vector) -> PrimalState:
-        """Return the state before round 1."""
-        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
-
     def numbers(self, state: PrimalState) -> dict[str, float]:
         """Return the penalty."""
         return {"penalty": self.penalty}
 
-    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return the mean of the clients' minimisers."""
         pairs = ((uplink.weight, np.asarray(uplink.vectors["increment"])) for uplink in uplinks)
-        primal = state.primal + scaled_sum(pairs, state.primal.size)
-        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
+        return PrimalState(state.primal + scaled_sum(pairs, state.primal.size), state.round + 1)

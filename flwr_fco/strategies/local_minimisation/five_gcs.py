@@ -19,10 +19,11 @@ from typing import ClassVar
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
-from flwr_fco.server.minimise_options import MinimiseOptions
-from flwr_fco.server.options import POSITIVE
+from flwr_fco.server.options import POSITIVE, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
+from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_sum
 from flwr_fco.wire.protocol import ClientState, Uplink
 
 __all__ = ["FiveGCS", "advance"]
@@ -96,9 +97,9 @@ class FiveGCS(MinimiseOptions, MeanStrategy):
                 "minimisations are not convex. Lower `step`"
             )
 
-    def init_state(self, primal: Vector) -> MeanState:
+    def init(self, problem: Problem, primal: Vector) -> MeanState:
         """Return the state before round 1: v = 0, so that the first point sent is x / (1 + gamma mu)."""
-        return super().init_state(primal / (1.0 + self.step * self.convexity))
+        return super().init(problem, primal / (1.0 + self.step * self.convexity))
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return u_m: the mean is the dual v."""
@@ -109,20 +110,16 @@ class FiveGCS(MinimiseOptions, MeanStrategy):
         assert self.dual_step is not None
         return {"dual-step": self.dual_step, "convexity": self.convexity}
 
-    def aggregate(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
         """Return the mean of all clients' duals and the server's step against it."""
-        state = self.balanced(state, uplinks)
-        cohort = sum(self.memories.weight_of(uplink) for uplink in uplinks)
-        following = advance(
-            state,
-            self.weighted_sum(uplinks) / state.population,
-            step=self.step,
-            convexity=self.convexity,
-            population=state.population / cohort,
-        )
-        return self.averaging.add(following, following.primal)
+        state, memories = self.balanced(problem, state, uplinks), memories_of(problem)
+        cohort = sum(memories.weight_of(uplink) for uplink in uplinks)
+        change = weighted_sum(problem, uplinks) / state.population
+        return advance(state, change, step=self.step, convexity=self.convexity, population=state.population / cohort)
 
-    def remembered(self, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink) -> dict[str, Vector]:
+    def remembered(
+        self, problem: Problem, before: MeanState, after: MeanState, memory: ClientState, uplink: Uplink
+    ) -> dict[str, Vector]:
         """Return u_m and y_m after a round that counted."""
         assert self.dual_step is not None
         increment = uplink.vectors["increment"]

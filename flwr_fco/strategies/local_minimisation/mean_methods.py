@@ -14,8 +14,11 @@ from typing import NamedTuple
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import Change
-from flwr_fco.server.primal_methods import NO_AVERAGE, RememberingStrategy
+from flwr_fco.server.options import MemoryOptions
+from flwr_fco.strategies.local_minimisation.sums import memories_of
+from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
 __all__ = ["MeanState", "MeanStrategy", "rescaled"]
@@ -32,10 +35,6 @@ class MeanState(NamedTuple):
         The weighted mean over all clients of what the method says; zeros before round 1, or what it begins with.
     round : int
         Rounds that have counted.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
     population : float
         Sum of the weights of all clients behind `mean`; 0 before round 1.
     """
@@ -43,8 +42,6 @@ class MeanState(NamedTuple):
     primal: Vector
     mean: Vector
     round: int = 0
-    total: Vector = NO_AVERAGE
-    averaged: int = 0
     population: float = 0.0
 
 
@@ -68,7 +65,7 @@ def rescaled(state: MeanState, population: float) -> MeanState:
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class MeanStrategy(RememberingStrategy):
+class MeanStrategy(MemoryOptions, PrimalStrategy):
     """A strategy that takes samples of clients and keeps the mean of what all of them remember."""
 
     @abstractmethod
@@ -81,27 +78,28 @@ class MeanStrategy(RememberingStrategy):
             A client's memory, or a weighted sum of memories.
         """
 
-    def init_state(self, primal: Vector) -> MeanState:
+    def init(self, problem: Problem, primal: Vector) -> MeanState:
         """Return the state before round 1."""
-        self.memories.forget(primal.size)
-        return MeanState(primal, np.zeros(primal.size), total=self.averaging.start(primal.size))
+        return MeanState(primal, np.zeros(primal.size))
 
-    def balanced(self, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
+    def balanced(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
         """Return the state with the mean by the weights that clients have now, before what they send is added.
 
         Parameters
         ----------
+        problem : Problem
         state : MeanState
         uplinks : sequence of Uplink
         """
-        population = self.memories.population(uplinks)
+        memories = memories_of(problem)
+        population = memories.population(uplinks)
         state = rescaled(state, population)
-        reweighed = self.memories.reweighed(uplinks)
+        reweighed = memories.reweighed(uplinks)
         return state._replace(mean=state.mean + self.part_of(reweighed) / population) if reweighed else state
 
-    def memories_changed(self, state: MeanState, change: Change) -> MeanState:
+    def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the clients that are there."""
-        population = self.memories.population()
+        population = memories_of(problem).population()
         if change.means is None:
             return rescaled(state, population)
         return state._replace(mean=self.part_of(change.means), population=population)

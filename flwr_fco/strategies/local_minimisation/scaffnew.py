@@ -18,7 +18,6 @@ the mean sum_i p'_i h_i off their shifts in the next round (one more vector down
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
@@ -28,10 +27,12 @@ import numpy as np
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import Change
 from flwr_fco.server.convergence import Exact, Limit
-from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, Rate
-from flwr_fco.server.primal_methods import NO_AVERAGE, EveryoneStrategy
+from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, EveryoneOptions, MemoryOptions, Rate
+from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
+from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import FirstOrder, Work
 
@@ -76,10 +77,6 @@ class ScaffnewState(NamedTuple):
         client_lr of the last round that counted, from which the clients derive their shifts; 1.0 before.
     round : int
         Rounds that have counted.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
     shift_excess : ndarray of float64, shape (d,)
         What all clients take off their shifts in the next round: their mean, once weights have changed; else 0.
     """
@@ -87,13 +84,11 @@ class ScaffnewState(NamedTuple):
     primal: Vector
     rate: float = 1.0
     round: int = 0
-    total: Vector = NO_AVERAGE
-    averaged: int = 0
-    shift_excess: Vector = NO_AVERAGE
+    shift_excess: Vector = np.zeros(0)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class Scaffnew(EveryoneStrategy):
+class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
     """Scaffnew (ProxSkip): shifted local gradient steps and a coin that says when to communicate.
 
     With p = kappa^(-1/2) it needs O(sqrt(kappa) log 1/eps) rounds.
@@ -121,6 +116,7 @@ class Scaffnew(EveryoneStrategy):
     """
 
     local_solver: ClassVar[str] = "scaffnew"
+    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
     limit: ClassVar[Limit] = Exact("the solution (with full batches)", problem="smooth")
     source: ClassVar[str] = "Mishchenko and others 2022"
     sends: ClassVar[str] = "x_K - x_0"
@@ -133,30 +129,24 @@ class Scaffnew(EveryoneStrategy):
     coin: Literal["random", "periodic"] = "random"
     batch_size: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
-    def work(self) -> Work:
+    def work(self, state: ScaffnewState | None = None) -> Work:
         """Return the steps of a round, in the mean."""
         return FirstOrder(max(1, round(1.0 / self.probability)), None, self.batch_size)
 
-    def job(self, state: ScaffnewState) -> Work | None:
+    def work_of_round(self, problem: Problem, state: ScaffnewState) -> Work | None:
         """Return the steps until the coin falls."""
         if self.coin == "periodic":
             return None
-        coin = random_generator(self.seed, self.current.number, 0, _COIN)
+        coin = random_generator(self.seed, problem.round, 0, _COIN)
         return FirstOrder(steps_until_heads(self.probability, coin), None, self.batch_size)
 
-    def rates(self) -> tuple[float, float]:
-        """Return the client's rate of the round under way; the server has none."""
-        return self._rate("client_lr", self.client_lr), math.nan
-
-    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
         """Return 1/L, the largest step of the method's theory."""
         return 1.0 / smoothness, "1/L"
 
-    def init_state(self, primal: Vector) -> ScaffnewState:
+    def init(self, problem: Problem, primal: Vector) -> ScaffnewState:
         """Return the state before round 1."""
-        self.memories.forget(primal.size)
-        total = self.averaging.start(primal.size)
-        return ScaffnewState(primal, total=total, shift_excess=np.zeros(primal.size))
+        return ScaffnewState(primal, shift_excess=np.zeros(primal.size))
 
     def vectors(self, state: ScaffnewState) -> dict[str, Vector]:
         """Return the model and, after weights have changed, what the clients take off their shifts."""
@@ -168,29 +158,27 @@ class Scaffnew(EveryoneStrategy):
         """Return p, and the rate of the round that the clients' shifts come from."""
         return {"probability": self.probability, "last-rate": state.rate}
 
-    def aggregate(self, state: ScaffnewState, uplinks: Sequence[Uplink]) -> ScaffnewState:
+    def aggregate(self, problem: Problem, state: ScaffnewState, uplinks: Sequence[Uplink]) -> ScaffnewState:
         """Return the mean of the clients' points."""
-        primal = state.primal + self.weighted_mean(uplinks)
+        primal = state.primal + weighted_mean(problem, uplinks)
         # All clients have answered this round, and so have taken the excess off.
-        none = np.zeros_like(primal)
-        following = state._replace(primal=primal, rate=self.rates()[0], round=state.round + 1, shift_excess=none)
-        return self.averaging.add(following, primal)
+        return ScaffnewState(primal, problem.client_lr, state.round + 1, np.zeros_like(primal))
 
     def remembered(
-        self, before: ScaffnewState, after: ScaffnewState, memory: ClientState, uplink: Uplink
+        self, problem: Problem, before: ScaffnewState, after: ScaffnewState, memory: ClientState, uplink: Uplink
     ) -> dict[str, Vector]:
         """Return h_i as it was in the round, and the point before averaging: h_i changes with the next broadcast."""
         local = before.primal + uplink.vectors["increment"]
-        if self.begins(uplink):
+        if memories_of(problem).begins(uplink):
             return {"shift": np.zeros_like(local), "local": local}
         gain = self.probability / before.rate
         shift = memory["shift"] - before.shift_excess + gain * (before.primal - memory["local"])
         return {"shift": shift, "local": local}
 
-    def weights_changed(self, state: ScaffnewState, means: Mapping[str, Vector]) -> ScaffnewState:
+    def weights_changed(self, problem: Problem, state: ScaffnewState, means: Mapping[str, Vector]) -> ScaffnewState:
         """Return the state with what the shifts are off by."""
         return state._replace(shift_excess=means["shift"])
 
-    def memories_changed(self, state: ScaffnewState, change: Change) -> ScaffnewState:
+    def memories_changed(self, problem: Problem, state: ScaffnewState, change: Change) -> ScaffnewState:
         """Forget what the shifts are off by if they begin at zero."""
         return state if change.reason is None else state._replace(shift_excess=np.zeros_like(state.primal))

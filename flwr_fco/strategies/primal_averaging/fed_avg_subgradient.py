@@ -17,42 +17,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, Subgradient
 from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
 __all__ = ["FedAvgSubgradient", "PrimalState"]
 
 
-class PrimalState(NamedTuple):
-    """State of a strategy that averages primal points.
-
-    Parameters
-    ----------
-    primal : ndarray of float64, shape (d,)
-        The model, w_r.
-    round : int
-        Number of successful rounds, r.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
-    """
-
-    primal: Vector
-    round: int
-    total: Vector
-    averaged: int
-
-
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
+class FedAvgSubgradient(RateOptions, WorkOptions, PrimalStrategy):
     """FedAvg on F_m + psi by subgradients: w <- w - client_lr (g + s), s in the subdifferential of psi.
 
     Dense: an average of points that are almost zero is almost zero, never zero.
@@ -77,6 +56,7 @@ class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = Subgradient()
     source: ClassVar[str] = "[1], 'FedAvg'"
     sends: ClassVar[str] = "w_K - w_0"
+    euclidean: ClassVar[str | None] = None
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
     extrapolates: ClassVar[bool] = True
@@ -89,20 +69,7 @@ class FedAvgSubgradient(RateOptions, WorkOptions, CompositeStrategy):
                 "use Euclidean(), or FedMid or FedDualAvg for other geometries"
             )
 
-    def init_state(self, primal: Vector) -> PrimalState:
-        """Return the state before round 1."""
-        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
-
-    def vectors(self, state: Any) -> dict[str, Vector]:
-        """Return the primal point."""
-        return {"primal": state.primal}
-
-    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return the state with primal + server_lr * mean(increment)."""
-        mean, _ = self.centre(uplinks)
-        primal = state.primal + self.rates()[1] * mean
-        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
-
-    def retrieve(self, state: PrimalState) -> Vector:
-        """Return the primal point."""
-        return state.primal
+        increment, _ = problem.centre(uplinks)
+        return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)

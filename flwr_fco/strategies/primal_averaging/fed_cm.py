@@ -15,15 +15,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.server.primal_methods import NO_AVERAGE, PrimalStrategy
-from flwr_fco.server.replies.checks import mean_increment
+from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
 __all__ = ["FedCM", "FedCMState", "advance"]
@@ -39,17 +39,11 @@ class FedCMState(NamedTuple):
         The mean direction of the last round's local steps.
     round : int
         Rounds that have counted.
-    total : ndarray of float64
-        What the output averages; see :class:`PointAverage`.
-    averaged : int
-        Number of points in `total`.
     """
 
     primal: Vector
     direction: Vector
     round: int = 0
-    total: Vector = NO_AVERAGE
-    averaged: int = 0
 
 
 def advance(state: FedCMState, mean: Vector, elapsed: float, server_lr: float = 1.0) -> FedCMState:
@@ -95,11 +89,11 @@ class FedCM(RateOptions, WorkOptions, PrimalStrategy):
 
     mix: float = field(default=0.1, metadata={"range": (lambda alpha: 0.0 < alpha <= 1.0, "0 < mix <= 1")})
 
-    def init_state(self, primal: Vector) -> FedCMState:
+    def init(self, problem: Problem, primal: Vector) -> FedCMState:
         """Return the state before round 1."""
-        return FedCMState(primal, np.zeros(primal.size), total=self.averaging.start(primal.size))
+        return FedCMState(primal, np.zeros(primal.size))
 
-    def vectors(self, state: Any) -> dict[str, Vector]:
+    def vectors(self, state: FedCMState) -> dict[str, Vector]:
         """Return the model, and the direction if it matters."""
         return {"primal": state.primal} if self.mix == 1.0 else {"primal": state.primal, "direction": state.direction}
 
@@ -107,8 +101,7 @@ class FedCM(RateOptions, WorkOptions, PrimalStrategy):
         """Return alpha."""
         return {"mix": self.mix}
 
-    def aggregate(self, state: FedCMState, uplinks: Sequence[Uplink]) -> FedCMState:
+    def aggregate(self, problem: Problem, state: FedCMState, uplinks: Sequence[Uplink]) -> FedCMState:
         """Return primal + server_lr mean(increment), and the new direction."""
-        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
-        following = advance(state, mean, elapsed, self.rates()[1])
-        return self.averaging.add(following, following.primal)
+        increment, elapsed = problem.centre(uplinks)
+        return advance(state, increment, elapsed, problem.server_lr)

@@ -27,20 +27,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, DoubledStrength, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import Option, Uplink
 
 __all__ = ["FedMid", "FedMidOSP"]
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedMid(RateOptions, WorkOptions, CompositeStrategy):
+class FedMid(RateOptions, WorkOptions, PrimalStrategy):
     """Federated mirror descent, algorithm 2: local proximal steps, primal averaging, a server proximal step.
 
     Parameters
@@ -65,6 +65,7 @@ class FedMid(RateOptions, WorkOptions, CompositeStrategy):
     limit: ClassVar[Limit] = DoubledStrength()
     source: ClassVar[str] = "[1], algorithm 2"
     sends: ClassVar[str] = "w_K - w_0"
+    euclidean: ClassVar[str | None] = None
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
     extrapolates: ClassVar[bool] = True
@@ -76,33 +77,24 @@ class FedMid(RateOptions, WorkOptions, CompositeStrategy):
         """Return whether psi acts in the local steps."""
         return {"client-prox": self.client_prox}
 
-    def settings(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Return the line about where psi acts."""
         return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]
 
-    def init_state(self, primal: Vector) -> PrimalState:
+    def init(self, problem: Problem, primal: Vector) -> PrimalState:
         """Return the state before round 1."""
-        self.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
-        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
+        problem.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
+        return PrimalState(primal)
 
-    def vectors(self, state: Any) -> dict[str, Vector]:
-        """Return the primal point."""
-        return {"primal": state.primal}
-
-    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
-        server_lr = self.rates()[1]
-        mean, elapsed = self.centre(uplinks)
-        dual = self.h.gradient(state.primal) + server_lr * mean
+        increment, elapsed = problem.centre(uplinks)
+        dual = problem.h.gradient(state.primal) + problem.server_lr * increment
         if self.server_prox:
-            primal = self.h.retrieve(dual, server_lr * elapsed, self.psi)
+            primal = problem.retrieve(dual, problem.server_lr * elapsed)
         else:
-            primal = self.h.conjugate_gradient(dual)
-        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
-
-    def retrieve(self, state: PrimalState) -> Vector:
-        """Return the primal point."""
-        return state.primal
+            primal = problem.h.conjugate_gradient(dual)
+        return PrimalState(primal, state.round + 1)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)

@@ -18,12 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, ShiftedBy
 from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.server.primal_methods import PrimalStrategy
-from flwr_fco.server.replies.checks import mean_increment
-from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
 __all__ = ["FedSAM"]
@@ -62,16 +60,11 @@ class FedSAM(RateOptions, WorkOptions, PrimalStrategy):
 
     radius: float = field(default=0.05, metadata={"range": (lambda r: 0.0 <= r < 1e308, "a finite number >= 0")})
 
-    def init_state(self, primal: Vector) -> PrimalState:
-        """Return the state before round 1."""
-        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
-
     def numbers(self, state: PrimalState) -> dict[str, float]:
         """Return the radius."""
         return {"radius": self.radius}
 
-    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return primal + server_lr mean(increment)."""
-        mean, _ = mean_increment(uplinks, normalize=self.normalize_local_work)
-        primal = state.primal + self.rates()[1] * mean
-        return self.averaging.add(state._replace(primal=primal, round=state.round + 1), primal)
+        increment, _ = problem.centre(uplinks)
+        return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)

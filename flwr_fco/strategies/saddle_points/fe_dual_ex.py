@@ -32,18 +32,18 @@ sentence of its text has k + 1/2.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import ExtrapolationBias, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.server.replies.checks import mean_increment
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import DualState
-from flwr_fco.wire.protocol import Option, Uplink
+from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
 __all__ = ["FeDualEx"]
 
@@ -82,47 +82,48 @@ class FeDualEx(RateOptions, WorkOptions, CompositeStrategy):
         super().__post_init__()
         require_steps(self.output, self.local_steps)
 
-    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(sqrt(5) L), with L the Lipschitz constant beta of the operator: of theorem 1."""
-        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
+    def init(self, problem: Problem, primal: Vector) -> DualState:
+        """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
+        return DualState(problem.h.gradient(primal))
+
+    def downlink(self, problem: Problem, state: DualState, node: Node | None) -> Downlink:
+        """Return the dual and its elapsed time."""
+        return Downlink(problem.plan, {"dual": state.dual}, problem.client_lr, state.elapsed)
+
+    def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
+        """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
+        increment, elapsed = problem.centre(uplinks)
+        dual = state.dual + problem.server_lr * increment
+        return DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1)
+
+    def retrieve(self, problem: Problem, state: DualState) -> Vector:
+        """Return retrieve(dual, elapsed), the primal point."""
+        return problem.retrieve(state.dual, state.elapsed)
+
+    def averaged_points(
+        self, problem: Problem, before: DualState, after: DualState, uplinks: Sequence[Uplink]
+    ) -> Iterable[Vector]:
+        """Return the point in which the round ends, or all half steps' points of the round."""
+        if self.output != "ergodic":
+            yield self.retrieve(problem, after)
+            return
+        for k, moved in enumerate(problem.centre.mean(uplinks, "trajectory")):
+            yield problem.retrieve(before.dual + moved, before.elapsed + problem.client_lr * (k + 1))
+
+    def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
+        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
+        shapes = super().uplink_shapes(problem)
+        if self.output == "ergodic":
+            shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
+        return shapes
 
     def solver_options(self) -> dict[str, Option]:
         """Return whether all half steps are sent."""
         return {"trajectory": self.output == "ergodic"}
 
-    def init_state(self, primal: Vector) -> DualState:
-        """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
-        return DualState(self.h.gradient(primal), 0.0, 0, self.averaging.start(primal.size), 0)
-
-    def vectors(self, state: Any) -> dict[str, Vector]:
-        """Return the dual."""
-        return {"dual": state.dual}
-
-    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
-        shapes = super().uplink_shapes()
-        if self.output == "ergodic":
-            shapes["trajectory"] = (int(self.local_steps or 0), self.plan.layout.size)
-        return shapes
-
-    def aggregate(self, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
-        """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
-        client_lr, server_lr = self.rates()
-        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
-        following = state._replace(
-            dual=state.dual + server_lr * mean, elapsed=state.elapsed + server_lr * elapsed, round=state.round + 1
-        )
-        if self.output != "ergodic":
-            return self.averaging.add(following, lambda: self.retrieve(following))
-        halves, _ = mean_increment(uplinks, normalize=False, name="trajectory")
-        for k, moved in enumerate(halves):
-            point = self.h.retrieve(state.dual + moved, state.elapsed + client_lr * (k + 1), self.psi)
-            following = self.averaging.add(following, point)
-        return following
-
-    def retrieve(self, state: DualState) -> Vector:
-        """Return retrieve(dual, elapsed), the primal point."""
-        return self.h.retrieve(state.dual, state.elapsed, self.psi)
+    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(sqrt(5) L), with L the Lipschitz constant beta of the operator: of theorem 1."""
+        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
 
 
 def require_steps(output: str, local_steps: int | None) -> None:

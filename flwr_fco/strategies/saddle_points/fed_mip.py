@@ -29,18 +29,17 @@ weighted by examples; 3. the default output is the last point, the paper's avera
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, NearDoubledStrength
 from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.server.replies.checks import mean_increment
-from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import PrimalState
+from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.strategies.saddle_points.fe_dual_ex import require_steps
 from flwr_fco.wire.protocol import Option, Uplink
 
@@ -48,7 +47,7 @@ __all__ = ["FedMiP"]
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedMiP(RateOptions, WorkOptions, CompositeStrategy):
+class FedMiP(RateOptions, WorkOptions, PrimalStrategy):
     """Federated mirror prox, algorithm 2 of appendix H: saddle points by primal averaging.
 
     Parameters
@@ -77,6 +76,7 @@ class FedMiP(RateOptions, WorkOptions, CompositeStrategy):
     outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "ergodic")
     source: ClassVar[str] = "[3], algorithm 2"
     sends: ClassVar[str] = "z_K - z_0"
+    euclidean: ClassVar[str | None] = None
 
     server_prox: bool = True
 
@@ -84,51 +84,46 @@ class FedMiP(RateOptions, WorkOptions, CompositeStrategy):
         super().__post_init__()
         require_steps(self.output, self.local_steps)
 
-    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(sqrt(5) L) of FeDualEx's theory."""
-        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
+    def init(self, problem: Problem, primal: Vector) -> PrimalState:
+        """Return the state before round 1."""
+        problem.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
+        return PrimalState(primal)
+
+    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
+        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
+        increment, elapsed = problem.centre(uplinks)
+        if self.server_prox:
+            dual = problem.h.gradient(state.primal) + problem.server_lr * increment
+            primal = problem.retrieve(dual, problem.server_lr * elapsed)
+        else:
+            primal = np.asarray(state.primal + problem.server_lr * increment)
+        return PrimalState(primal, state.round + 1)
+
+    def averaged_points(
+        self, problem: Problem, before: PrimalState, after: PrimalState, uplinks: Sequence[Uplink]
+    ) -> Iterable[Vector]:
+        """Return the point in which the round ends, or all half steps of the round."""
+        if self.output != "ergodic":
+            yield after.primal
+            return
+        for moved in problem.centre.mean(uplinks, "trajectory"):
+            yield before.primal + moved
+
+    def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
+        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
+        shapes = super().uplink_shapes(problem)
+        if self.output == "ergodic":
+            shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
+        return shapes
 
     def solver_options(self) -> dict[str, Option]:
         """Return whether all half steps are sent."""
         return {"trajectory": self.output == "ergodic"}
 
-    def settings(self) -> list[tuple[str, str]]:
+    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(sqrt(5) L) of FeDualEx's theory."""
+        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
+
+    def describe(self) -> list[tuple[str, str]]:
         """Return the line about where psi acts."""
         return [("Proximal steps", f"client (True) | server ({self.server_prox})")]
-
-    def init_state(self, primal: Vector) -> PrimalState:
-        """Return the state before round 1."""
-        self.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
-        return PrimalState(primal, 0, self.averaging.start(primal.size), 0)
-
-    def vectors(self, state: Any) -> dict[str, Vector]:
-        """Return the primal point."""
-        return {"primal": state.primal}
-
-    def uplink_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
-        shapes = super().uplink_shapes()
-        if self.output == "ergodic":
-            shapes["trajectory"] = (int(self.local_steps or 0), self.plan.layout.size)
-        return shapes
-
-    def aggregate(self, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
-        """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
-        server_lr = self.rates()[1]
-        mean, elapsed = mean_increment(uplinks, normalize=self.normalize_local_work)
-        if self.server_prox:
-            dual = self.h.gradient(state.primal) + server_lr * mean
-            primal = self.h.retrieve(dual, server_lr * elapsed, self.psi)
-        else:
-            primal = np.asarray(state.primal + server_lr * mean)
-        following = state._replace(primal=primal, round=state.round + 1)
-        if self.output != "ergodic":
-            return self.averaging.add(following, primal)
-        halves, _ = mean_increment(uplinks, normalize=False, name="trajectory")
-        for moved in halves:
-            following = self.averaging.add(following, state.primal + moved)
-        return following
-
-    def retrieve(self, state: PrimalState) -> Vector:
-        """Return the primal point."""
-        return state.primal

@@ -26,10 +26,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import POSITIVE, Rate, rate_text
-from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import FedAvgSubgradient
+from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import FedAvgSubgradient, PrimalState
 from flwr_fco.wire.protocol import Downlink, Node, Option
 
 __all__ = ["DistributedPGDA", "ExtraStepLocalSGD", "FedAvgS"]
@@ -55,7 +56,7 @@ class ExtraStepLocalSGD(FedAvgSubgradient):
     extrapolates: ClassVar[bool] = False
     sends: ClassVar[str] = "z_K - z_0"
 
-    def client_rate(self, smoothness: float, steps: int) -> tuple[float, str]:
+    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
         """Return 1/(sqrt(5) L) of FeDualEx's theory."""
         return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
 
@@ -119,21 +120,21 @@ class DistributedPGDA(FedAvgSubgradient):
 
     alternating: bool = True
     sign_ascent: bool = False
+    own_rates: ClassVar[tuple[str, ...]] = ("ascent_lr",)
+
     ascent_lr: Rate | None = field(default=None, metadata=POSITIVE)
 
     def solver_options(self) -> dict[str, Option]:
         """Return how the maximising player moves."""
         return {"alternating": self.alternating, "sign-ascent": self.sign_ascent}
 
-    def settings(self) -> list[tuple[str, str]]:
+    def describe(self) -> list[tuple[str, str]]:
         """Return the line about the maximising player."""
         how = "alternating" if self.alternating else "simultaneous"
         rate = "" if self.ascent_lr is None else f", rate {rate_text(self.ascent_lr)}"
         return [("Ascent", f"{how}{', along the sign' if self.sign_ascent else ''}{rate}")]
 
-    def downlink(self, state: Any, node: Node) -> Downlink:
-        """Return what a node is told, with the maximising player's step size if it has one of its own."""
-        shared = super().downlink(state, node)
-        if self.ascent_lr is None:
-            return shared
-        return shared._replace(numbers={"ascent-lr": self.rate_now("ascent_lr", self.ascent_lr)})
+    def downlink(self, problem: Problem, state: PrimalState, node: Node | None) -> Downlink:
+        """Return the model, and the maximising player's step size if it has one of its own."""
+        told = super().downlink(problem, state, node)
+        return told if self.ascent_lr is None else told._replace(numbers={"ascent-lr": problem.numbers["ascent_lr"]})

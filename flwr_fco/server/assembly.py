@@ -1,0 +1,124 @@
+"""Which parts a strategy holds: each group of options that a strategy takes stands for a part."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flwr_fco.server.algorithm import Algorithm
+from flwr_fco.server.clients.capped import CappedMinimisations
+from flwr_fco.server.clients.first_gradients import FirstGradients
+from flwr_fco.server.clients.graph import Graph, uniform_weighting
+from flwr_fco.server.clients.memory import ClientMemories
+from flwr_fco.server.clients.participation import Everyone
+from flwr_fco.server.clients.remembering import Gossip, Remembering
+from flwr_fco.server.clients.unmodified import UnmodifiedClients, check_unmodified
+from flwr_fco.server.options import (
+    CommonOptions,
+    EveryoneOptions,
+    GraphOptions,
+    MemoryOptions,
+    MinimiseOptions,
+    MomentumOptions,
+    TrackerOptions,
+    UnmodifiedOptions,
+)
+from flwr_fco.server.parts import Part
+from flwr_fco.server.questions.certifying import Certifier
+from flwr_fco.server.questions.inquiry import Inquiry
+from flwr_fco.server.replies.centres import Centre
+from flwr_fco.server.replies.mail import Mail
+from flwr_fco.server.replies.momentum import Momentum
+from flwr_fco.server.rounds.averaging import PointAverage
+
+__all__ = ["Assembly", "assemble"]
+
+
+class Assembly(NamedTuple):
+    """The parts of a strategy.
+
+    Parameters
+    ----------
+    parts : dict of str to Part
+        All of them, by the names under which they are saved, in the order in which they act before a round. After it
+        they act in the opposite order.
+    mail, inquiry, average, certifier, everyone : Part
+        Those that the strategy calls by name; None where it has none.
+    centre : Centre or Momentum
+        What the server goes along.
+    memories, graph : ClientMemories, Graph
+        What algorithms know of the clients; None where there is no such thing.
+    """
+
+    parts: dict[str, Part]
+    mail: Mail
+    inquiry: Inquiry
+    average: PointAverage
+    certifier: Certifier | None
+    everyone: Everyone | None
+    centre: Centre | Momentum
+    memories: ClientMemories | None
+    graph: Graph | None
+
+
+def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
+    """Return the parts that a strategy's options stand for.
+
+    Parameters
+    ----------
+    options : CommonOptions
+    algorithm : Algorithm
+
+    Raises
+    ------
+    ConfigurationError
+        If options do not go together.
+    """
+    own: object = options
+    name = type(options).__name__
+    mail = Mail(options, algorithm)
+    inquiry = Inquiry(options, algorithm, mail)
+    kept = options.sparsity if algorithm.sparse_last or options.output != "last" else None
+    average = PointAverage(options.output, options.window, kept)
+    centre: Centre | Momentum = Centre(
+        bool(getattr(options, "normalize_local_work", True)), options.aggregation, options.trim
+    )
+    parts: dict[str, Part] = {"bounds": mail, "chosen": inquiry, "average": average}
+    if isinstance(own, MomentumOptions) and own.server_momentum:
+        centre = parts["momentum"] = Momentum(own.server_momentum, centre)
+    if isinstance(own, UnmodifiedOptions):
+        check_unmodified(own)
+        if own.client == "unmodified":
+            mail.language = parts["unmodified"] = UnmodifiedClients(own)
+            mail.nodes.asks = mail.asks = False
+    if isinstance(own, MinimiseOptions):
+        parts["capped"] = CappedMinimisations()
+    certifier = None
+    if options.certificate_every is not None:
+        certifier = parts["certificate"] = Certifier(inquiry, options.certificate_every)
+    graph = None
+    if isinstance(own, GraphOptions) and own.mixing is not None:
+        uniform_weighting(name, options.weighting)
+        graph = Graph(own.mixing)
+        parts["graph"] = Gossip(graph)
+    memories = everyone = remembering = None
+    if isinstance(own, MemoryOptions):
+        memories = ClientMemories(
+            algorithm.memory_names,
+            client_state=own.client_state,
+            ledger_bytes=own.ledger_bytes,
+            weighting=options.weighting,
+            client_weights=options.client_weights,
+        )
+        remembering = Remembering(memories, everyone=isinstance(own, EveryoneOptions))
+        if isinstance(own, EveryoneOptions):
+            everyone = parts["participation"] = Everyone(
+                name,
+                remembering,
+                evict_after=own.evict_after,
+                on_missing=own.on_missing,
+                node_timeout=options.node_timeout,
+            )
+        parts["memories"] = remembering
+    if isinstance(own, TrackerOptions) and own.tracker_start == "gradient":
+        parts["first gradients"] = FirstGradients(remembering)
+    return Assembly(parts, mail, inquiry, average, certifier, everyone, centre, memories, graph)

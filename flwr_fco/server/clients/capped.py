@@ -1,0 +1,37 @@
+"""Counts the clients whose minimisation stopped at its cap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from logging import WARNING
+from typing import Any
+
+from flwr_fco.core.logs import log
+from flwr_fco.server.parts import Host, Part
+from flwr_fco.wire.protocol import Uplink
+
+__all__ = ["CappedMinimisations"]
+
+
+class CappedMinimisations(Part):
+    """Logs and counts the clients that hit `max_iterations`."""
+
+    def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self._capped: int | None = None
+
+    def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Log clients that hit `max_iterations`."""
+        capped = [uplink for uplink in uplinks if uplink.metrics.get("capped", 0.0) > 0.0]
+        if any("capped" in uplink.metrics for uplink in uplinks):
+            self._capped = len(capped)
+        if capped:
+            text = "Round %s: %s of %s clients stopped before their stopping rule was met, the first is %s"
+            log(WARNING, text, host.current.number, len(capped), len(uplinks), capped[0].node)
+
+    def metrics(self, host: Host) -> dict[str, float | int]:
+        """Return how many clients stopped too early in the last round that counted."""
+        return {} if self._capped is None else {"num-capped": self._capped}

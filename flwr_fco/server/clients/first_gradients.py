@@ -1,0 +1,51 @@
+"""A round 0 in which every client sends one gradient at the start point, from which trackers start."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from logging import INFO
+
+from flwr_fco.core.logs import log
+from flwr_fco.server.clients.remembering import Remembering
+from flwr_fco.server.parts import Host, Part
+from flwr_fco.wire.protocol import Node
+
+__all__ = ["FirstGradients"]
+
+
+class FirstGradients(Part):
+    """Runs round 0 before round 1.
+
+    Parameters
+    ----------
+    remembering : Remembering or None
+        Of clients that remember what they send.
+    """
+
+    def __init__(self, remembering: Remembering | None) -> None:
+        self._remembering = remembering
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self._bytes: tuple[int, int] | None = None
+
+    def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Ask everybody for a gradient, unless that has been done."""
+        host.answered_start.clear()
+        if host.state.round > 0 or host.state.started:
+            return nodes
+        start = host.run_start_round()
+        self._bytes = (start.bytes_down, start.bytes_up)
+        if self._remembering is not None:
+            self._remembering.after_round(host, host.state, start.uplinks)
+        host.state = host.algorithm.start_trackers(start.problem, host.state, start.uplinks)
+        host.answered_start.update(u.node.node_id for u in start.uplinks if u.node is not None)
+        log(INFO, "Trackers start from the gradients of %s clients", len(start.uplinks))
+        return nodes
+
+    def metrics(self, host: Host) -> dict[str, float | int]:
+        """Return the traffic of round 0, with the first round that counted."""
+        if self._bytes is None or host.state.round != 1:
+            return {}
+        return {"bytes-down-round-0": self._bytes[0], "bytes-up-round-0": self._bytes[1]}

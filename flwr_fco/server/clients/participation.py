@@ -1,0 +1,143 @@
+"""Methods that need every client in every round: waiting for them, and giving up those that do not come back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from logging import INFO, WARNING
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.logs import log
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.clients.remembering import Remembering
+from flwr_fco.server.parts import Host, Part
+from flwr_fco.wire.protocol import Node
+
+__all__ = ["Everyone"]
+
+#: Seconds between two looks for a node that is not connected.
+_PATIENCE = 1.0
+Key = tuple[int, int]
+
+
+class Everyone(Part):
+    """Asks all clients in every round: a round without one of them is skipped.
+
+    Clients may join between rounds: they begin with a memory of zeros, which changes no weighted sum. Where a client's
+    weight changes, what the weighted sums have lost is made good; see :meth:`Algorithm.weights_changed`.
+
+    Parameters
+    ----------
+    name : str
+        Of the strategy, for messages.
+    remembering : Remembering
+    evict_after : int
+        A client that is missing in this many rounds in a row is given up.
+    on_missing : {"error", "reset"}
+        What then happens.
+    node_timeout : float
+        Seconds to wait for a client that is not connected.
+    """
+
+    def __init__(
+        self, name: str, remembering: Remembering, *, evict_after: int, on_missing: str, node_timeout: float
+    ) -> None:
+        self._name, self._remembering, self._memories = name, remembering, remembering.memories
+        self.evict_after, self.on_missing, self.node_timeout = evict_after, on_missing, node_timeout
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        #: Rounds in a row in which a client was missing.
+        self._failures: dict[Key, int] = {}
+        self._evicted: set[Key] = set()
+        self.absent: set[Key] = set()
+
+    def nodes_needed(self, minimum: int) -> int:
+        """Return how many nodes must be there before the first round; later those are waited for that were there."""
+        return 1 if self._memories.present else minimum
+
+    def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Return all clients that have not been given up, or none if one of them does not come back."""
+        self.absent = self._wait_for_members(host)
+        if self.absent:
+            log(WARNING, "Round %s is skipped: %s of the clients are gone", host.problem.round, len(self.absent))
+            return []
+        return [node for node in host.nodes.ordered if node.key not in self._evicted]
+
+    def _wait_for_members(self, host: Host) -> set[Key]:
+        """Return the keys of clients that belong here and are not connected, once there is no more time to wait."""
+        deadline = time.monotonic() + self.node_timeout
+        while True:
+            absent = self._memories.present - {node.key for node in host.nodes.ordered}
+            if not absent or time.monotonic() >= deadline:
+                return absent
+            log(INFO, "Waiting for %s clients that were here before", len(absent))
+            time.sleep(_PATIENCE)
+            host.look_again()
+
+    def metrics_of_absence(self) -> dict[str, float | int] | None:
+        """Return the metrics of a round that asked nobody because a client is gone; None if none is."""
+        if not self.absent:
+            return None
+        return {
+            "num-replies": 0,
+            "num-left-out": len(self._memories.present),
+            "skipped": 1,
+            "bytes-down": 0,
+            "bytes-up": 0,
+        }
+
+    def end_round(self, host: Host) -> None:
+        """Count in how many rounds in a row a client was missing, and give it up if there are too many.
+
+        Raises
+        ------
+        ConfigurationError
+            If a client was missing `evict_after` times and ``on_missing="error"``.
+        """
+        current = host.current
+        silent = {node.key for node_id, node in current.nodes.items() if node_id not in current.answered}
+        missing = silent | self.absent
+        self._failures = {key: self._failures.get(key, 0) + 1 for key in missing}
+        self._give_up(host, {key for key, count in self._failures.items() if count >= self.evict_after})
+
+    def _give_up(self, host: Host, gone: set[Key]) -> None:
+        """Go on without clients, or end the run."""
+        if not gone:
+            return
+        names = ", ".join(f"partition {key[1]}" if key[0] == 0 else f"node {key[1]}" for key in sorted(gone))
+        if self.on_missing == "error":
+            raise ConfigurationError(
+                f"{names} did not give a good answer in {self.evict_after} rounds in a row, and {self._name} "
+                "needs every client. Mend it, wait longer (timeout, node_timeout, evict_after), or give "
+                'on_missing="reset" to go on without it'
+            )
+        self._evicted |= gone
+        self._failures.clear()
+        self.absent = set()
+        rest = self._memories.present - gone
+        if not rest:
+            raise ConfigurationError(f"{names} was given up, and nobody is left to go on with")
+        for key in gone:
+            self._memories.members.pop(key, None)
+        self._memories.present = rest
+        self._remembering.changed(host, self._memories.new_epoch(f"{names} is given up"))
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return who has been given up, and whose rounds have failed."""
+        failed = sorted(self._failures)
+        return {
+            "evicted": np.array(sorted(self._evicted), dtype=np.uint64).reshape(-1, 2),
+            "failed": np.array(failed, dtype=np.uint64).reshape(-1, 2),
+            "failures": np.array([self._failures[key] for key in failed], dtype=np.int64),
+        }
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self._evicted = {(row[0], row[1]) for row in arrays["evicted"].tolist()}
+        failed = [(row[0], row[1]) for row in arrays["failed"].tolist()]
+        self._failures = dict(zip(failed, arrays["failures"].tolist(), strict=True))

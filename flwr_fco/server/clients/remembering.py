@@ -1,0 +1,125 @@
+"""The parts of strategies whose clients remember vectors, or sit on a graph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from logging import WARNING
+from typing import Any
+
+from numpy.typing import NDArray
+
+from flwr_fco.core.logs import log
+from flwr_fco.server.clients.graph import Graph
+from flwr_fco.server.clients.memory import Change, ClientMemories
+from flwr_fco.server.parts import Host, Part
+from flwr_fco.wire.protocol import Node, Uplink
+
+__all__ = ["Gossip", "Remembering"]
+
+
+class Remembering(Part):
+    """Follows the clients that come, go and forget, and keeps the server's state in accord with their memories.
+
+    Parameters
+    ----------
+    memories : ClientMemories
+    everyone : bool
+        Whether all clients take part in every round.
+    """
+
+    def __init__(self, memories: ClientMemories, *, everyone: bool) -> None:
+        self.memories, self.everyone = memories, everyone
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self.memories.forget(0)
+
+    def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Notice who has come and who has gone."""
+        if self.everyone and not nodes:
+            return nodes
+        self.changed(host, self.memories.notice(nodes if self.everyone else host.nodes.ordered))
+        return nodes
+
+    def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Note whose reply has counted, and make good what changed weights have done to the weighted sums."""
+        algorithm, problem, after = host.algorithm, host.current.problem, host.state
+        assert problem is not None
+        reweighed = self.everyone and bool(self.memories.reweighed(uplinks))
+        change = self.memories.note(
+            problem.round,
+            uplinks,
+            lambda memory, uplink: algorithm.remembered(problem, before, after, memory, uplink),
+        )
+        self.changed(host, change)
+        if reweighed:
+            host.state = algorithm.weights_changed(problem, host.state, self.memories.means())
+
+    def end_round(self, host: Host) -> None:
+        """Void all memories now if one is lost for good, though the round has not counted."""
+        if self.everyone and host.current.nodes:
+            self.changed(host, self.memories.notice(list(host.current.nodes.values())))
+
+    def changed(self, host: Host, change: Change | None) -> None:
+        """Take note of a change of the clients' memories.
+
+        Parameters
+        ----------
+        host : Host
+        change : Change or None
+        """
+        if change is None:
+            return
+        if change.reason is not None:
+            log(WARNING, "%s: all clients begin anew", change.reason)
+        host.state = host.algorithm.memories_changed(host.problem, host.state, change)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what is known of the clients' memories."""
+        return self.memories.to_arrays()
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self.memories.from_arrays(arrays)
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the line about the clients' memories."""
+        return [("Client state", str(self.memories))]
+
+
+class Gossip(Part):
+    """Gives nodes their rows in a graph, and takes note of those that leave.
+
+    Parameters
+    ----------
+    graph : Graph
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self.graph.forget()
+
+    def nodes_needed(self, minimum: int) -> int:
+        """Return how many nodes must be connected: before round 1, one for each row."""
+        return self.graph.nodes_needed(minimum)
+
+    def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
+        """Return the nodes that have a row, the state having one for each node."""
+        left = self.graph.notice(host.nodes.ordered)
+        host.state = host.algorithm.nodes_changed(host.problem, host.state, left)
+        return self.graph.members(nodes)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the nodes' places in the graph."""
+        return self.graph.to_arrays()
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self.graph.from_arrays(arrays)
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the line about the graph."""
+        return [("Graph", str(self.graph))]

@@ -1,0 +1,158 @@
+"""Clients whose code cannot be changed: any FedAvg ClientApp, which is sent a model and returns its own."""
+
+from __future__ import annotations
+
+from flwr.app import ArrayRecord, RecordDict
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.server.options import AUTO, CommonOptions, RateOptions, UnmodifiedOptions, WorkOptions
+from flwr_fco.server.parts import Part
+from flwr_fco.server.replies.bounds import check_elapsed, check_examples, check_steps
+from flwr_fco.server.replies.mail import Mail
+from flwr_fco.wire import records
+from flwr_fco.wire.protocol import Downlink, Node, Uplink
+from flwr_fco.work import FirstOrder
+
+__all__ = ["UnmodifiedClients", "check_unmodified"]
+
+
+class _Options(UnmodifiedOptions, RateOptions, WorkOptions, CommonOptions):
+    """The options that such clients need."""
+
+
+def check_unmodified(options: UnmodifiedOptions) -> None:
+    """Check that it is said, once and in a way that fits psi, how fast its weight grows.
+
+    Parameters
+    ----------
+    options : UnmodifiedOptions
+        Of a strategy; without a regularizer, a density or a threshold is that of ``L1(1.0)``, which it gets.
+
+    Raises
+    ------
+    ConfigurationError
+        If it is not.
+    """
+    own: _Options = options  # type: ignore[assignment]
+    given = [name for name in ("threshold_per_round", "density") if getattr(own, name) is not None]
+    if own.client == "composite":
+        if given or own.density_rounds is not None:
+            raise ConfigurationError(
+                f"{' and '.join(given) or 'density_rounds'} is for client='unmodified': clients of ours say how "
+                "large their steps were. Leave it out and choose the regularizer's strength"
+            )
+        return
+    if len(given) == 2 or (given and own.local_steps is not None):
+        names = ", ".join([*given, "local_steps"] if own.local_steps is not None else given)
+        raise ConfigurationError(f"{names}: each of them says how fast the weight of psi grows; give one of them")
+    if given and isinstance(own.regularizer, Zero):
+        own.regularizer = L1(1.0)
+    if own.density is not None and not isinstance(own.regularizer, L1):
+        raise ConfigurationError(
+            f"density={own.density} schedules the threshold of an l1 norm; regularizer={own.regularizer!r} "
+            "has another form. Give threshold_per_round or local_steps instead"
+        )
+    if given and not getattr(own.regularizer, "strength", 0.0) > 0.0:
+        raise ConfigurationError(
+            f"{given[0]} needs a regularizer with one strength > 0; this is {own.regularizer!r}. Give it "
+            "another one, or give local_steps and the clients' learning rate as client_lr"
+        )
+    if own.density_rounds is not None and own.density is None:
+        raise ConfigurationError(f"density_rounds={own.density_rounds} needs density=...")
+    weightless = isinstance(own.regularizer, Zero) or own.regularizer.constraint
+    if not given and own.local_steps is None and not weightless:
+        raise ConfigurationError(
+            f"client='unmodified' with {own.regularizer!r}: nobody says how fast the weight of psi grows. Give "
+            "density=0.1 (l1 norm: the share of weights that are not 0 in the end), or threshold_per_round=... "
+            "(how much the threshold grows in a round), or local_steps=... with the clients' learning rate as "
+            "client_lr"
+        )
+    _check_choices(own)
+
+
+def _check_choices(own: _Options) -> None:
+    """Refuse what needs our own clients."""
+    if not isinstance(own.mirror_map, Euclidean):
+        raise ConfigurationError(
+            f'client="unmodified" takes differences of models for gradients, which is Euclidean; '
+            f"mirror_map={own.mirror_map!r} needs our ClientApp (flwr_fco.client_apps.client_app)"
+        )
+    if own.certificate_every is not None:
+        raise ConfigurationError(
+            f"certificate_every={own.certificate_every}: client='unmodified' does not answer questions; evaluate "
+            "on the server, or take our ClientApp"
+        )
+    if AUTO in (own.client_lr, own.server_lr):
+        raise ConfigurationError(
+            "client='unmodified': such clients take steps of a size of their own, and do not answer questions; "
+            "give client_lr and server_lr as numbers"
+        )
+
+
+class UnmodifiedClients(Part):
+    """The language of a FedAvg ClientApp: the model down, the new model up; their difference is the increment.
+
+    Parameters
+    ----------
+    options : UnmodifiedOptions
+    """
+
+    def __init__(self, options: UnmodifiedOptions) -> None:
+        self._options: _Options = options  # type: ignore[assignment]
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self._sent: tuple[object, ArrayRecord, Vector] | None = None
+
+    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: records.RoundCache) -> RecordDict:
+        """Return the model as ``FedAvg`` sends it."""
+        options = self._options
+        keys = {"arrayrecord_key": options.arrayrecord_key, "configrecord_key": options.configrecord_key}
+        return records.primal_request(self._sent_model(mail)[0], mail.current.config, **keys)
+
+    def read(self, mail: Mail, content: RecordDict) -> Uplink:
+        """Return the client's model minus the one that it was sent."""
+        options, problem = self._options, mail.current.problem
+        assert problem is not None
+        uplink = records.read_unmodified(
+            content,
+            mail.plan.layout,
+            sent=self._sent_model(mail)[1],
+            client_lr=problem.client_lr,
+            local_steps=1 if options.local_steps is None else options.local_steps,
+            weighted_by_key=options.weighted_by_key,
+        )
+        if options.threshold_per_round is None:
+            return uplink if options.density is None else uplink._replace(elapsed=1.0)
+        strength: float = getattr(options.regularizer, "strength")  # noqa: B009 (not every regularizer has one)
+        return uplink._replace(elapsed=options.threshold_per_round / strength / problem.server_lr)
+
+    def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
+        """Hold what a client says of itself against what the server knows; it may have a schedule of its own.
+
+        It may take a thousand times as many steps as the server's options say, for it does not know them. One step is
+        also what counts where it reports nothing but ``elapsed``.
+        """
+        options, work = self._options, mail.plan.work
+        check_examples(uplink.examples, options.max_examples)
+        assert isinstance(work, FirstOrder)
+        planned = max(1, work.num_draws(int(uplink.examples)))
+        check_steps(uplink.steps, 1_000 * planned)
+        steps = uplink.steps if uplink.steps > 1 else planned
+        # With a threshold or a density the server says how much psi's weight grows.
+        if options.threshold_per_round is None and options.density is None:
+            check_elapsed(uplink.step_sizes, steps, mail.step_size(), exact=False)
+
+    def _sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
+        """Return the present model as records and as the vector that the user's dtypes make of it."""
+        current = mail.current
+        if self._sent is None or self._sent[0] is not current.state:
+            assert current.problem is not None
+            layout, primal = mail.plan.layout, mail.algorithm.retrieve(current.problem, current.state)
+            arrays = records.primal_record(layout, primal, mail.pass_through_arrays)
+            self._sent = (current.state, arrays, records.primal_vector(layout, arrays)[0])
+        return self._sent[1], self._sent[2]

@@ -1,0 +1,70 @@
+"""Strategies written for the contract before 0.2, whose functions took the state alone, still run, with a warning."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
+from flwr_fco.wire.protocol import Downlink, Node
+
+__all__ = ["adapt"]
+
+
+class _NoAverage(NamedTuple):
+    """What ``self.averaging`` was: averages are counted outside of the state now."""
+
+    def start(self, size: int) -> Vector:
+        """Return the field `total` of such a state, which is not used."""
+        return np.zeros(0)
+
+    def add(self, state: Any, point: Any) -> Any:
+        """Return the state as it is."""
+        return state
+
+
+def adapt(cls: Any) -> None:
+    """Give a class with ``init_state(primal)`` the functions of the present contract.
+
+    Parameters
+    ----------
+    cls : type
+        A subclass of ``CompositeStrategy``; others are left as they are.
+    """
+    own: dict[str, Any] = dict(vars(cls))
+    if "init_state" not in own:
+        return
+    warnings.warn(
+        f"{cls.__name__} has init_state(primal), vectors(state), aggregate(state, uplinks) and retrieve(state): since "
+        "0.2 these are init(problem, primal), downlink(problem, state, node), aggregate(problem, state, uplinks) and "
+        "retrieve(problem, state), and the output is averaged outside of the state; see docs/own-strategy.md",
+        DeprecationWarning,
+        stacklevel=4,
+    )
+
+    def init(self: Any, problem: Problem, primal: Vector) -> Any:
+        return self.init_state(primal)
+
+    def downlink(self: Any, problem: Problem, state: Any, node: Node | None) -> Downlink:
+        elapsed = float(getattr(state, "elapsed", 0.0))
+        return Downlink(problem.plan, self.vectors(state), problem.client_lr, elapsed)
+
+    def last_arguments(name: str, count: int) -> Callable[..., Any]:
+        """Return a method that may be given the problem before its own arguments."""
+        given = own[name]
+
+        def call(self: Any, *arguments: Any) -> Any:
+            return given(self, *arguments[-count:])
+
+        return call
+
+    cls.init, cls.averaging = init, _NoAverage()
+    cls.downlink = last_arguments("downlink", 2) if "downlink" in own else downlink
+    for name, count in (("aggregate", 2), ("retrieve", 1)):
+        if name in own:
+            setattr(cls, name, last_arguments(name, count))
+    cls.rates = lambda self: (self.problem.client_lr, self.problem.server_lr)

@@ -1,0 +1,80 @@
+"""Momentum of the server: a memory of the centres of earlier rounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.server.parts import Host, Part
+from flwr_fco.server.replies.centres import Centre
+from flwr_fco.wire.protocol import Uplink
+
+__all__ = ["Momentum"]
+
+
+class Momentum(Part):
+    """In the place of a centre: velocity <- beta velocity + centre, and the same of `elapsed`.
+
+    Parameters
+    ----------
+    beta : float
+        In (0, 1).
+    centre : Centre
+        Of a round's increments.
+    """
+
+    def __init__(self, beta: float, centre: Centre) -> None:
+        self.beta, self.centre = beta, centre
+        self.forget()
+
+    def forget(self) -> None:
+        """Return to the state before the first round."""
+        self._velocity: tuple[Vector, float] | None = None
+        self._next: tuple[Vector, float] | None = None
+
+    def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
+        """Return the velocity after a round, which counts once the round has succeeded.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+        """
+        mean, elapsed = self.centre(uplinks)
+        if self._velocity is not None:
+            mean += self.beta * self._velocity[0]
+            elapsed += self.beta * self._velocity[1]
+        self._next = (mean, elapsed)
+        return self._next
+
+    def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
+        """Return the plain weighted mean of a vector that clients send, without momentum.
+
+        Parameters
+        ----------
+        uplinks : sequence of Uplink
+        name : str, default "increment"
+        normalize : bool, default False
+        """
+        return self.centre.mean(uplinks, name, normalize=normalize)
+
+    def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
+        """Keep the velocity of a round that has succeeded."""
+        self._velocity = self._next
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the velocity."""
+        if self._velocity is None:
+            return {}
+        return {"velocity": self._velocity[0], "elapsed": np.array(self._velocity[1])}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self._velocity = (arrays["velocity"], float(arrays["elapsed"])) if "velocity" in arrays else None
+
+    def describe(self) -> list[tuple[str, str]]:
+        """Return the line about the momentum."""
+        return [("Server momentum", f"{self.beta:g}")]

@@ -1,0 +1,70 @@
+"""Weighted sums of what clients with memories send."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.server.algorithm import Problem
+from flwr_fco.server.clients.memory import ClientMemories
+from flwr_fco.wire.protocol import Uplink
+
+__all__ = ["memories_of", "scaled_sum", "weighted_mean", "weighted_sum"]
+
+
+def scaled_sum(pairs: Iterable[tuple[float, Vector]], size: int) -> Vector:
+    """Return the sum of scaled vectors, in their order.
+
+    Parameters
+    ----------
+    pairs : iterable of (float, ndarray)
+    size : int
+
+    Examples
+    --------
+    >>> scaled_sum([(2.0, np.ones(2)), (1.0, np.ones(2))], 2)
+    array([3., 3.])
+    """
+    total = np.zeros(size)
+    for factor, vector in pairs:
+        total += factor * vector
+    return total
+
+
+def memories_of(problem: Problem) -> ClientMemories:
+    """Return what is known of the clients' memories, for methods that always have them.
+
+    Parameters
+    ----------
+    problem : Problem
+    """
+    assert problem.memories is not None
+    return problem.memories
+
+
+def weighted_sum(problem: Problem, uplinks: Sequence[Uplink], name: str = "increment") -> Vector:
+    """Return the sum of what clients send, by their weights (not divided by any).
+
+    Parameters
+    ----------
+    problem : Problem
+    uplinks : sequence of Uplink
+    name : str, default "increment"
+    """
+    memories = memories_of(problem)
+    return scaled_sum(((memories.weight_of(uplink), uplink.vectors[name]) for uplink in uplinks), problem.layout.size)
+
+
+def weighted_mean(problem: Problem, uplinks: Sequence[Uplink], name: str = "increment") -> Vector:
+    """Return the mean of what clients send, by their weights.
+
+    Parameters
+    ----------
+    problem : Problem
+    uplinks : sequence of Uplink
+    name : str, default "increment"
+    """
+    memories = memories_of(problem)
+    return weighted_sum(problem, uplinks, name) / sum(memories.weight_of(uplink) for uplink in uplinks)
