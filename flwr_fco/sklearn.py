@@ -246,7 +246,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             rounds = number
             if number % _EVERY and number != self.max_rounds:
                 return False
-            h, psi, w = strategy.h, strategy.psi, strategy.retrieve(strategy.state)
+            h, psi, w = strategy.h, strategy.psi, strategy.retrieve(strategy.problem, strategy.state)
             # Where the solution is 0, a step at 0 says what is small.
             first = first or h.value(h.conjugate_gradient(rate * gradient_at(np.zeros_like(w))))
             moved = h.retrieve(h.gradient(w) - rate * gradient_at(w), rate, psi) - w

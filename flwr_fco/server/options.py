@@ -385,7 +385,7 @@ class EveryoneOptions:
         run goes on without it, for the optimum of the others: the model stays as it is, all memories begin anew.
     """
 
-    choose_nodes: None = field(init=False, default=None)
+    choose_nodes: ChooseNodes | None = field(init=False, default=None)
     evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
     on_missing: Literal["error", "reset"] = "error"
 

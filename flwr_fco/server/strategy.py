@@ -255,7 +255,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._announce(self._plan_for(layout, self.geometry(self.mirror_map, primal), None))
         self._settings_digest = self.mail.digest
         self._initial = initial_arrays
-        self.mail.nodes_needed = self._nodes_needed()
+        self.mail.num_needed = self._nodes_needed()
         self._assembly.average.start(primal.size)
         if self.memories is not None:
             self.memories.forget(primal.size)
@@ -302,8 +302,13 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             for name in (*AUTOMATIC, *self.own_rates)
             if hasattr(self, name)
         }
-        rates = {name: numbers.get(name, math.nan) for name in ("client_lr", "server_lr")}
-        self._problem = self.at(self.problem._replace(round=server_round, numbers=numbers, **rates), self.state)
+        opened = self.problem._replace(
+            round=server_round,
+            numbers=numbers,
+            client_lr=numbers.get("client_lr", math.nan),
+            server_lr=numbers.get("server_lr", math.nan),
+        )
+        self._problem = self.at(opened, self.state)
         return self._problem
 
     def start(
@@ -515,8 +520,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return mail.letters(asked)
 
     def _sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> list[Node]:
-        self.mail.nodes_needed = self._nodes_needed()
-        return self.nodes.sample(grid, server_round, purpose, fraction, minimum, self.mail.nodes_needed)
+        self.mail.num_needed = self._nodes_needed()
+        return self.nodes.sample(grid, server_round, purpose, fraction, minimum, self.mail.num_needed)
 
     def look_again(self) -> None:
         """Look who is connected."""

@@ -99,9 +99,7 @@ class Inquiry(Part):
             Sorted by partition id, with the weights of training, which sum to 1; empty if no answer counts.
         """
         mail, options = self._mail, self._options
-        nodes = mail.nodes.sample(
-            grid, mail.current.number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.nodes_needed
-        )
+        nodes = mail.nodes.sample(grid, mail.current.number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
         number, wanted = mail.current.number, tuple(wanted)
         current = Round(number, left_out=mail.left_out, kind="question")
         current.nodes = {node.node_id: node for node in nodes}

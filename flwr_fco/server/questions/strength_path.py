@@ -60,8 +60,9 @@ class _Strategy(Host, Protocol):
     def prepare(self, initial_arrays: ArrayRecord) -> None:
         """Begin anew from a model."""
 
-    def start(self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, timeout: float, **options: Any) -> Any:
-        """Run the strategy."""
+    @property
+    def start(self) -> Any:
+        """Run the strategy: a function of grid, initial arrays, number of rounds, timeout and options."""
 
 
 def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:

@@ -136,7 +136,7 @@ class Mail(Part):
         Seconds to wait for the replies of a round.
     config : ConfigRecord
         The user's train config.
-    nodes_needed : int
+    num_needed : int
         How many nodes must be connected before a round begins.
     """
 
@@ -157,7 +157,7 @@ class Mail(Part):
         self.pass_through_arrays: dict[str, NDArray[Any]] = {}
         self.grid: Grid | None = None
         self.config = ConfigRecord()
-        self.nodes_needed = 0
+        self.num_needed = 0
         self.spec: Spec | None = None
         self.digest = ""
         self._plan: Plan | None = None

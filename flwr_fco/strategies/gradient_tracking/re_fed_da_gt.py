@@ -402,7 +402,7 @@ class MultistepReFedDAGT(FedDAGT):
 
     def aggregate(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
         """Return the state of ReFedDA-GT, or where a stage ends the beginning of the next one."""
-        following = super().aggregate(problem, state, uplinks)
+        following: Any = super().aggregate(problem, state, uplinks)
         if self.stages is None or state.stage + 1 >= len(self.stages):
             return following
         point, rounds = self.retrieve(problem, following if self.restart_newest else state), self._restart_rounds
