@@ -8,13 +8,19 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from flwr_fco.client_apps.threads import is_single_threaded, single_threaded_blas
+import numpy as np
+
+from flwr_fco.client_apps import threads
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
-from flwr_fco.wire.protocol import Downlink, Plan
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.wire.questions import Question
 from flwr_fco.work import FirstOrder
+
+if TYPE_CHECKING:
+    from flwr_fco.client_apps.solvers.table import LocalSolver
 
 __all__ = ["Limits", "cannot_read", "check_time", "clear_errors", "timed"]
 
@@ -120,13 +126,17 @@ class Limits:
             The client's, from which the steps of an epoch follow; None: its training loop is its own, and
             :meth:`check_steps` counts what that takes.
         """
-        work = downlink.local_work
+        plan = downlink.plan
+        work = plan.work if downlink.work is None else downlink.work
         if isinstance(work, FirstOrder) and num_examples is not None:
-            steps = work.num_draws(num_examples)
-            self.check_steps(steps, work)
-            if downlink.plan.options.get("trajectory") and steps * downlink.plan.layout.size > self.max_parameters:
-                asked = steps * downlink.plan.layout.size
-                raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
+            trajectory = plan.options.get("trajectory")
+            # No epoch has more steps than examples: they are counted only where that could be too many.
+            if trajectory or (work.steps or (work.epochs or 1) * int(num_examples)) > self.max_steps:
+                steps = work.num_draws(num_examples)
+                self.check_steps(steps, work)
+                if trajectory and steps * plan.layout.size > self.max_parameters:
+                    asked = steps * plan.layout.size
+                    raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
         elif not isinstance(work, FirstOrder) and work.max_iterations > self.max_iterations:
             raise self._beyond("a minimisation of", work.max_iterations, "iterations", "max_iterations")
         # `read_downlink` has made sure that they are finite. A rate of NaN stands for a method that has none.
@@ -175,6 +185,20 @@ class Limits:
         for name, number in question.numbers.items():
             if abs(number) > self.max_number:
                 raise self._beyond(name, number, "", "max_number")
+
+    def run(
+        self, solver: LocalSolver, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
+    ) -> tuple[Uplink, Any]:
+        """Run a local solver, if the downlink asks for no more than is allowed, under the clock and one BLAS thread.
+
+        Parameters
+        ----------
+        solver, downlink, objective, state, rng
+            As of :class:`~flwr_fco.client_apps.solvers.table.LocalSolver`.
+        """
+        self.check_downlink(downlink, objective.num_examples)
+        with _Clock(self.max_seconds, True):
+            return solver(downlink, objective, state, rng)
 
     def clock(self, *, single_threaded: bool = False) -> AbstractContextManager[None]:
         """Start the time of a local solver; :func:`timed` raises within the block once it is over.
@@ -249,8 +273,8 @@ class _Clock:
         self._seconds, self._single_threaded = seconds, single_threaded
 
     def __enter__(self) -> None:
-        limited = self._single_threaded and not is_single_threaded()
-        self._blas = single_threaded_blas() if limited else None
+        limited = self._single_threaded and not threads.depth
+        self._blas = threads.single_threaded_blas() if limited else None
         if self._blas is not None:
             self._blas.__enter__()
         self._before = _deadline.at

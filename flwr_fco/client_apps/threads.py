@@ -10,7 +10,8 @@ from threadpoolctl import ThreadpoolController
 
 __all__ = ["is_single_threaded", "single_threaded_blas"]
 
-_depth = 0
+#: How many of these blocks there are around what is running.
+depth = 0
 _NESTED = nullcontext()
 #: The BLAS libraries of this process, and how many modules there were when they were looked for.
 _found: tuple[int, ThreadpoolController] | None = None
@@ -21,12 +22,12 @@ def single_threaded_blas() -> AbstractContextManager[None]:
 
     Whoever runs many messages (``simulate``) opens the outer block, and none of them sets the threads again.
     """
-    return _NESTED if _depth else _limited()
+    return _NESTED if depth else _limited()
 
 
 def is_single_threaded() -> bool:
     """Whether this is within such a block."""
-    return _depth > 0
+    return depth > 0
 
 
 def _libraries() -> ThreadpoolController:
@@ -40,10 +41,10 @@ def _libraries() -> ThreadpoolController:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    global _depth
-    _depth += 1
+    global depth
+    depth += 1
     try:
         with _libraries().limit(limits=1, user_api="blas"):
             yield
     finally:
-        _depth -= 1
+        depth -= 1

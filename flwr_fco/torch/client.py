@@ -25,16 +25,16 @@ from types import TracebackType
 from typing import Self
 
 import flwr.clientapp
-import numpy as np
 import torch
 from flwr.app import Context, Message
 from torch import nn
 
-from flwr_fco.client_apps.app import Mod, checked_mods, read_checked
-from flwr_fco.client_apps.quotas import Limits, check_time, clear_errors
+from flwr_fco.client_apps.app import Mod, checked_mods
+from flwr_fco.client_apps.quotas import Limits, check_time
 from flwr_fco.client_apps.solvers.gradient_tracking.gradient_tracking import Tracking
+from flwr_fco.client_apps.solvers.steps import as_sent
+from flwr_fco.client_apps.training import begin
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import Zero
@@ -48,7 +48,7 @@ from flwr_fco.torch.optim import (
     sign_groups,
 )
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers
-from flwr_fco.wire import records
+from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import OWN_LOOP, ClientState, Uplink
 from flwr_fco.work import Work
 
@@ -111,7 +111,7 @@ class ClientApp(flwr.clientapp.ClientApp):
 
         @self.query("partition")
         def partition(message: Message, context: Context) -> Message:
-            return records.reply(message, records.partition_reply(context))
+            return reply(message, partition_reply(context))
 
 
 def _answer_what_is_missing(
@@ -121,11 +121,8 @@ def _answer_what_is_missing(
     token = _within_app.set(limits)
     try:
         return call_next(message, context)
-    except records.PlanMissingError:
-        return records.reply(message, records.plan_missing_reply())
-    except records.StateMissingError as error:
-        altered = isinstance(error, records.StateAlteredError)
-        return records.reply(message, records.state_missing_reply(altered=altered))
+    except (PlanMissingError, StateMissingError) as error:
+        return missing_reply(message, error)
     finally:
         _within_app.reset(token)
 
@@ -197,17 +194,12 @@ class LocalTraining:
                 "this message came through Flower's own ClientApp, which cannot tell the server what is missing here; "
                 "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
             )
-        self._message, self._context, self.model = message, context, model
-        self._maximize = maximize
+        self.model, self._maximize, self._limits = model, maximize, limits
         self._stack = ExitStack()
-        self._limits = limits
-        with clear_errors("the server's message cannot be read"):
-            self._downlink = read_checked(message, context, limits)
-            limits.check_downlink(self._downlink, None)
-            plan = self._downlink.plan
-            self._state: ClientState | None = None
-            if self._downlink.stamp is not None:
-                self._state = records.read_state(context, self._downlink.stamp, plan.layout.size)
+        self._task = begin(message, context, limits)
+        self._downlink, self._state = self._task.downlink, self._task.state
+        limits.check_downlink(self._downlink, None)
+        plan = self._downlink.plan
         if plan.solver not in _OPTIMIZERS:
             raise ConfigurationError(
                 f"the strategy's local solver {plan.solver!r} has no optimiser; {', '.join(sorted(_OPTIMIZERS))} have "
@@ -232,7 +224,7 @@ class LocalTraining:
     @property
     def server_round(self) -> int:
         """The round, from 1; 0 is the round of first gradients of some strategies."""
-        return int(self._message.metadata.group_id)
+        return self._task.round
 
     def __enter__(self) -> Self:
         plan, downlink = self._downlink.plan, self._downlink
@@ -260,8 +252,7 @@ class LocalTraining:
             self.optimizer.set_shift(plan.layout.views(self._shift))
         devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
         self._stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
-        partition = int(self._context.node_config.get("partition-id", self._context.node_id))
-        torch.manual_seed(int(random_generator(plan.seed, self.server_round, partition).integers(2**63)))
+        torch.manual_seed(int(self._task.rng.integers(2**63)))
         self._steps = 0
         self._stack.enter_context(self._limits.clock())
         self.optimizer.register_step_pre_hook(self._before_step)
@@ -333,8 +324,7 @@ class LocalTraining:
         if "gradient" in downlink.numbers:
             elapsed, steps = downlink.client_lr, 1
         if plan.wire_dtype == "float32":
-            # What the client remembers must be what the server sees.
-            increment = increment.astype(plan.wire_dtype).astype(np.float64)
+            increment = as_sent(increment, plan)
         uplink = Uplink(
             {"increment": increment},
             elapsed,
@@ -342,16 +332,8 @@ class LocalTraining:
             metrics={OWN_LOOP: 1.0} | {name: float(value) for name, value in metrics.items() if name != "num-examples"},
             pass_through=buffers_of(self.model) if plan.layout.passed_through else {},
         )
-        content = records.uplink_records(
-            uplink,
-            num_examples=int(metrics["num-examples"]),
-            wire_dtype=plan.wire_dtype,
-            request=self._message.content,
-        )
-        if downlink.stamp is not None:
-            after = self._next_state(increment, elapsed)
-            records.store_pending(self._context, downlink.stamp, self.server_round, self._state, after, content)
-        return records.reply(self._message, content)
+        state = None if downlink.stamp is None else self._next_state(increment, elapsed)
+        return self._task.answer(uplink, state, int(metrics["num-examples"]))
 
     def _next_state(self, increment: Vector, elapsed: float) -> ClientState:
         """Return what the client remembers, as the local solver ``gradient_tracking`` does."""

@@ -13,12 +13,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from functools import cache
+from functools import cache, lru_cache
 from inspect import signature
-from typing import Any, TypeVar
+from io import BytesIO
+from math import prod
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 try:
     from flwr.supercore.task_identity import TaskIdentity
@@ -26,26 +30,39 @@ except ImportError:  # releases before TaskIdentity take the run from the grid
     TaskIdentity = None  # type: ignore[assignment, misc]
 
 __all__ = [
+    "NUMPY",
+    "Form",
+    "Records",
+    "answer",
+    "array_record",
     "call",
     "content_of",
     "filled",
+    "form_of",
     "identity",
     "isolated",
     "items_of",
     "new_array",
     "new_context",
+    "packed",
     "quiet",
     "readdressed",
     "record_type",
     "reply_to",
     "sender_and_group",
+    "serialised",
     "set_message_id",
     "with_content",
 ]
 
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
+#: Records by their keys: the type of each, and its items, arrays of NumPy's among them.
+Records = Mapping[str, tuple[type[Any], dict[str, Any]]]
+
 _LOGGER = "flwr"
+#: What an array says that is serialised in NumPy's format.
+NUMPY = "numpy.ndarray"
 
 
 @contextmanager
@@ -123,6 +140,51 @@ def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:
     own.update(attributes)
     own["_data"] = items
     return record
+
+
+def packed(records: Records) -> RecordDict:
+    """Return a content of these records, which the caller leaves to it; arrays of NumPy's are serialised."""
+    content: dict[str, Any] = {}
+    for key, (kind, items) in records.items():
+        content[key] = array_record(items) if kind is ArrayRecord else filled(kind, items)
+    return filled(RecordDict, content)
+
+
+def array_record(arrays: Mapping[str, Array | NDArray[Any]]) -> ArrayRecord:
+    """Return a record of arrays; those of NumPy's are serialised."""
+    items = {name: each if type(each) is Array else serialised(each) for name, each in arrays.items()}  # type: ignore[arg-type]
+    return filled(ArrayRecord, items)
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """How an array of some dtype and shape is serialised."""
+
+    name: str
+    dtype: np.dtype[Any]
+    header: bytes
+    size: int
+
+
+@lru_cache(maxsize=256)
+def form_of(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> Form:
+    """Return the form, which takes NumPy and us longer to put together than to use."""
+    plain = np.dtype(dtype)
+    buffer = BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": plain.str, "fortran_order": False, "shape": shape})
+    header = buffer.getvalue()
+    return Form(plain.name, plain, header, len(header) + prod(shape) * plain.itemsize)
+
+
+def serialised(array: NDArray[Any]) -> Array:
+    """Return ``Array(array)``, byte for byte, with one copy of the data instead of three."""
+    shape = array.shape
+    form = form_of(array.dtype, shape)
+    if not (array.flags.c_contiguous and form.dtype.isnative):
+        array, form = np.ascontiguousarray(array, dtype=form.name), form_of(form.name, shape)
+    return new_array(form.name, shape, NUMPY, b"".join((form.header, array.data)))
 
 
 def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
@@ -274,6 +336,11 @@ def reply_to(message: Message, content: RecordDict) -> Message:
     if not _messages_are_known():
         return Message(content, reply_to=message)
     return _message(_reply_metadata(message.metadata.__dict__), content)
+
+
+def answer(message: Message, records: Records) -> Message:
+    """Return the reply to a message with these records, as :func:`packed` makes a content of them."""
+    return reply_to(message, packed(records))
 
 
 def _reply_metadata(asked: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,12 @@
+"""Keys of Flower's records that several modules read or write; ``flwr_fco.wire`` says what is under them."""
+
+from __future__ import annotations
+
+__all__ = ["ARRAYS", "METRICS", "NUMBER", "OWN_ARRAYS", "PASS", "PLAN", "RESTORED"]
+
+ARRAYS, METRICS = "arrays", "metrics"
+#: Prefixes: of arrays that are not optimised, and of a method's numbers.
+PASS, NUMBER = "pass:", "number:"
+PLAN, RESTORED = "fco-plan", "fco-restored"
+#: The ArrayRecords of a message that are not its vectors.
+OWN_ARRAYS = (PLAN, RESTORED)
