@@ -345,7 +345,7 @@ class LocalTraining:
 class GradientProbe(DualAveraging):
     """Takes no steps: its increments are the mean of the gradients at the start point."""
 
-    def _step(self, index: int) -> None:
+    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
         group = self.param_groups[index]
         self._descend(group, self._kept(group, "dual"), -1.0)
         group["steps"] += 1
