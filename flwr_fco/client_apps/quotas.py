@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -197,10 +197,11 @@ class Limits:
             As of :class:`~flwr_fco.client_apps.solvers.table.LocalSolver`.
         """
         self.check_downlink(downlink, objective.num_examples)
-        with _Clock(self.max_seconds, True):
+        with self.clock(single_threaded=True):
             return solver(downlink, objective, state, rng)
 
-    def clock(self, *, single_threaded: bool = False) -> AbstractContextManager[None]:
+    @contextmanager
+    def clock(self, *, single_threaded: bool = False) -> Iterator[None]:
         """Start the time of a local solver; :func:`timed` raises within the block once it is over.
 
         Parameters
@@ -208,7 +209,15 @@ class Limits:
         single_threaded : bool, default False
             Whether BLAS has one thread within the block: see :mod:`flwr_fco.client_apps.threads`.
         """
-        return _Clock(self.max_seconds, single_threaded)
+        before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
+        try:
+            if single_threaded and not threads.depth:
+                with threads.single_threaded_blas():
+                    yield
+            else:
+                yield
+        finally:
+            _deadline.at = before
 
     def _beyond(self, what: str, asked: float, unit: str, limit: str) -> ConfigurationError:
         text = " ".join(filter(None, (what, f"{asked:g}" if isinstance(asked, float) else _short(asked), unit)))
@@ -218,7 +227,8 @@ class Limits:
         )
 
 
-class clear_errors:
+@contextmanager
+def clear_errors(what: str) -> Iterator[None]:
     """Turn whatever goes wrong with what a server said into one of the package's errors.
 
     Parameters
@@ -234,20 +244,13 @@ class clear_errors:
     ...
     flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
     """  # noqa: E501
-
-    # A class and no generator: this is a third of the price.
-    __slots__ = ("_what",)
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+    try:
+        yield
+    except FlwrFcoError:
+        raise
+    except Exception as error:
         # Any type: what a server may send has no end, and no code of the client's owner runs in these blocks.
-        if isinstance(error, Exception) and not isinstance(error, FlwrFcoError):
-            raise cannot_read(self._what, error) from error
+        raise cannot_read(what, error) from error
 
 
 def cannot_read(what: str, error: Exception) -> ProtocolError:
@@ -262,28 +265,6 @@ def cannot_read(what: str, error: Exception) -> ProtocolError:
     """
     text = f"{type(error).__name__}: {error}"
     return ProtocolError(f"{what}: {text if len(text) <= 500 else text[:500] + ' ...'}")
-
-
-class _Clock:
-    """The block of a local solver; one block for both of its settings, for it is entered with every message."""
-
-    __slots__ = ("_before", "_blas", "_seconds", "_single_threaded")
-
-    def __init__(self, seconds: float, single_threaded: bool) -> None:
-        self._seconds, self._single_threaded = seconds, single_threaded
-
-    def __enter__(self) -> None:
-        limited = self._single_threaded and not threads.depth
-        self._blas = threads.single_threaded_blas() if limited else None
-        if self._blas is not None:
-            self._blas.__enter__()
-        self._before = _deadline.at
-        _deadline.at = (time.monotonic() + self._seconds, self._seconds)
-
-    def __exit__(self, *error: Any) -> None:
-        _deadline.at = self._before
-        if self._blas is not None:
-            self._blas.__exit__(*error)
 
 
 def timed(items: Iterable[_Item]) -> Iterator[_Item]:
