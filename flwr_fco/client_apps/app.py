@@ -1,4 +1,4 @@
-"""The ClientApp: reads the message, finds the data, runs the local solver that the message names, answers."""
+"""The ClientApp: handlers for training, evaluation, questions and the handshake."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def client_app(
     mods : sequence of callable, optional
         Flower mods. Those for differential privacy are refused: they clip differences of models.
     limits : Limits, optional
-        What a server may ask of this client; by default ``Limits()``. A message beyond it, or one that cannot be read,
-        is an error that says why; Flower turns it into an error reply, and the SuperNode goes on.
+        What a server may ask of this client; by default ``Limits()``. A message beyond the limits, or one that cannot
+        be read, raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
 
     Returns
     -------
@@ -65,8 +65,7 @@ def client_app(
     Raises
     ------
     ConfigurationError
-        If there is no function to load an objective with, `mods` is no sequence of functions, or a mod clips what the
-        client answers.
+        If `load_objective` is not a function, `mods` is not a sequence of functions, or a mod clips replies.
 
     Examples
     --------
@@ -141,7 +140,7 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
     Raises
     ------
     ConfigurationError
-        If it is no sequence of functions, or a mod clips what the client answers.
+        If it is not a sequence of functions, or a mod clips replies.
     """
     given: Any = () if mods is None else mods
     if not isinstance(given, Sequence) or not all(map(callable, given)):
@@ -157,7 +156,7 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
 
 
 def _read_model(message: Message, objective: Objective) -> Vector:
-    """Return the model of an evaluation message, its buffers being loaded into the objective."""
+    """Return the model of an evaluation message, and load its buffers into the objective."""
     if not objective.layout.passed_through:
         return read_primal(message.content, objective.layout)
     (arrays,) = message.content.array_records.values()

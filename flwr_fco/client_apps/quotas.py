@@ -1,4 +1,4 @@
-"""What the owner of a client allows a server to ask for: a message beyond it is answered by an error, at once."""
+"""Limits that the owner of a client sets: a message that asks for more is refused with an error at once."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _Item = TypeVar("_Item")
 
 
 class _Deadline(threading.local):
-    """When the local solver of this thread's message must be done, and the seconds that it was given."""
+    """When the local solver in this thread must be done, and the seconds that it was given."""
 
     at: tuple[float, float] = (math.inf, math.inf)
 
@@ -38,10 +38,10 @@ _deadline = _Deadline()
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client does for a server at most; what is beyond is refused before any work is done.
+    """The most that a client does for a server; anything beyond is refused before any work is done.
 
-    The defaults leave room for every run of the papers, with some orders of magnitude to spare; who lends a small
-    machine, or does not trust the server, sets tighter ones.
+    The defaults exceed every run of the papers by some orders of magnitude. Set tighter limits on a small machine, or
+    if you do not trust the server.
 
     Parameters
     ----------
@@ -50,11 +50,10 @@ class Limits:
     max_iterations : int, default 1000000
         Iterations of a minimisation.
     max_seconds : float, default 3600
-        For the local solver in a round; looked at between two minibatches (compiled loops: between two epochs;
-        minimisations: between two gradients or products with the Hessian), so a solver may exceed it by what one of
-        these takes.
+        For the local solver in a round; checked between minibatches (in compiled loops between epochs, in minimisations
+        between gradients or products with the Hessian), so a solver may exceed it by the time of one of these.
     max_parameters : int, default 100000000
-        Numbers in the model, and in a reply with the points of all local steps; each takes eight bytes.
+        Numbers in the model, and in a reply that holds the points of all local steps; eight bytes each.
     max_plan : int, default 1000000
         Characters of the JSON in which the plan (regularizer, mirror map, names of arrays) is written.
     max_number : float, default 1e15
@@ -94,7 +93,7 @@ class Limits:
         Parameters
         ----------
         header : object
-            What the message has as the plan's JSON.
+            The plan's JSON as received.
         """
         if not isinstance(header, str):
             raise ProtocolError(f"the plan is a {type(header).__name__}; expected JSON as text")
@@ -107,7 +106,7 @@ class Limits:
         Parameters
         ----------
         plan : Plan
-            As it was read.
+            As read from the message.
         """
         if plan.layout.size > self.max_parameters:
             raise self._beyond("a model of", plan.layout.size, "parameters", "max_parameters")
@@ -121,10 +120,10 @@ class Limits:
         Parameters
         ----------
         downlink : Downlink
-            As it was read.
+            As read from the message.
         num_examples : int or None
-            The client's, from which the steps of an epoch follow; None: its training loop is its own, and
-            :meth:`check_steps` counts what that takes.
+            The client's number of examples, which determines the steps of an epoch; None for a user's own training
+            loop, whose steps :meth:`check_steps` counts.
         """
         plan = downlink.plan
         work = plan.work if downlink.work is None else downlink.work
@@ -154,9 +153,9 @@ class Limits:
         Parameters
         ----------
         steps : int
-            Of the round so far, or of the whole of it.
+            Of the round so far, or of the whole round.
         work : FirstOrder, optional
-            What the server asks for, for the message.
+            What the server asks for; used in the error message.
         """
         if steps > self.max_steps:
             raise self._beyond(f"{work}:" if work else "a round of", steps, "local steps", "max_steps")
@@ -167,7 +166,7 @@ class Limits:
         Parameters
         ----------
         record : object
-            The question's record, whatever it is.
+            The question's record, of any type.
         """
         if isinstance(record, Mapping):
             self.check_header(record.get("layout"))
@@ -178,7 +177,7 @@ class Limits:
         Parameters
         ----------
         question : Question
-            As it was read.
+            As read from the message.
         """
         if question.layout.size > self.max_parameters:
             raise self._beyond("a model of", question.layout.size, "parameters", "max_parameters")
@@ -189,7 +188,7 @@ class Limits:
     def run(
         self, solver: LocalSolver, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
     ) -> tuple[Uplink, Any]:
-        """Run a local solver, if the downlink asks for no more than is allowed, under the clock and one BLAS thread.
+        """Check a downlink against the limits, then run its local solver under the clock with one BLAS thread.
 
         Parameters
         ----------
@@ -202,12 +201,12 @@ class Limits:
 
     @contextmanager
     def clock(self, *, single_threaded: bool = False) -> Iterator[None]:
-        """Start the time of a local solver; :func:`timed` raises within the block once it is over.
+        """Start the clock of a local solver: within the block :func:`timed` raises once the time is up.
 
         Parameters
         ----------
         single_threaded : bool, default False
-            Whether BLAS has one thread within the block: see :mod:`flwr_fco.client_apps.threads`.
+            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.client_apps.threads`.
         """
         before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
@@ -229,7 +228,7 @@ class Limits:
 
 @contextmanager
 def clear_errors(what: str) -> Iterator[None]:
-    """Turn whatever goes wrong with what a server said into one of the package's errors.
+    """Turn any error in handling a server's message into one of the package's errors.
 
     Parameters
     ----------
@@ -249,7 +248,7 @@ def clear_errors(what: str) -> Iterator[None]:
     except FlwrFcoError:
         raise
     except Exception as error:
-        # Any type: what a server may send has no end, and no code of the client's owner runs in these blocks.
+        # Any type: a server can send anything, and no code of the client's owner runs in these blocks.
         raise cannot_read(what, error) from error
 
 
@@ -268,9 +267,9 @@ def cannot_read(what: str, error: Exception) -> ProtocolError:
 
 
 def timed(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield the items of an iterable until the time of the local solver is over.
+    """Yield the items of an iterable until the local solver's time is up.
 
-    A local solver of one's own loops over ``timed(objective.batches(...))`` as those of this package do.
+    Your own local solvers should loop over ``timed(objective.batches(...))``, as those of this package do.
 
     Parameters
     ----------
@@ -280,7 +279,7 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
     Raises
     ------
     ConfigurationError
-        Before the first item that comes after `max_seconds` of the client's limits.
+        Instead of yielding an item after the client's limit `max_seconds`.
 
     Examples
     --------
@@ -296,14 +295,14 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
 
 
 def check_time(done: int, what: str = "steps") -> None:
-    """Refuse to go on once the time of the round is over, as :func:`timed` does for a loop that is not over its items.
+    """Raise once the local solver's time is up; for loops that :func:`timed` does not fit.
 
     Parameters
     ----------
     done : int
-        How much has been done, for the message.
+        How much has been done; used in the error message.
     what : str, default "steps"
-        Of what.
+        The unit of `done`.
     """
     end, seconds = _deadline.at
     if time.monotonic() > end:

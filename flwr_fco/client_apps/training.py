@@ -1,4 +1,4 @@
-"""What a client does with a training message, whoever takes its steps: a local solver, or a user's training loop."""
+"""Handling a training message, with a local solver or with a user's own training loop."""
 
 from __future__ import annotations
 

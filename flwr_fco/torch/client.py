@@ -1,4 +1,4 @@
-"""The client half for ClientApps of one's own: an optimiser made from the server's message, and the reply.
+"""Training loops of your own: an optimiser made from the server's message, and the reply.
 
 Flower's quickstart changes in three places::
 
@@ -54,7 +54,7 @@ from flwr_fco.work import Work
 
 __all__ = ["ClientApp", "LocalTraining", "local_training"]
 
-#: Local solvers that an optimiser takes the place of: which, and the vector of the message that it starts from.
+#: Local solvers that have an optimiser: its class, and the vector of the message that it starts from.
 _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "dual_averaging": (DualAveraging, "dual"),
     "gradient_tracking": (DualAveraging, "dual"),
@@ -64,15 +64,15 @@ _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "mirror_prox": (MirrorProx, "primal"),
 }
 
-#: The limits of the ClientApp that the message at hand came through, which answers what `local_training` cannot.
+#: Limits of the ClientApp that handles the current message; None outside of one.
 _within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", default=None)
 
 
 class ClientApp(flwr.clientapp.ClientApp):
-    """Flower's ClientApp, which also answers what the server asks besides training and evaluation.
+    """Flower's ClientApp with answers to the server's further messages.
 
-    That is: which partition the node has (so that runs are reproducible), and that a plan or a state is missing after
-    a restart of the node, which the server then sends again.
+    It tells the server which partition the node has, so that runs are reproducible, and reports a plan or a state that
+    is missing after a restart of the node, so that the server sends it again.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class ClientApp(flwr.clientapp.ClientApp):
     Raises
     ------
     ConfigurationError
-        If `mods` is no sequence of functions, or a mod clips what the client answers.
+        If `mods` is not a sequence of functions, or a mod clips replies.
 
     Examples
     --------
@@ -117,7 +117,7 @@ class ClientApp(flwr.clientapp.ClientApp):
 def _answer_what_is_missing(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message], limits: Limits
 ) -> Message:
-    """Tell the server to send a plan or a state again, if a handler finds it missing."""
+    """Ask the server for a plan or a state that a handler finds missing."""
     token = _within_app.set(limits)
     try:
         return call_next(message, context)
@@ -130,12 +130,12 @@ def _answer_what_is_missing(
 def local_training(
     message: Message, context: Context, model: nn.Module, *, maximize: str | Sequence[str] | None = None
 ) -> LocalTraining:
-    """Return a client's work in a round, for a ``with`` block around a training loop of one's own.
+    """Return a client's work in a round, for a ``with`` block around your own training loop.
 
-    At the start of the block the model becomes the point that the server's message says, and ``training.optimizer``
-    the optimiser that the server's strategy needs, with its learning rate. Afterwards ``training.reply(metrics)`` is
-    the answer: increments, the sum of the step sizes that the optimiser used (whatever a scheduler made of the rate),
-    and the model's running statistics.
+    At the start of the block the model is set to the point in the server's message, and ``training.optimizer`` is the
+    optimiser that the server's strategy needs, with its learning rate. Afterwards ``training.reply(metrics)`` returns
+    the answer: increments, the sum of the step sizes that the optimiser used (including changes by a scheduler), and
+    the model's running statistics.
 
     Rules
     -----
@@ -218,7 +218,7 @@ class LocalTraining:
 
     @property
     def work(self) -> Work:
-        """What the strategy would have a client of ours do in this round; your training loop may do otherwise."""
+        """The work that the strategy asks for in this round; your training loop may differ from it."""
         return self._downlink.local_work
 
     @property
@@ -259,7 +259,7 @@ class LocalTraining:
         return self
 
     def _before_step(self, *_: object) -> None:
-        """Hold the next step against the limits of the client's owner."""
+        """Check the next step against the limits of the client's owner."""
         self._limits.check_steps(self._steps + 1)
         check_time(self._steps)
         self._steps += 1

@@ -25,14 +25,14 @@ Scores = Callable[[nn.Module, Any], Mapping[str, float | Tensor]]
 
 
 class TorchBatch(NamedTuple):
-    """What a stochastic gradient of a :class:`TorchObjective` is taken on.
+    """A minibatch of a :class:`TorchObjective`.
 
     Parameters
     ----------
     rows : ndarray of int64
         Examples of the data set.
     seed : int
-        Of PyTorch's random numbers (dropout, augmentation) in this step.
+        Seed of PyTorch's random numbers (dropout, augmentation) in this step.
     """
 
     rows: NDArray[np.int64]
@@ -42,9 +42,9 @@ class TorchBatch(NamedTuple):
 class TorchObjective(Objective):
     """The mean loss of a PyTorch model over a data set, as a function of the flat vector of its parameters.
 
-    Every local solver and strategy works with it, those that need full gradients or two gradients a step included.
-    Regularizers and mirror maps are NumPy's then; the optimisers of this package (:class:`DualAveraging`, ...) are for
-    training loops of one's own.
+    Every local solver and strategy works with it, including those that need full gradients or two gradients a step.
+    Regularizers and mirror maps are then the NumPy ones; the optimisers of this package (:class:`DualAveraging`, ...)
+    are for your own training loops.
 
     Rules
     -----
@@ -69,7 +69,7 @@ class TorchObjective(Objective):
         Shell patterns of the parameters that ascend: the objective is then a saddle function, and its "gradient" the
         operator (grad_x f, -grad_y f). For a perturbation that a model is trained against.
     scores : callable, optional
-        ``(model, batch) -> mapping`` of what an evaluation reports besides the loss, as means over the batch.
+        ``(model, batch) -> mapping`` of further metrics of an evaluation, as means over the batch.
     collate : callable, optional
         Makes a batch of a list of examples, as for a ``DataLoader``.
     chunk_size : int, default 1024
@@ -322,7 +322,7 @@ def _tensors(dataset: Any) -> TensorDataset:
 
 
 def _seed(seed: int) -> None:
-    """Seed PyTorch's generators, without its notes for devices that are not in use: they cost more than a step."""
+    """Seed PyTorch's generators, skipping devices that are not in use, whose bookkeeping costs more than a step."""
     in_use = torch.cuda.is_initialized() or torch.backends.mps.is_available()  # type: ignore[no-untyped-call]
     if in_use:
         torch.manual_seed(seed)

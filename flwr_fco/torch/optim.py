@@ -35,7 +35,7 @@ _NO_NAMES = "pass the parameters with their names: model.named_parameters() inst
 
 
 class CompositeOptimizer(torch.optim.Optimizer):
-    """What the optimisers have in common: where psi acts, precision, start and increments, the sum of step sizes.
+    """Base class of the optimisers: where psi acts, precision, start and increments, the sum of step sizes.
 
     Subclasses say what a step is. The parameters' groups may differ in ``lr``, ``regularizer``, ``apply_to``,
     ``mirror_map``, ``scope`` and ``maximize``. The learning rate is read at every step, so schedulers of
@@ -46,11 +46,11 @@ class CompositeOptimizer(torch.optim.Optimizer):
     1. psi acts on the parameters of two or more dimensions if there are any, else on all but those called ``bias`` or
        ``intercept``: that is what the server does. ``apply_to`` overrides it. A group with a regularizer of its own
        has it on all of its parameters.
-    2. A parameter without a gradient (``grad is None``) has the gradient 0: psi and a shift act on it all the same. A
-       parameter that is not to change does not belong into an optimiser.
+    2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. Leave a
+       parameter that must not change out of the optimiser.
     3. Duals are kept in float64 whatever the dtype of the parameters (``dual_dtype``): a parameter is the small
        difference between its dual and a threshold that grows. On devices without float64 they are kept in float32.
-    4. Buffers (running means, counters) are none of an optimiser's business.
+    4. Buffers (running means, counters) are not touched.
 
     Parameters
     ----------
@@ -186,7 +186,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @property
     def _filled(self) -> list[tuple[int, Group]]:
-        """The groups that have parameters, with their places: PyTorch lets a group be empty."""
+        """The groups that have parameters, with their indices: PyTorch allows empty groups."""
         return [(index, group) for index, group in enumerate(self.param_groups) if group["params"]]
 
     def _geometry(self, index: int) -> Geometry:
@@ -216,7 +216,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
     # --- what a step is made of --------------------------------------------------------------------------------------
 
     def _kept(self, group: Group, key: str) -> list[Tensor]:
-        """Return what is kept for each parameter, on the parameter's device (a model may have moved)."""
+        """Return the tensors kept for each parameter, moved to the parameter's device if the model has moved."""
         tensors = []
         for p in group["params"]:
             tensor = self.state[p][key]
@@ -372,7 +372,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return values
 
     def set_shift(self, shifts: Values | None) -> None:
-        """Set what is added to every gradient from now on, such as a tracker; it does not change sign with maximize.
+        """Set what is added to every gradient from now on, such as a tracker; its sign does not change with maximize.
 
         Parameters
         ----------
@@ -790,7 +790,7 @@ def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[st
 
 
 def _plain(lr: Any) -> Any:
-    """Return a rate of NumPy's as Python's: states with NumPy's numbers are not read back with ``weights_only``."""
+    """Return a rate as a Python number: ``weights_only`` does not load states with NumPy's numbers."""
     return lr.item() if isinstance(lr, np.generic) else lr
 
 

@@ -423,7 +423,7 @@ def _on_singular_values(
         changed = change(values, step)
         if changed is None:
             return v
-        # What is below the rounding of a product is none of the rank, as in the NumPy map.
+        # Values below the rounding of a product do not count for the rank, as in the NumPy map.
         rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
         # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
         product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0

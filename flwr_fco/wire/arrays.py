@@ -54,7 +54,7 @@ def from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[in
     return _other_header(name, data, form, shape)
 
 
-#: The header of NumPy's format as anybody's NumPy writes it, whatever the order of its keys and its padding.
+#: The header of NumPy's format, with its keys in any order and any padding.
 _ENTRY = rb"'descr': ?'([<>=|]?[a-zA-Z][0-9]*)'|'fortran_order': ?(True|False)|'shape': ?\(([0-9, ]{0,200})\)"
 _HEADER = re.compile(rb"\{(?:(?:" + _ENTRY + rb"),? ?){3}\} *\n")
 _ENTRIES = re.compile(_ENTRY)
@@ -64,10 +64,10 @@ _LONGEST_HEADER = 4096
 
 
 def _other_header(name: str, data: bytes, form: Form, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Read an array whose header is not byte for byte ours: the other memory order, other padding, nothing else.
+    """Read an array whose header differs from ours in memory order or padding, and in nothing else.
 
-    NumPy's own reader is never given a client's bytes: it evaluates the header, opens archives, and allocates what a
-    header claims.
+    NumPy's own reader never sees a client's bytes: it evaluates the header, opens archives, and allocates whatever
+    size a header claims.
     """
     version = data[len(_MAGIC) : len(_MAGIC) + 2]
     width = {b"\x01\x00": 2, b"\x02\x00": 4}.get(version)
@@ -107,7 +107,7 @@ _LABELS = ("float64", "float32", "float16", "bool", *_INTEGERS)
 
 
 def labelled(name: str, array: Array) -> NDArray[Any]:
-    """Return an array whose dtype and shape only its label says."""
+    """Return an array whose dtype and shape are known from its label only."""
     shape = tuple(array.shape)
     if array.dtype not in _LABELS or any(size < 0 for size in shape):
         raise ProtocolError(f"array {name!r} is {array.dtype!r}{list(shape)}, expected numbers and sizes >= 0")
@@ -138,7 +138,7 @@ def read_vectors(
 
 
 def read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:
-    """Return an array that is not optimised; counters may come as floats, which is what FedAvg makes of them."""
+    """Return an array that is not optimised; counters may arrive as floats, because FedAvg averages them."""
     if array.dtype != entry.dtype and fnmatchcase(entry.name, COUNTERS):
         counts = finite(entry.name, from_array(entry.name, array, ("float64", "float32"), entry.shape))
         return np.asarray(np.rint(np.clip(counts, 0.0, 2.0**53)), dtype=np.int64)

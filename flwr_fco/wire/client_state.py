@@ -29,29 +29,29 @@ def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
 
 
 def read_state(context: Context, stamp: ClientStamp, size: int) -> ClientState | None:
-    """Return the state that the server says the client goes on from: commit or discard what is pending.
+    """Return the state that the client continues from, committing or discarding the pending one as the server says.
 
-    Nothing is written: the next :func:`store_pending` does that, so a handler that fails in between changes nothing.
+    Nothing is written until the next :func:`store_pending`, so a handler that fails in between changes nothing.
 
     Parameters
     ----------
     context : Context
         The node's.
     stamp : ClientStamp
-        What the server says.
+        From the server's message.
     size : int
         Length of the flat vector.
 
     Returns
     -------
     mapping of str to ndarray, or None
-        None: the client begins (anew).
+        None: the client starts afresh.
 
     Raises
     ------
     StateMissingError
-        If the client is to go on from a round whose state it does not have, or in which other bytes counted than those
-        that it sent (:class:`StateAlteredError`).
+        If the client does not have the state of that round, or if the server accepted other bytes than the client sent
+        (:class:`StateAlteredError`).
     """
     if stamp.restored is not None:
         return stamp.restored
@@ -83,7 +83,7 @@ def store_pending(
     context : Context
         The node's; changed.
     stamp : ClientStamp
-        What the server said.
+        From the server's message.
     server_round : int
         The round that was answered.
     before : mapping of str to ndarray, or None
@@ -91,7 +91,7 @@ def store_pending(
     after : mapping of str to ndarray
         What the local solver returned.
     answer : RecordDict
-        What this node is about to send; the server says whether it counted as it is.
+        What this node is about to send; the server will say whether it accepted exactly this.
     """
     stamps: dict[str, Any] = {"epoch": stamp.epoch, _COMMITTED: stamp.accepted, _PENDING: server_round}
     stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, uplink_digest(answer)
@@ -101,9 +101,9 @@ def store_pending(
 
 
 def uplink_digest(content: RecordDict) -> str:
-    """Return a digest of the bytes of an uplink from which a client's memory follows: its vectors and ``elapsed``.
+    """Return a digest of the bytes of an uplink that determine the client's memory: its vectors and ``elapsed``.
 
-    Never of the memory itself, which the server and the client compute each with roundings of their own.
+    It is not a digest of the memory itself, which server and client compute with different rounding.
 
     Parameters
     ----------

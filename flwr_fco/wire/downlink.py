@@ -117,7 +117,7 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
 
 
 def read_downlink(message: Message, context: Context, check_header: Callable[[object], None] | None = None) -> Downlink:
-    """Return what the server says in a training message.
+    """Read a training message.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
             raise ProtocolError(f"the message has the arrays {sorted(unknown)}, which the plan does not")
         passed = {e.name: read_pass_through(e, arrays[key]) for key, e in entries.items() if key in arrays}
     stamp = work = None
-    # A message with a plan, elapsed and perhaps a rate has none of the rest.
+    # More than the plan, elapsed and perhaps a rate: numbers of the method, or a stamp.
     if len(fco) > 2 + ("client-lr" in fco):
         numbers.update({key.removeprefix(NUMBER): value for key, value in fco.items() if key.startswith(NUMBER)})
         if "accepted" in fco:
@@ -204,7 +204,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
 
 
 class _Latest(NamedTuple):
-    """What was read last: in most rounds all clients of a process are told the same, and the bytes are the same too."""
+    """The last broadcast that was read: in most rounds all clients of a process get the same bytes."""
 
     plan: Plan
     fco: Mapping[str, Any]
@@ -212,11 +212,11 @@ class _Latest(NamedTuple):
     downlink: Downlink
 
     def says(self, plan: Plan, fco: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
-        """Whether another message, which shares the bytes of its arrays with this one, says the same."""
+        """Whether another message says the same and shares the bytes of its arrays with this one."""
         return self.plan is plan and _same_bytes(self.arrays, arrays) and self.fco == fco
 
     def copy(self) -> Downlink:
-        """Return the downlink with mappings of its own: no client can change what another is told."""
+        """Return the downlink with its own mappings, so that no client can change what another one reads."""
         own = self.downlink
         vectors, numbers = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
         return Downlink(
@@ -243,17 +243,17 @@ def _same_bytes(own: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
 
 
 def forget_downlink() -> None:
-    """Drop the message that was read last from this process's memory."""
+    """Forget the message that this process read last."""
     _latest.clear()
     _last_arrays.clear()
 
 
-#: How long the JSON of a plan may be: its arrays travel beside it.
+#: Maximum length of a plan's JSON; its arrays travel separately.
 _LONGEST_JSON = 4_000_000
 
 
 def parsed(text: str) -> Any:
-    """Return what a server's JSON says."""
+    """Return a server's JSON as Python objects."""
     if len(text) > _LONGEST_JSON:
         raise ProtocolError(f"the server's plan has {len(text)} characters, expected at most {_LONGEST_JSON}")
     try:

@@ -1,4 +1,4 @@
-"""Messages and what is said outside of an algorithm: the handshake, what a client lacks, how many bytes there were."""
+"""Messages, and what they carry outside of an algorithm: the handshake, reports of missing data, byte counts."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING
 
 
 class PlanMissingError(ProtocolError):
-    """The client was told a plan's hash and does not have that plan (its state died with its SuperNode)."""
+    """The client was sent the hash of a plan that it does not have (lost with its SuperNode)."""
 
 
 class StateMissingError(ProtocolError):
-    """The client was told to go on from a state that it does not have (it died with its SuperNode)."""
+    """The client was told to continue from a state that it does not have (lost with its SuperNode)."""
 
 
 class StateAlteredError(StateMissingError):
-    """The uplink that counted is not the one that this client has sent, so its memory is not the server's."""
+    """The server accepted another uplink than this client sent, so their memories differ."""
 
 
 class RoundCache:
-    """What a round has serialised, by the identity of what it was made from: made once for all nodes."""
+    """Serialised arrays and records of a round by the identity of their sources, so that each is made only once."""
 
     def __init__(self) -> None:
         # The sources are kept too: an id is unique only as long as its object lives.
@@ -65,7 +65,7 @@ class RoundCache:
         self._contents: dict[tuple[int, bool], tuple[Downlink, RecordDict]] = {}
 
     def array(self, array: NDArray[Any], wire_dtype: str | None = None) -> Array:
-        """Return the serialised form of an array, made at the first call, in its own precision or in another one."""
+        """Return an array serialised in its own or another precision; made at the first call."""
         found = self._arrays.get(id(array))
         if found is None:
             sent = array if wire_dtype is None else array.astype(wire_dtype, copy=False)
@@ -73,12 +73,12 @@ class RoundCache:
         return found[1]
 
     def content(self, downlink: Downlink, informed: bool) -> RecordDict | None:
-        """Return the records of a downlink as a RecordDict of one's own over shared records; None if not yet made."""
+        """Return the records of a downlink in a new RecordDict over shared records; None if not yet made."""
         found = self._contents.get((id(downlink), informed))
         return None if found is None else found[1].copy()
 
     def keep(self, downlink: Downlink, informed: bool, content: RecordDict) -> None:
-        """Remember the records of a downlink for the next node that is told the same."""
+        """Keep the records of a downlink for the next node that gets the same."""
         self._contents[id(downlink), informed] = (downlink, content)
 
 
@@ -88,10 +88,10 @@ def messages(grid: object, contents: Iterable[tuple[int, RecordDict]], message_t
     Parameters
     ----------
     grid : flwr.serverapp.Grid
-        Where they will be sent. A grid with a method ``identity()``, such as :class:`InProcessGrid`, is the ServerApp's
-        identity as well, without which Flower makes no message.
+        Where they will be sent. A grid with a method ``identity()``, such as :class:`InProcessGrid`, also provides the
+        ServerApp's identity, without which Flower creates no messages.
     contents : iterable of (int, RecordDict)
-        Node ids, and what those nodes are sent.
+        Node ids and the contents for them.
     message_type : str
     stamp : str
         The round.
@@ -111,12 +111,12 @@ def reply(message: Message, content: RecordDict) -> Message:
     return _flower.reply_to(message, content)
 
 
-#: What a reply says on its envelope, and what is in it.
+#: Sender, group and content of a reply.
 content_of, sender_and_group = _flower.content_of, _flower.sender_and_group
 
 
 def count_bytes(contents: Iterable[RecordDict]) -> int:
-    """Return the number of bytes of array data in these contents (what a round's traffic consists of)."""
+    """Return the number of bytes of array data in these contents: a round's traffic."""
     return sum(
         len(array.data)
         for content in contents
@@ -135,13 +135,13 @@ def missing_reply(message: Message, error: PlanMissingError | StateMissingError)
 
 
 def was_altered(content: RecordDict) -> bool:
-    """Whether a client that lacks its state says that other bytes counted than those that it sent."""
+    """Whether a client without its state reports that the server accepted other bytes than it sent."""
     metrics = content.get(METRICS)
     return isinstance(metrics, MetricRecord) and metrics.get(_STATE_MISSING) == 2
 
 
 def what_is_missing(content: RecordDict) -> Literal["plan", "state"] | None:
-    """Return what a client that could not answer lacks; None for an answer."""
+    """Return what a client lacked if it could not answer; None for an answer."""
     metrics = content.get(METRICS)
     if not isinstance(metrics, MetricRecord):
         return None

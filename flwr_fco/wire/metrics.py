@@ -51,11 +51,11 @@ def metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[dict[str, Any
 
 
 def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
-    """Return the weighted means of the replies' metrics, as Flower's own function does, in a quarter of its time.
+    """Return the weighted means of the replies' metrics, like Flower's own function but about four times as fast.
 
-    Differs from Flower's in: a metric that is the same in all replies keeps its value to the bit; a metric that some
-    replies lack, or report as a list of another length, is the mean over the others if they are more than half, and
-    left out if not.
+    Differs from Flower's function in two ways: 1. a metric that is equal in all replies keeps its value to the bit;
+    2. a metric that some replies lack, or report as a list of another length, is averaged over the other replies if
+    these are more than half, and left out otherwise.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
         values: list[Any] = [metrics[name] for metrics, _ in found if name in metrics]
         first, own = values[0], shares
         if len(values) < len(found) or (list in map(type, values) and len({*map(_form_of, values)}) > 1):
-            # Somebody reports something else under this name: those who agree, if they are the most, are averaged.
+            # The replies differ in what this name means: the majority is averaged if it is more than half.
             form, agreeing = Counter(map(_form_of, values)).most_common(1)[0]
             if 2 * agreeing <= len(found):
                 continue
@@ -98,7 +98,7 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
 
 
 def joined_metrics(theirs: MetricRecord, own: Mapping[str, int | float]) -> MetricRecord:
-    """Return the clients' averaged metrics with the server's own numbers, which win."""
+    """Return the clients' averaged metrics together with the server's own, which take precedence."""
     return _flower.filled(MetricRecord, {**dict(theirs.items()), **own})
 
 

@@ -30,8 +30,8 @@ __all__ = [
 def layout_of(arrays: ArrayRecord, **options: Any) -> Layout:
     """Describe the user's initial arrays (see :meth:`Layout.from_arrays`).
 
-    FedAvg averages the counters of batch normalisation too: in the model that it hands over, and so in a project's
-    checkpoints, they are float64. They are whole numbers again here, as clients send them.
+    FedAvg also averages the counters of batch normalisation, so that they are float64 in its models and in checkpoints
+    made from them. Here they become whole numbers again, as clients send them.
     """
     given = {name: array.numpy() for name, array in arrays.items()}
     counters = {name: np.zeros(array.shape, np.int64) for name, array in given.items() if fnmatchcase(name, COUNTERS)}
@@ -68,12 +68,12 @@ def config_of_round(config: ConfigRecord, server_round: int) -> ConfigRecord:
 
 
 def shared_arrays(arrays: ArrayRecord) -> ArrayRecord:
-    """Return a record of one's own of the same arrays."""
+    """Return a new record of the same arrays."""
     return arrays.copy()
 
 
 def same_arrays(one: ArrayRecord, other: ArrayRecord) -> bool:
-    """Whether two records hold the same arrays; costs nothing where they share them."""
+    """Whether two records hold equal arrays; fast if they share them."""
     return one == other
 
 
@@ -105,7 +105,7 @@ def _compatible(entry: Entry) -> tuple[str, ...]:
 def primal_request(
     arrays: ArrayRecord, config: ConfigRecord, *, arrayrecord_key: str, configrecord_key: str
 ) -> RecordDict:
-    """Return a primal model and a config as ``FedAvg`` sends them, in records of one node's own.
+    """Return a primal model and a config as ``FedAvg`` sends them, in new records.
 
     Parameters
     ----------

@@ -44,7 +44,7 @@ def read_question(content: RecordDict) -> Question:
     Parameters
     ----------
     content : RecordDict
-        Of the message.
+        The message's content.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def answer_records(answer: Answer, *, num_examples: int) -> RecordDict:
     ----------
     answer : Answer
     num_examples : int
-        Of the client's data that the answer is about.
+        Number of examples that the answer is about.
     """
     metrics: dict[str, int | float] = {name: float(number) for name, number in answer.numbers.items()}
     metrics["num-examples"] = int(num_examples)

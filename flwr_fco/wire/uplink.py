@@ -31,7 +31,7 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     Parameters
     ----------
     message : Message
-        What is answered; the arrays go under the key under which its vectors came.
+        The message being answered; the arrays are sent under the key of its vectors.
     uplink : Uplink
     num_examples : int
         The client's number of examples.
@@ -110,7 +110,7 @@ def read_uplink(
     weighted_by_key : str
         Key of the weight in the MetricRecord.
     timed : bool, default True
-        Whether there must be a sum of step sizes; there is none after a minimisation.
+        Whether the reply must have a sum of step sizes; after a minimisation there is none.
 
     Raises
     ------
@@ -158,11 +158,12 @@ def read_unmodified(
         The reply.
     layout : Layout
     sent : ndarray of float64, shape (layout.size,)
-        The model as it was sent, that is in the user's dtypes.
+        The model as it was sent: in the user's dtypes.
     client_lr : float
-        The client's learning rate as the user tells it.
+        The client's learning rate according to the user.
     local_steps : int
-        The client's number of steps as the user tells it. The reply's metrics ``elapsed`` or ``local-steps`` win.
+        The client's number of steps according to the user; the reply's metrics ``elapsed`` and ``local-steps`` take
+        precedence.
     weighted_by_key : str
     """
     vector, passed = primal_vector(layout, vectors_of(content))

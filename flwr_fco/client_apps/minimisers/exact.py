@@ -15,7 +15,7 @@ __all__ = ["exact"]
 
 
 def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
-    """Solve H theta = H start - grad F(start), by a Cholesky factorisation that later rounds use again.
+    """Solve H theta = H start - grad F(start) by a Cholesky factorisation, which later rounds reuse.
 
     A step or two of iterative refinement follow until the rule is met. With more than 2,048 parameters, by conjugate
     gradients.

@@ -34,13 +34,13 @@ Curvature = Callable[[Vector], Vector]
 LARGEST_GRAM = 2048
 #: Rows x features x outputs up to which BLAS multiplies without repacking its arguments, at about twice the speed.
 SMALL_PRODUCT = 10**6
-#: By objective and name: what follows from the data alone, so that a result does not depend on what was kept.
+#: Values by objective and name that depend on the data alone, so that caching does not change results.
 _derived: WeakKeyDictionary[Objective, dict[Any, Any]] = WeakKeyDictionary()
 _Derived = TypeVar("_Derived")
 
 
 def once(objective: Objective, name: Hashable, make: Callable[[], _Derived]) -> _Derived:
-    """Return what follows from an objective's data alone, made at the first call."""
+    """Return a value that depends on an objective's data alone; computed at the first call."""
     known = _derived.setdefault(objective, {})
     if name not in known:
         known[name] = make()
@@ -130,7 +130,7 @@ class LocalProblem:
         return float(self.value_and_gradient(theta, image)[1] @ direction)
 
     def evaluate(self, theta: Vector) -> tuple[float, Vector]:
-        """Return F and its gradient at a point whose image nobody needs."""
+        """Return F and its gradient at a point without an image."""
         return self.value_and_gradient(theta, self.image(theta))
 
     def hessian(self, theta: Vector, image: Image) -> Curvature:
@@ -145,7 +145,7 @@ class LocalProblem:
         return multiply
 
     def preconditioner(self, image: Image) -> Curvature | None:
-        """Return something near the inverse of the Hessian at the start; None where nothing is known."""
+        """Return an approximate inverse of the Hessian at the start; None if there is none."""
         return None
 
     def _loss(self, theta: Vector, image: Image) -> float:
@@ -171,7 +171,7 @@ class LocalProblem:
 
 
 class LinearProblem(LocalProblem):
-    """The same for a loss that sees the data through margins X W + b only, plus l2/2 ||W||^2.
+    """The problem of a loss that depends on the data only through the margins X W + b, plus l2/2 ||W||^2.
 
     Parameters
     ----------
@@ -247,7 +247,7 @@ class LinearProblem(LocalProblem):
         return result
 
     def _parts(self) -> list[slice]:
-        """Return rows that make small products with all outputs; all in one where that would leave very few."""
+        """Return blocks of rows that keep products small; one block if the blocks would have very few rows."""
         rows = SMALL_PRODUCT // (self._d * self._data.num_outputs)
         step = rows if rows >= 16 else self._n
         return [slice(start, start + step) for start in range(0, self._n, step)]
@@ -302,8 +302,8 @@ class LinearProblem(LocalProblem):
     def hessian(self, theta: Vector, image: Image) -> Curvature:
         """Return v -> (second derivative of F at a point) v.
 
-        In single precision, which is nearly twice as fast, except for a quadratic: conjugate gradients inside of Newton
-        steps correct themselves, because every outer gradient is in double precision.
+        In single precision, which is nearly twice as fast, except for a quadratic: the next Newton step, whose gradient
+        is in double precision, corrects the errors of the conjugate gradients.
         """
         link, weight = self._data.link, self._weight
         features: NDArray[Any] = _in_precision(self.objective, self._features, np.float64)

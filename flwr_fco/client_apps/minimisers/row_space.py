@@ -1,4 +1,4 @@
-"""Fewer examples than features: the same minimisation among as many coordinates as there are examples.
+"""Minimisation over as many coordinates as there are examples, where these are fewer than the features.
 
 The loss of a linear model sees W through X W only, so away from the span of the examples nothing but the quadratic and
 the linear terms act, and there the minimiser is known. With X = L Q', Q of orthonormal columns::

@@ -1,4 +1,4 @@
-"""Loops that several local solvers take their steps in: of the primal point, and of dual averaging, also compiled."""
+"""Loops that several local solvers share: steps of the primal point, and of dual averaging, also compiled."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def compiled_steps(
     Returns
     -------
     int or None
-        The number of steps; None, and no step, where a step takes more than a compiled loop can do.
+        The number of steps; None, without a step, if the compiled loop does not support this problem.
     """
     plan, client_lr = downlink.plan, rate_of(downlink)
     retrieval, work = plan.retrieval, plan.work if downlink.work is None else downlink.work
@@ -154,7 +154,7 @@ def compiled_steps(
     data = objective.linear_data()
     if data is None or data.link == "softmax":
         return None
-    # The loop cuts shuffled epochs itself: who has other batches and says that it is linear all the same keeps them.
+    # The loop cuts shuffled epochs itself, so an objective with batches of its own does not use it.
     if type(objective).batches is not Objective.batches:
         return None
     if not psi:

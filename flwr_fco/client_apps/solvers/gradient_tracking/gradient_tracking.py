@@ -18,14 +18,14 @@ __all__ = ["Tracking", "descend", "first_gradient", "gradient_tracking"]
 
 
 class Tracking(NamedTuple):
-    """What a client with a tracker knows in a round, whoever takes its steps.
+    """What a client with a tracker knows in a round, for local solvers and users' own training loops.
 
     Parameters
     ----------
     start : ndarray of float64, shape (d,)
         The dual at which the round begins.
     own : ndarray of float64, shape (d,)
-        What the client's own gradients were like when it took part last; 0 before.
+        The client's own control variate: the mean of its gradients when it last took part; 0 before.
     control : ndarray of float64, shape (d,)
         The mean of all clients' `own`.
     remembers : bool
@@ -45,7 +45,7 @@ class Tracking(NamedTuple):
 
     @classmethod
     def of(cls, downlink: Downlink, state: ClientState | None) -> Self:
-        """Return it from the server's message and the client's state.
+        """Read it from the server's message and the client's state.
 
         Parameters
         ----------
@@ -86,8 +86,8 @@ def gradient_tracking(
 ) -> tuple[Uplink, ClientState]:
     """Take tracked steps, the tracker being control - own: z <- z - client_lr (g(retrieve(z, t)) + control - own).
 
-    `own` is the client's own control variate, what its gradients were like when it took part last; `control` the mean
-    of all clients' own ones. The latter comes with the message or, if everybody took part in the last round, is
+    `own` is the client's own control variate, the mean of its gradients when it last took part; `control` is the mean
+    of `own` over all clients. The latter comes with the message or, if all clients took part in the last round, is
     derived from two successive broadcasts: control = (z_{r-1} - z_r) / advance. Afterwards, with D the mean of the
     client's moves, own <- own - control - D (which is the mean of its gradients).
 
