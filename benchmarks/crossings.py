@@ -4,11 +4,11 @@
     python benchmarks/crossings.py --top 20   also the pairs of files between which most calls go
     python benchmarks/crossings.py --quick    the same: one round is all there is
 
-The second of three rounds of FedDualAvg on LASSO dataset I of 'Federated Composite Optimization' in the in-process grid,
-from one `configure_train` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are the files of
-flwr_fco whose code runs, and the calls whose caller is in one of them and whose callee is in another; to go on with a
-generator is a call too, compiled code and calls by way of Flower are none. A client's part is what happens between the
-grid's handing over of a message and the reply.
+The second of three rounds of FedDualAvg on LASSO dataset I of 'Federated Composite Optimization', in the in-process
+grid, from one `configure_train` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are
+the files of flwr_fco whose code runs, and the calls from a function in one of them to a function in another. Resuming a
+generator counts as a call; calls that go through compiled code or through Flower do not. A client's part begins when
+the grid hands over a message and ends with the reply.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Limits", "cannot_read", "check_time", "clear_errors", "timed"]
 
 _Item = TypeVar("_Item")
+_NESTED = nullcontext()
 
 
 class _Deadline(threading.local):
@@ -196,8 +197,13 @@ class Limits:
             As of :class:`~flwr_fco.client_apps.solvers.table.LocalSolver`.
         """
         self.check_downlink(downlink, objective.num_examples)
-        with self.clock(single_threaded=True):
-            return solver(downlink, objective, state, rng)
+        # As `clock`, which costs more than the check: it is a generator.
+        before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
+        try:
+            with _NESTED if threads.depth else threads.single_threaded_blas():
+                return solver(downlink, objective, state, rng)
+        finally:
+            _deadline.at = before
 
     @contextmanager
     def clock(self, *, single_threaded: bool = False) -> Iterator[None]:
@@ -210,10 +216,7 @@ class Limits:
         """
         before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
-            if single_threaded and not threads.depth:
-                with threads.single_threaded_blas():
-                    yield
-            else:
+            with threads.single_threaded_blas() if single_threaded else _NESTED:
                 yield
         finally:
             _deadline.at = before

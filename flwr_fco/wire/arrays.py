@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import COUNTERS, Entry, Vector, all_finite
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.flower import NUMPY, Form, form_of
-from flwr_fco.wire.keys import OWN_ARRAYS
+from flwr_fco.wire.keys import NO_ARRAYS, OWN_ARRAYS
 
 __all__ = [
     "NOT_FINITE",
@@ -33,7 +33,11 @@ NOT_FINITE = "NaN or infinite values"
 
 def vectors_of(content: RecordDict) -> Mapping[str, Array]:
     """Return the arrays of the one ArrayRecord that holds a message's vectors."""
-    found = [record for key, record in content.items() if isinstance(record, ArrayRecord) and key not in OWN_ARRAYS]
+    found = [
+        record
+        for key, record in content.items()
+        if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
+    ]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
     return dict(found[0].items())

@@ -17,7 +17,7 @@ from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import finite, from_array, labelled, read_pass_through
 from flwr_fco.wire.client_state import state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache
-from flwr_fco.wire.keys import NUMBER, OWN_ARRAYS, PASS, PLAN, RESTORED
+from flwr_fco.wire.keys import NO_ARRAYS, NUMBER, OWN_ARRAYS, PASS, PLAN, RESTORED
 from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
@@ -144,7 +144,11 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
         check_header(fco["plan-header"])
     plan = _plan_of(content, fco, context)
     # As `vectors_of`; what a message costs in a round of many small clients is calls.
-    found = [record for key, record in content.items() if isinstance(record, ArrayRecord) and key not in OWN_ARRAYS]
+    found = [
+        record
+        for key, record in content.items()
+        if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
+    ]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
     arrays = dict(found[0].items())

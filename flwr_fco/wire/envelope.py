@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.keys import METRICS
+from flwr_fco.wire.keys import METRICS, NO_ARRAYS
 from flwr_fco.wire.protocol import Downlink
 
 __all__ = [
@@ -121,7 +121,7 @@ def count_bytes(contents: Iterable[RecordDict]) -> int:
         len(array.data)
         for content in contents
         for record in content.values()
-        if isinstance(record, ArrayRecord)
+        if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord)
         for array in record.values()
     )
 

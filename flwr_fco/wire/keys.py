@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-__all__ = ["ARRAYS", "METRICS", "NUMBER", "OWN_ARRAYS", "PASS", "PLAN", "RESTORED"]
+from flwr.app import ConfigRecord, MetricRecord
+
+__all__ = ["ARRAYS", "METRICS", "NO_ARRAYS", "NUMBER", "OWN_ARRAYS", "PASS", "PLAN", "RESTORED"]
 
 ARRAYS, METRICS = "arrays", "metrics"
 #: Prefixes: of arrays that are not optimised, and of a method's numbers.
@@ -10,3 +12,5 @@ PASS, NUMBER = "pass:", "number:"
 PLAN, RESTORED = "fco-plan", "fco-restored"
 #: The ArrayRecords of a message that are not its vectors.
 OWN_ARRAYS = (PLAN, RESTORED)
+#: Types of records without arrays; a negative ``isinstance`` costs as much as reading the record.
+NO_ARRAYS = frozenset((ConfigRecord, MetricRecord))

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from flwr.app import MetricRecord, RecordDict
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
 
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
@@ -36,7 +36,7 @@ def is_number(value: Any) -> bool:
 
 def metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[dict[str, Any], float]:
     """Return the metrics of a reply, and its weight among them."""
-    found = [record for record in content.values() if isinstance(record, MetricRecord)]
+    found = [each for each in content.values() if type(each) is not ArrayRecord and isinstance(each, MetricRecord)]
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
     metrics: dict[str, Any] = dict(found[0].items())
