@@ -50,9 +50,9 @@ class TorchObjective(Objective):
     -----
     1. The layout is that of ``model.state_dict()``, so ``ArrayRecord(model.state_dict())`` is a start point. What is
        optimised are the parameters that require a gradient; frozen ones and buffers pass through (:meth:`buffers`).
-    2. Gradients are taken in training mode and update the running statistics, as a training step does. Values and
-       scores are taken in evaluation mode and change nothing.
-    3. Random numbers of the model (dropout) come from the round's generator, whatever PyTorch's own generators are at.
+    2. Gradients are computed in training mode and update the running statistics, as a training step does. Values and
+       scores are computed in evaluation mode and change nothing.
+    3. Random numbers of the model (dropout) come from the round's generator, independently of PyTorch's own generators.
        A full batch has no randomness: its dropout masks are the same in every step. Use minibatches with dropout.
 
     Parameters
@@ -64,7 +64,7 @@ class TorchObjective(Objective):
     dataset : torch.utils.data.Dataset, or sequence of Tensor
         The client's examples: a data set with a length, or tensors whose first axis counts examples.
     apply_to : str or sequence of str, optional
-        Shell patterns of the arrays that the regularizer acts on; the server's are what counts in a run.
+        Shell patterns of the arrays that the regularizer acts on; in a run the server's patterns apply.
     maximize : str or sequence of str, optional
         Shell patterns of the parameters that ascend: the objective is then a saddle function, and its "gradient" the
         operator (grad_x f, -grad_y f). For a perturbation that a model is trained against.
@@ -246,7 +246,7 @@ class TorchObjective(Objective):
         Raises
         ------
         ConfigurationError
-            If names are missing or unknown, or a shape is another.
+            If names are missing or unknown, or a shape differs.
         """
         load_buffers(self.model, buffers)
 

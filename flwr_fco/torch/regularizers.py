@@ -1,7 +1,7 @@
 """The proximal maps of ``flwr_fco.regularizers`` on tensors, where the tensors are.
 
-The classes and their specifications are those that the server sends; only the arithmetic is PyTorch's. In float64 the
-results are those of the NumPy maps to 1e-12.
+The classes and their specifications are those of ``flwr_fco.regularizers``; only the arithmetic is PyTorch's. In
+float64 the results agree with the NumPy maps to 1e-12.
 """
 
 from __future__ import annotations

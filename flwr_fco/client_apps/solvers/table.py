@@ -40,16 +40,16 @@ class LocalSolver(Protocol):
     def __call__(
         self, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
     ) -> tuple[Uplink, Any]:
-        """Return what the client answers, and its next state.
+        """Return the client's answer and its next state.
 
         Parameters
         ----------
         downlink : Downlink
-            What the server says; its vectors are read-only.
+            The server's message; its vectors are read-only.
         objective : Objective
             The client's loss.
         state : Any
-            What this client remembers; None for a method without client state.
+            The client's state; None for a method without one.
         rng : numpy.random.Generator
             The generator of this (seed, round, partition).
         """
@@ -66,7 +66,7 @@ def local_solver(name: str) -> Callable[[_Solver], _Solver]:
     Parameters
     ----------
     name : str
-        What a strategy's ``local_solver`` says.
+        The strategy's ``local_solver``.
     """
 
     def register(function: _Solver) -> _Solver:

@@ -1,4 +1,4 @@
-"""Local minimisation: the client half of FedProx, and what the other methods with exact local steps are made of."""
+"""Local minimisation: the client half of FedProx, and the functions that other methods with exact local steps share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["answer", "local_minimization", "solve"]
 def local_minimization(
     downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
 ) -> tuple[Uplink, ClientState | None]:
-    """Minimise f(theta) - <shift, theta> + penalty/2 ||theta - center||^2, everything as the server says.
+    """Minimise f(theta) - <shift, theta> + penalty/2 ||theta - center||^2, with the terms from the server's message.
 
     With `shift` 0 and `center` the model this is the local step of FedProx.
 
@@ -33,7 +33,7 @@ def local_minimization(
         `primal`); the number ``penalty`` (default 0). Its work is a :class:`flwr_fco.work.Minimise`.
     objective : Objective
     state : mapping or None
-        ``local``, where the client ended last time: where it begins now.
+        ``local``, where the client ended last time and starts now.
     rng : numpy.random.Generator
         Not used.
 

@@ -1,4 +1,4 @@
-"""The client halves of APDA-Inexact and 5GCS: primal-dual methods whose dual the clients keep."""
+"""The client halves of APDA-Inexact and 5GCS: primal-dual methods with duals on the clients."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def scaffnew(
     ----------
     downlink : Downlink
         With the vector ``primal`` and the numbers ``probability`` (p) and ``last-rate`` (the client_lr of the last
-        round that counted); its work says how many steps the server's coin has given. After clients' weights have
+        round that counted); its work says how many steps the server has drawn. After clients' weights have
         changed also the vector ``shift-excess``, which is taken off the shift first: so the weighted sum is 0 again.
     objective : Objective
     state : mapping or None
