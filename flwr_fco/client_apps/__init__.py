@@ -3,12 +3,13 @@
 from flwr_fco.client_apps.app import client_app
 from flwr_fco.client_apps.solvers.dual_averaging.dual_averaging import dual_averaging
 from flwr_fco.client_apps.solvers.dual_averaging.fast_dual_averaging import fast_dual_averaging
-from flwr_fco.client_apps.solvers.gradient_tracking.gradient_tracking import gradient_tracking, tracked_dual_averaging
+from flwr_fco.client_apps.solvers.gradient_tracking.gradient_tracking import gradient_tracking
 from flwr_fco.client_apps.solvers.local_minimisation.dual_fl import dual_fl
 from flwr_fco.client_apps.solvers.local_minimisation.local_minimization import local_minimization
 from flwr_fco.client_apps.solvers.local_minimisation.primal_dual import apda_inexact, five_gcs
 from flwr_fco.client_apps.solvers.local_minimisation.scaffnew import scaffnew
 from flwr_fco.client_apps.solvers.local_minimisation.splitting import fed_dr, fed_dyn, fed_pd
+from flwr_fco.client_apps.solvers.on_graphs.tracked_dual_averaging import tracked_dual_averaging
 from flwr_fco.client_apps.solvers.primal_averaging.mirror_descent import mirror_descent
 from flwr_fco.client_apps.solvers.primal_averaging.primal_steps import client_momentum, sharpness_aware
 from flwr_fco.client_apps.solvers.primal_averaging.subgradient import subgradient

@@ -1,4 +1,4 @@
-"""The table of answers: what a client computes when the server asks about its loss; pure functions without Flower."""
+"""Answers to the server's questions about a client's loss: pure functions without Flower."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def find_answer(kind: str) -> AnswerFunction:
 
 @contextmanager
 def own_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
-    """Lend an objective the server's arrays that are not optimised; afterwards it has its own again.
+    """Temporarily replace an objective's arrays that are not optimised by the server's.
 
     Parameters
     ----------
     objective : Objective
     passed : mapping of str to ndarray
-        All of them, or none: then it keeps its own in the block too.
+        All of them, or none: then the objective keeps its own.
     """
     before = {name: array.copy() for name, array in objective.buffers().items()}
     try:
@@ -139,10 +139,10 @@ def smoothness(question: Question, objective: Objective) -> Answer:
     Returns
     -------
     Answer
-        ``l2``, ``l1``: :meth:`Objective.batch_lipschitz` in either norm. Where the objective does not know,
-        ``probed`` is 1 and both are the largest curvature at ``primal`` that a power iteration on differences of full
-        gradients finds (a lower bound there, and nothing elsewhere is looked at). ``convexity``: 0 where it is not
-        known. Of a loss that is not smooth there are no constants: they are 0.
+        ``l2``, ``l1``: :meth:`Objective.batch_lipschitz` in either norm. If the objective does not know them,
+        ``probed`` is 1 and both are the largest curvature that a power iteration on differences of full gradients finds
+        at ``primal``, which is a lower bound there. ``convexity``: 0 if it is not known. For a loss that is not smooth
+        the constants are 0.
     """
     batch = int(question.numbers["batch-size"]) or None
     found: dict[str, float] = {"probed": 0.0}

@@ -1,4 +1,4 @@
-"""What the owner of a client allows a server to ask for: a message beyond it is answered by an error, at once."""
+"""Limits that the owner of a client sets: a message that asks for more is refused with an error at once."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ import math
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from flwr_fco.client_apps.threads import is_single_threaded, single_threaded_blas
+import numpy as np
+
+from flwr_fco.client_apps import threads
 from flwr_fco.errors import ConfigurationError, FlwrFcoError, ProtocolError
-from flwr_fco.wire.protocol import Downlink, Plan
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.wire.questions import Question
 from flwr_fco.work import FirstOrder
+
+if TYPE_CHECKING:
+    from flwr_fco.client_apps.solvers.table import LocalSolver
 
 __all__ = ["Limits", "cannot_read", "check_time", "clear_errors", "timed"]
 
 _Item = TypeVar("_Item")
+_NESTED = nullcontext()
 
 
 class _Deadline(threading.local):
-    """When the local solver of this thread's message must be done, and the seconds that it was given."""
+    """When the local solver in this thread must be done, and the seconds that it was given."""
 
     at: tuple[float, float] = (math.inf, math.inf)
 
@@ -32,10 +39,10 @@ _deadline = _Deadline()
 
 @dataclass(frozen=True)
 class Limits:
-    """What a client does for a server at most; what is beyond is refused before any work is done.
+    """The most that a client does for a server; anything beyond is refused before any work is done.
 
-    The defaults leave room for every run of the papers, with some orders of magnitude to spare; who lends a small
-    machine, or does not trust the server, sets tighter ones.
+    The defaults exceed every run of the papers by some orders of magnitude. Set tighter limits on a small machine, or
+    if you do not trust the server.
 
     Parameters
     ----------
@@ -44,11 +51,10 @@ class Limits:
     max_iterations : int, default 1000000
         Iterations of a minimisation.
     max_seconds : float, default 3600
-        For the local solver in a round; looked at between two minibatches (compiled loops: between two epochs;
-        minimisations: between two gradients or products with the Hessian), so a solver may exceed it by what one of
-        these takes.
+        For the local solver in a round; checked between minibatches (in compiled loops between epochs, in minimisations
+        between gradients or products with the Hessian), so a solver may exceed it by the time of one of these.
     max_parameters : int, default 100000000
-        Numbers in the model, and in a reply with the points of all local steps; each takes eight bytes.
+        Numbers in the model, and in a reply that holds the points of all local steps; eight bytes each.
     max_plan : int, default 1000000
         Characters of the JSON in which the plan (regularizer, mirror map, names of arrays) is written.
     max_number : float, default 1e15
@@ -88,7 +94,7 @@ class Limits:
         Parameters
         ----------
         header : object
-            What the message has as the plan's JSON.
+            The plan's JSON as received.
         """
         if not isinstance(header, str):
             raise ProtocolError(f"the plan is a {type(header).__name__}; expected JSON as text")
@@ -101,7 +107,7 @@ class Limits:
         Parameters
         ----------
         plan : Plan
-            As it was read.
+            As read from the message.
         """
         if plan.layout.size > self.max_parameters:
             raise self._beyond("a model of", plan.layout.size, "parameters", "max_parameters")
@@ -115,18 +121,22 @@ class Limits:
         Parameters
         ----------
         downlink : Downlink
-            As it was read.
+            As read from the message.
         num_examples : int or None
-            The client's, from which the steps of an epoch follow; None: its training loop is its own, and
-            :meth:`check_steps` counts what that takes.
+            The client's number of examples, which determines the steps of an epoch; None for a user's own training
+            loop, whose steps :meth:`check_steps` counts.
         """
-        work = downlink.local_work
+        plan = downlink.plan
+        work = plan.work if downlink.work is None else downlink.work
         if isinstance(work, FirstOrder) and num_examples is not None:
-            steps = work.num_draws(num_examples)
-            self.check_steps(steps, work)
-            if downlink.plan.options.get("trajectory") and steps * downlink.plan.layout.size > self.max_parameters:
-                asked = steps * downlink.plan.layout.size
-                raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
+            trajectory = plan.options.get("trajectory")
+            # No epoch has more steps than examples: they are counted only where that could be too many.
+            if trajectory or (work.steps or (work.epochs or 1) * int(num_examples)) > self.max_steps:
+                steps = work.num_draws(num_examples)
+                self.check_steps(steps, work)
+                if trajectory and steps * plan.layout.size > self.max_parameters:
+                    asked = steps * plan.layout.size
+                    raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
         elif not isinstance(work, FirstOrder) and work.max_iterations > self.max_iterations:
             raise self._beyond("a minimisation of", work.max_iterations, "iterations", "max_iterations")
         # `read_downlink` has made sure that they are finite. A rate of NaN stands for a method that has none.
@@ -144,9 +154,9 @@ class Limits:
         Parameters
         ----------
         steps : int
-            Of the round so far, or of the whole of it.
+            Of the round so far, or of the whole round.
         work : FirstOrder, optional
-            What the server asks for, for the message.
+            What the server asks for; used in the error message.
         """
         if steps > self.max_steps:
             raise self._beyond(f"{work}:" if work else "a round of", steps, "local steps", "max_steps")
@@ -157,7 +167,7 @@ class Limits:
         Parameters
         ----------
         record : object
-            The question's record, whatever it is.
+            The question's record, of any type.
         """
         if isinstance(record, Mapping):
             self.check_header(record.get("layout"))
@@ -168,7 +178,7 @@ class Limits:
         Parameters
         ----------
         question : Question
-            As it was read.
+            As read from the message.
         """
         if question.layout.size > self.max_parameters:
             raise self._beyond("a model of", question.layout.size, "parameters", "max_parameters")
@@ -176,15 +186,40 @@ class Limits:
             if abs(number) > self.max_number:
                 raise self._beyond(name, number, "", "max_number")
 
-    def clock(self, *, single_threaded: bool = False) -> AbstractContextManager[None]:
-        """Start the time of a local solver; :func:`timed` raises within the block once it is over.
+    def run(
+        self, solver: LocalSolver, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
+    ) -> tuple[Uplink, Any]:
+        """Check a downlink against the limits, then run its local solver under the clock with one BLAS thread.
+
+        Parameters
+        ----------
+        solver, downlink, objective, state, rng
+            As of :class:`~flwr_fco.client_apps.solvers.table.LocalSolver`.
+        """
+        self.check_downlink(downlink, objective.num_examples)
+        # As `clock`, which costs more than the check: it is a generator.
+        before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
+        try:
+            with _NESTED if threads.depth else threads.single_threaded_blas():
+                return solver(downlink, objective, state, rng)
+        finally:
+            _deadline.at = before
+
+    @contextmanager
+    def clock(self, *, single_threaded: bool = False) -> Iterator[None]:
+        """Start the clock of a local solver: within the block :func:`timed` raises once the time is up.
 
         Parameters
         ----------
         single_threaded : bool, default False
-            Whether BLAS has one thread within the block: see :mod:`flwr_fco.client_apps.threads`.
+            Whether BLAS is limited to one thread within the block; see :mod:`flwr_fco.client_apps.threads`.
         """
-        return _Clock(self.max_seconds, single_threaded)
+        before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
+        try:
+            with threads.single_threaded_blas() if single_threaded else _NESTED:
+                yield
+        finally:
+            _deadline.at = before
 
     def _beyond(self, what: str, asked: float, unit: str, limit: str) -> ConfigurationError:
         text = " ".join(filter(None, (what, f"{asked:g}" if isinstance(asked, float) else _short(asked), unit)))
@@ -194,8 +229,9 @@ class Limits:
         )
 
 
-class clear_errors:
-    """Turn whatever goes wrong with what a server said into one of the package's errors.
+@contextmanager
+def clear_errors(what: str) -> Iterator[None]:
+    """Turn any error in handling a server's message into one of the package's errors.
 
     Parameters
     ----------
@@ -210,20 +246,13 @@ class clear_errors:
     ...
     flwr_fco.errors.ProtocolError: the server's plan cannot be read: ValueError: invalid literal for int() with base 10: 'ten'
     """  # noqa: E501
-
-    # A class and no generator: this is a third of the price.
-    __slots__ = ("_what",)
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        # Any type: what a server may send has no end, and no code of the client's owner runs in these blocks.
-        if isinstance(error, Exception) and not isinstance(error, FlwrFcoError):
-            raise cannot_read(self._what, error) from error
+    try:
+        yield
+    except FlwrFcoError:
+        raise
+    except Exception as error:
+        # Any type: a server can send anything, and no code of the client's owner runs in these blocks.
+        raise cannot_read(what, error) from error
 
 
 def cannot_read(what: str, error: Exception) -> ProtocolError:
@@ -240,32 +269,10 @@ def cannot_read(what: str, error: Exception) -> ProtocolError:
     return ProtocolError(f"{what}: {text if len(text) <= 500 else text[:500] + ' ...'}")
 
 
-class _Clock:
-    """The block of a local solver; one block for both of its settings, for it is entered with every message."""
-
-    __slots__ = ("_before", "_blas", "_seconds", "_single_threaded")
-
-    def __init__(self, seconds: float, single_threaded: bool) -> None:
-        self._seconds, self._single_threaded = seconds, single_threaded
-
-    def __enter__(self) -> None:
-        limited = self._single_threaded and not is_single_threaded()
-        self._blas = single_threaded_blas() if limited else None
-        if self._blas is not None:
-            self._blas.__enter__()
-        self._before = _deadline.at
-        _deadline.at = (time.monotonic() + self._seconds, self._seconds)
-
-    def __exit__(self, *error: Any) -> None:
-        _deadline.at = self._before
-        if self._blas is not None:
-            self._blas.__exit__(*error)
-
-
 def timed(items: Iterable[_Item]) -> Iterator[_Item]:
-    """Yield the items of an iterable until the time of the local solver is over.
+    """Yield the items of an iterable until the local solver's time is up.
 
-    A local solver of one's own loops over ``timed(objective.batches(...))`` as those of this package do.
+    Your own local solvers should loop over ``timed(objective.batches(...))``, as those of this package do.
 
     Parameters
     ----------
@@ -275,7 +282,7 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
     Raises
     ------
     ConfigurationError
-        Before the first item that comes after `max_seconds` of the client's limits.
+        Instead of yielding an item after the client's limit `max_seconds`.
 
     Examples
     --------
@@ -291,14 +298,14 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
 
 
 def check_time(done: int, what: str = "steps") -> None:
-    """Refuse to go on once the time of the round is over, as :func:`timed` does for a loop that is not over its items.
+    """Raise once the local solver's time is up; for loops that :func:`timed` does not fit.
 
     Parameters
     ----------
     done : int
-        How much has been done, for the message.
+        How much has been done; used in the error message.
     what : str, default "steps"
-        Of what.
+        The unit of `done`.
     """
     end, seconds = _deadline.at
     if time.monotonic() > end:

@@ -1,4 +1,4 @@
-"""One BLAS thread in local solvers: sums in another order would be other bits."""
+"""One BLAS thread in local solvers: another order of summation would change the bits."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from threadpoolctl import ThreadpoolController
 
 __all__ = ["is_single_threaded", "single_threaded_blas"]
 
-_depth = 0
+#: Nesting depth of the blocks.
+depth = 0
 _NESTED = nullcontext()
-#: The BLAS libraries of this process, and how many modules there were when they were looked for.
+#: The BLAS libraries of this process, and the number of imported modules when they were found.
 _found: tuple[int, ThreadpoolController] | None = None
 
 
 def single_threaded_blas() -> AbstractContextManager[None]:
     """Run the block with one BLAS thread; nested blocks cost nothing.
 
-    Whoever runs many messages (``simulate``) opens the outer block, and none of them sets the threads again.
+    ``simulate`` opens an outer block, so that the threads are not set again for each message.
     """
-    return _NESTED if _depth else _limited()
+    return _NESTED if depth else _limited()
 
 
 def is_single_threaded() -> bool:
-    """Whether this is within such a block."""
-    return _depth > 0
+    """Whether the code runs inside a :func:`single_threaded_blas` block."""
+    return depth > 0
 
 
 def _libraries() -> ThreadpoolController:
-    """Return the BLAS libraries, looked for again when a module has been imported since: that takes milliseconds."""
+    """Return the BLAS libraries; the search takes milliseconds and is repeated only after new imports."""
     global _found
     modules = len(sys.modules)
     if _found is None or _found[0] != modules:
@@ -40,10 +41,10 @@ def _libraries() -> ThreadpoolController:
 
 @contextmanager
 def _limited() -> Iterator[None]:
-    global _depth
-    _depth += 1
+    global depth
+    depth += 1
     try:
         with _libraries().limit(limits=1, user_api="blas"):
             yield
     finally:
-        _depth -= 1
+        depth -= 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from functools import wraps
+from itertools import chain, repeat
 from typing import Any, ClassVar, NoReturn
 
 import numpy as np
@@ -347,7 +348,7 @@ class Objective(ABC):
 def shuffled_epochs(
     num_examples: int, rng: np.random.Generator, work: FirstOrder, per_step: int = 1
 ) -> Iterator[NDArray[np.int64]]:
-    """Yield the order of the rows in each epoch, the last one cut to the batches that are left.
+    """Return the orders of the rows in the epochs, drawn one by one, the last one cut to the batches that are left.
 
     Parameters
     ----------
@@ -369,12 +370,11 @@ def shuffled_epochs(
     if num_examples < 1:
         # Epochs of no rows would go on for ever.
         raise ConfigurationError(f"num_examples={num_examples}; expected at least one example to draw minibatches from")
-    per_epoch = -(-num_examples // work.batch_size)
-    remaining = work.num_draws(num_examples, per_step)
-    while remaining > 0:
-        order = rng.permutation(num_examples)
-        yield order if remaining >= per_epoch else order[: remaining * work.batch_size]
-        remaining -= per_epoch
+    # No generator: who goes from epoch to epoch does not come back to this file.
+    whole, rest = divmod(work.num_draws(num_examples, per_step), -(-num_examples // work.batch_size))
+    sizes = chain(repeat(num_examples, whole), repeat(rest * work.batch_size, rest > 0))
+    orders: Iterator[NDArray[np.int64]] = map(rng.permutation, repeat(num_examples, whole + (rest > 0)))
+    return map(np.ndarray.__getitem__, orders, map(slice, sizes))
 
 
 def batch_sizes(num_examples: int, work: FirstOrder, per_step: int = 1) -> list[int]:

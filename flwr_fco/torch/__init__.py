@@ -1,4 +1,4 @@
-"""PyTorch: optimisers, a loss as an Objective, and the client half for ClientApps of one's own (extra ``torch``)."""
+"""PyTorch (extra ``torch``): optimisers, a model's loss as an Objective, and the client half for your own ClientApp."""
 
 from flwr_fco.torch import _installed  # noqa: F401 (first: it says what to install)
 from flwr_fco.torch.client import ClientApp, LocalTraining, local_training

@@ -1,4 +1,4 @@
-"""The client half for ClientApps of one's own: an optimiser made from the server's message, and the reply.
+"""Training loops of your own: an optimiser made from the server's message, and the reply.
 
 Flower's quickstart changes in three places::
 
@@ -25,16 +25,16 @@ from types import TracebackType
 from typing import Self
 
 import flwr.clientapp
-import numpy as np
 import torch
 from flwr.app import Context, Message
 from torch import nn
 
-from flwr_fco.client_apps.app import Mod, checked_mods, read_checked
-from flwr_fco.client_apps.quotas import Limits, check_time, clear_errors
+from flwr_fco.client_apps.app import Mod, checked_mods
+from flwr_fco.client_apps.quotas import Limits, check_time
 from flwr_fco.client_apps.solvers.gradient_tracking.gradient_tracking import Tracking
+from flwr_fco.client_apps.solvers.steps import as_sent
+from flwr_fco.client_apps.training import begin
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, Product
 from flwr_fco.regularizers import Zero
@@ -48,13 +48,13 @@ from flwr_fco.torch.optim import (
     sign_groups,
 )
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers
-from flwr_fco.wire import records
+from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import OWN_LOOP, ClientState, Uplink
 from flwr_fco.work import Work
 
 __all__ = ["ClientApp", "LocalTraining", "local_training"]
 
-#: Local solvers that an optimiser takes the place of: which, and the vector of the message that it starts from.
+#: Local solvers that have an optimiser: its class, and the vector of the message that it starts from.
 _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "dual_averaging": (DualAveraging, "dual"),
     "gradient_tracking": (DualAveraging, "dual"),
@@ -64,15 +64,15 @@ _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "mirror_prox": (MirrorProx, "primal"),
 }
 
-#: The limits of the ClientApp that the message at hand came through, which answers what `local_training` cannot.
+#: Limits of the ClientApp that handles the current message; None outside of one.
 _within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", default=None)
 
 
 class ClientApp(flwr.clientapp.ClientApp):
-    """Flower's ClientApp, which also answers what the server asks besides training and evaluation.
+    """Flower's ClientApp with answers to the server's further messages.
 
-    That is: which partition the node has (so that runs are reproducible), and that a plan or a state is missing after
-    a restart of the node, which the server then sends again.
+    It tells the server which partition the node has, so that runs are reproducible, and reports a plan or a state that
+    is missing after a restart of the node, so that the server sends it again.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class ClientApp(flwr.clientapp.ClientApp):
     Raises
     ------
     ConfigurationError
-        If `mods` is no sequence of functions, or a mod clips what the client answers.
+        If `mods` is not a sequence of functions, or a mod clips replies.
 
     Examples
     --------
@@ -111,21 +111,18 @@ class ClientApp(flwr.clientapp.ClientApp):
 
         @self.query("partition")
         def partition(message: Message, context: Context) -> Message:
-            return records.reply(message, records.partition_reply(context))
+            return reply(message, partition_reply(context))
 
 
 def _answer_what_is_missing(
     message: Message, context: Context, call_next: Callable[[Message, Context], Message], limits: Limits
 ) -> Message:
-    """Tell the server to send a plan or a state again, if a handler finds it missing."""
+    """Ask the server for a plan or a state that a handler finds missing."""
     token = _within_app.set(limits)
     try:
         return call_next(message, context)
-    except records.PlanMissingError:
-        return records.reply(message, records.plan_missing_reply())
-    except records.StateMissingError as error:
-        altered = isinstance(error, records.StateAlteredError)
-        return records.reply(message, records.state_missing_reply(altered=altered))
+    except (PlanMissingError, StateMissingError) as error:
+        return missing_reply(message, error)
     finally:
         _within_app.reset(token)
 
@@ -133,12 +130,12 @@ def _answer_what_is_missing(
 def local_training(
     message: Message, context: Context, model: nn.Module, *, maximize: str | Sequence[str] | None = None
 ) -> LocalTraining:
-    """Return a client's work in a round, for a ``with`` block around a training loop of one's own.
+    """Return a client's work in a round, for a ``with`` block around your own training loop.
 
-    At the start of the block the model becomes the point that the server's message says, and ``training.optimizer``
-    the optimiser that the server's strategy needs, with its learning rate. Afterwards ``training.reply(metrics)`` is
-    the answer: increments, the sum of the step sizes that the optimiser used (whatever a scheduler made of the rate),
-    and the model's running statistics.
+    At the start of the block the model is set to the point in the server's message, and ``training.optimizer`` is the
+    optimiser that the server's strategy needs, with its learning rate. Afterwards ``training.reply(metrics)`` returns
+    the answer: increments, the sum of the step sizes that the optimiser used (including changes by a scheduler), and
+    the model's running statistics.
 
     Rules
     -----
@@ -197,17 +194,12 @@ class LocalTraining:
                 "this message came through Flower's own ClientApp, which cannot tell the server what is missing here; "
                 "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
             )
-        self._message, self._context, self.model = message, context, model
-        self._maximize = maximize
+        self.model, self._maximize, self._limits = model, maximize, limits
         self._stack = ExitStack()
-        self._limits = limits
-        with clear_errors("the server's message cannot be read"):
-            self._downlink = read_checked(message, context, limits)
-            limits.check_downlink(self._downlink, None)
-            plan = self._downlink.plan
-            self._state: ClientState | None = None
-            if self._downlink.stamp is not None:
-                self._state = records.read_state(context, self._downlink.stamp, plan.layout.size)
+        self._task = begin(message, context, limits)
+        self._downlink, self._state = self._task.downlink, self._task.state
+        limits.check_downlink(self._downlink, None)
+        plan = self._downlink.plan
         if plan.solver not in _OPTIMIZERS:
             raise ConfigurationError(
                 f"the strategy's local solver {plan.solver!r} has no optimiser; {', '.join(sorted(_OPTIMIZERS))} have "
@@ -226,13 +218,13 @@ class LocalTraining:
 
     @property
     def work(self) -> Work:
-        """What the strategy would have a client of ours do in this round; your training loop may do otherwise."""
+        """The work that the strategy asks for in this round; your training loop may differ from it."""
         return self._downlink.local_work
 
     @property
     def server_round(self) -> int:
         """The round, from 1; 0 is the round of first gradients of some strategies."""
-        return int(self._message.metadata.group_id)
+        return self._task.round
 
     def __enter__(self) -> Self:
         plan, downlink = self._downlink.plan, self._downlink
@@ -260,15 +252,14 @@ class LocalTraining:
             self.optimizer.set_shift(plan.layout.views(self._shift))
         devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
         self._stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
-        partition = int(self._context.node_config.get("partition-id", self._context.node_id))
-        torch.manual_seed(int(random_generator(plan.seed, self.server_round, partition).integers(2**63)))
+        torch.manual_seed(int(self._task.rng.integers(2**63)))
         self._steps = 0
         self._stack.enter_context(self._limits.clock())
         self.optimizer.register_step_pre_hook(self._before_step)
         return self
 
     def _before_step(self, *_: object) -> None:
-        """Hold the next step against the limits of the client's owner."""
+        """Check the next step against the limits of the client's owner."""
         self._limits.check_steps(self._steps + 1)
         check_time(self._steps)
         self._steps += 1
@@ -333,8 +324,7 @@ class LocalTraining:
         if "gradient" in downlink.numbers:
             elapsed, steps = downlink.client_lr, 1
         if plan.wire_dtype == "float32":
-            # What the client remembers must be what the server sees.
-            increment = increment.astype(plan.wire_dtype).astype(np.float64)
+            increment = as_sent(increment, plan)
         uplink = Uplink(
             {"increment": increment},
             elapsed,
@@ -342,16 +332,8 @@ class LocalTraining:
             metrics={OWN_LOOP: 1.0} | {name: float(value) for name, value in metrics.items() if name != "num-examples"},
             pass_through=buffers_of(self.model) if plan.layout.passed_through else {},
         )
-        content = records.uplink_records(
-            uplink,
-            num_examples=int(metrics["num-examples"]),
-            wire_dtype=plan.wire_dtype,
-            request=self._message.content,
-        )
-        if downlink.stamp is not None:
-            after = self._next_state(increment, elapsed)
-            records.store_pending(self._context, downlink.stamp, self.server_round, self._state, after, content)
-        return records.reply(self._message, content)
+        state = None if downlink.stamp is None else self._next_state(increment, elapsed)
+        return self._task.answer(uplink, state, int(metrics["num-examples"]))
 
     def _next_state(self, increment: Vector, elapsed: float) -> ClientState:
         """Return what the client remembers, as the local solver ``gradient_tracking`` does."""
@@ -363,7 +345,7 @@ class LocalTraining:
 class GradientProbe(DualAveraging):
     """Takes no steps: its increments are the mean of the gradients at the start point."""
 
-    def _step(self, index: int) -> None:
+    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
         group = self.param_groups[index]
         self._descend(group, self._kept(group, "dual"), -1.0)
         group["steps"] += 1

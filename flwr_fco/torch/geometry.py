@@ -1,4 +1,4 @@
-"""From duals to parameters: what a mirror map and psi make of a list of tensors."""
+"""From duals to parameters: mirror maps with psi on lists of tensors."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def geometry(
     scope: Scope = "each",
     foreach: bool = True,
 ) -> Geometry:
-    """Return what a mirror map and psi do to a list of tensors.
+    """Return the geometry of a mirror map and psi on a list of tensors.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class _Euclidean(Geometry):
             out[i].copy_(_solve_one(point, t, separable[i]) if i in separable else point)
 
     def _couple(self, duals: Tensors, t: float, result: Tensors) -> None:
-        """Set the results of what is no sum over coordinates."""
+        """Set the results where psi is not a sum over coordinates."""
         for i, prox in self._others:
             result[i] = prox(duals[i], t)
         if self._joint:
@@ -241,7 +241,7 @@ class _Flat(Geometry):
 
     @abstractmethod
     def check(self, mirror_map: MirrorMap) -> None:
-        """Take what is needed from the map; raise if it has no closed form with psi."""
+        """Read the map's parameters; raise if there is no closed form with psi."""
 
     @abstractmethod
     def flat_gradient(self, w: Tensor) -> Tensor:

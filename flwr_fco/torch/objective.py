@@ -25,14 +25,14 @@ Scores = Callable[[nn.Module, Any], Mapping[str, float | Tensor]]
 
 
 class TorchBatch(NamedTuple):
-    """What a stochastic gradient of a :class:`TorchObjective` is taken on.
+    """A minibatch of a :class:`TorchObjective`.
 
     Parameters
     ----------
     rows : ndarray of int64
         Examples of the data set.
     seed : int
-        Of PyTorch's random numbers (dropout, augmentation) in this step.
+        Seed of PyTorch's random numbers (dropout, augmentation) in this step.
     """
 
     rows: NDArray[np.int64]
@@ -42,17 +42,17 @@ class TorchBatch(NamedTuple):
 class TorchObjective(Objective):
     """The mean loss of a PyTorch model over a data set, as a function of the flat vector of its parameters.
 
-    Every local solver and strategy works with it, those that need full gradients or two gradients a step included.
-    Regularizers and mirror maps are NumPy's then; the optimisers of this package (:class:`DualAveraging`, ...) are for
-    training loops of one's own.
+    Every local solver and strategy works with it, including those that need full gradients or two gradients a step.
+    Regularizers and mirror maps are then the NumPy ones; the optimisers of this package (:class:`DualAveraging`, ...)
+    are for your own training loops.
 
     Rules
     -----
     1. The layout is that of ``model.state_dict()``, so ``ArrayRecord(model.state_dict())`` is a start point. What is
        optimised are the parameters that require a gradient; frozen ones and buffers pass through (:meth:`buffers`).
-    2. Gradients are taken in training mode and update the running statistics, as a training step does. Values and
-       scores are taken in evaluation mode and change nothing.
-    3. Random numbers of the model (dropout) come from the round's generator, whatever PyTorch's own generators are at.
+    2. Gradients are computed in training mode and update the running statistics, as a training step does. Values and
+       scores are computed in evaluation mode and change nothing.
+    3. Random numbers of the model (dropout) come from the round's generator, independently of PyTorch's own generators.
        A full batch has no randomness: its dropout masks are the same in every step. Use minibatches with dropout.
 
     Parameters
@@ -64,12 +64,12 @@ class TorchObjective(Objective):
     dataset : torch.utils.data.Dataset, or sequence of Tensor
         The client's examples: a data set with a length, or tensors whose first axis counts examples.
     apply_to : str or sequence of str, optional
-        Shell patterns of the arrays that the regularizer acts on; the server's are what counts in a run.
+        Shell patterns of the arrays that the regularizer acts on; in a run the server's patterns apply.
     maximize : str or sequence of str, optional
         Shell patterns of the parameters that ascend: the objective is then a saddle function, and its "gradient" the
         operator (grad_x f, -grad_y f). For a perturbation that a model is trained against.
     scores : callable, optional
-        ``(model, batch) -> mapping`` of what an evaluation reports besides the loss, as means over the batch.
+        ``(model, batch) -> mapping`` of further metrics of an evaluation, as means over the batch.
     collate : callable, optional
         Makes a batch of a list of examples, as for a ``DataLoader``.
     chunk_size : int, default 1024
@@ -246,7 +246,7 @@ class TorchObjective(Objective):
         Raises
         ------
         ConfigurationError
-            If names are missing or unknown, or a shape is another.
+            If names are missing or unknown, or a shape differs.
         """
         load_buffers(self.model, buffers)
 
@@ -322,7 +322,7 @@ def _tensors(dataset: Any) -> TensorDataset:
 
 
 def _seed(seed: int) -> None:
-    """Seed PyTorch's generators, without its notes for devices that are not in use: they cost more than a step."""
+    """Seed PyTorch's generators, skipping devices that are not in use, whose bookkeeping costs more than a step."""
     in_use = torch.cuda.is_initialized() or torch.backends.mps.is_available()  # type: ignore[no-untyped-call]
     if in_use:
         torch.manual_seed(seed)

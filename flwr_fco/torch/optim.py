@@ -29,11 +29,13 @@ Parameters = Iterable[Any]
 Group = dict[str, Any]
 Values = Mapping[str, Tensor | NDArray[Any]]
 
+#: What a group counts from its start on.
+_CLOCK: Group = {"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pending_lr": None}
 _NO_NAMES = "pass the parameters with their names: model.named_parameters() instead of model.parameters()"
 
 
 class CompositeOptimizer(torch.optim.Optimizer):
-    """What the optimisers have in common: where psi acts, precision, start and increments, the sum of step sizes.
+    """Base class of the optimisers: where psi acts, precision, start and increments, the sum of step sizes.
 
     Subclasses say what a step is. The parameters' groups may differ in ``lr``, ``regularizer``, ``apply_to``,
     ``mirror_map``, ``scope`` and ``maximize``. The learning rate is read at every step, so schedulers of
@@ -44,11 +46,11 @@ class CompositeOptimizer(torch.optim.Optimizer):
     1. psi acts on the parameters of two or more dimensions if there are any, else on all but those called ``bias`` or
        ``intercept``: that is what the server does. ``apply_to`` overrides it. A group with a regularizer of its own
        has it on all of its parameters.
-    2. A parameter without a gradient (``grad is None``) has the gradient 0: psi and a shift act on it all the same. A
-       parameter that is not to change does not belong into an optimiser.
+    2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. Leave a
+       parameter that must not change out of the optimiser.
     3. Duals are kept in float64 whatever the dtype of the parameters (``dual_dtype``): a parameter is the small
        difference between its dual and a threshold that grows. On devices without float64 they are kept in float32.
-    4. Buffers (running means, counters) are none of an optimiser's business.
+    4. Buffers (running means, counters) are not touched.
 
     Parameters
     ----------
@@ -133,7 +135,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group["params"] = [item[1] if isinstance(item, tuple) else item for item in given]
         # Its own regularizer acts on all of a group, unless the group says where.
         group["everywhere"] = "regularizer" in group and "apply_to" not in group
-        group.update({"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pending_lr": None})
+        group.update(_CLOCK)
         taken = {name for other in self.param_groups for name in other["names"]} & set(group["names"])
         if taken:
             raise ConfigurationError(f"two parameters are called {min(taken)!r}; give each a name of its own")
@@ -184,7 +186,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @property
     def _filled(self) -> list[tuple[int, Group]]:
-        """The groups that have parameters, with their places: PyTorch lets a group be empty."""
+        """The groups that have parameters, with their indices: PyTorch allows empty groups."""
         return [(index, group) for index, group in enumerate(self.param_groups) if group["params"]]
 
     def _geometry(self, index: int) -> Geometry:
@@ -214,7 +216,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
     # --- what a step is made of --------------------------------------------------------------------------------------
 
     def _kept(self, group: Group, key: str) -> list[Tensor]:
-        """Return what is kept for each parameter, on the parameter's device (a model may have moved)."""
+        """Return the tensors kept for each parameter, moved to the parameter's device if the model has moved."""
         tensors = []
         for p in group["params"]:
             tensor = self.state[p][key]
@@ -256,10 +258,6 @@ class CompositeOptimizer(torch.optim.Optimizer):
             for dual, other in zip(duals, others, strict=True):
                 dual.add_(other, alpha=scale)
 
-    def _move(self, index: int, duals: list[Tensor], t: float) -> None:
-        """Set the parameters of a group to the primal point of duals at a time."""
-        self._geometry(index).write(duals, t, self.param_groups[index]["params"])
-
     def _write(self, group: Group, points: list[Tensor]) -> None:
         """Set the parameters, in their own dtypes."""
         if self.foreach:
@@ -268,17 +266,37 @@ class CompositeOptimizer(torch.optim.Optimizer):
             for p, point in zip(group["params"], points, strict=True):
                 p.copy_(point)
 
-    def _advance(self, group: Group, lr: float) -> None:
-        group["used"] += lr
-        group["steps"] += 1
+    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
+        """Take a step of a group, or only go to the point where the other half takes its gradients."""
+        group = self.param_groups[index]
+        duals = self._duals(index, half)
+        self._descend(group, duals, lr)
+        if not half:
+            group["used"] += lr
+            group["steps"] += 1
+        self._geometry(index).write(duals, self._time(group, lr, half), group["params"])
 
     @abstractmethod
+    def _duals(self, index: int, half: bool) -> list[Tensor]:
+        """Return what a step moves in place: the duals of the point where it begins."""
+
+    @abstractmethod
+    def _time(self, group: Group, lr: float, half: bool) -> float:
+        """Return the weight of psi at the end of the step."""
+
+    @abstractmethod
+    def _put(self, index: int, values: list[Tensor]) -> None:
+        """Make given values the optimiser's state, and the parameters what follows from them."""
+
+    @abstractmethod
+    def _ends(self, group: Group) -> list[Tensor]:
+        """Return the optimiser's state: what :meth:`increments` are increments of."""
+
     def _begin(self, index: int) -> None:
-        """Make a group's state from its parameters, if it has none yet."""
-
-    @abstractmethod
-    def _step(self, index: int) -> None:
-        """Take a step of a group."""
+        """Note where a group starts, if it has not yet."""
+        group = self.param_groups[index]
+        if "start" not in self.state[group["params"][0]]:
+            self._keep(group, "start", [end.clone() for end in self._ends(group)])
 
     def _evaluate(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
@@ -301,28 +319,42 @@ class CompositeOptimizer(torch.optim.Optimizer):
             What the closure returned.
         """
         loss = self._evaluate(closure)
-        for index, _ in self._filled:
+        for index, group in self._filled:
             self._begin(index)
-            self._step(index)
+            self._take(index, float(group["lr"]))
         return loss
 
     # --- start, increments, time -------------------------------------------------------------------------------------
 
-    @abstractmethod
+    @torch.no_grad()
     def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
         """Begin anew at given vectors; :meth:`increments` are counted from them.
 
         Parameters
         ----------
         vectors : mapping of str to Tensor or ndarray
-            For each parameter by its name, of its shape.
+            For each parameter by its name, of its shape: duals for :class:`DualAveraging` and
+            :class:`DualExtrapolation`, whose parameters become the primal points of the duals at time `elapsed`; for
+            the others the parameters' values.
         elapsed : float, default 0.0
-            The sum of the step sizes behind them.
+            The sum of the step sizes behind them: the weight of psi at which duals become parameters.
         """
+        for index, group in self._filled:
+            values = self._start_values(group, vectors)
+            group.update(_CLOCK, start_elapsed=float(elapsed))
+            self._put(index, values)
+            # Of points in the parameters' own precision: what rounding takes away at the start is no increment.
+            self._keep(group, "start", [end.clone() for end in self._ends(group)])
 
-    @abstractmethod
+    @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
-        """Return what has been added since the start, by the parameters' names."""
+        """Return what has been added since the start by the parameters' names, to duals or to values."""
+        found = {}
+        for index, group in self._filled:
+            self._begin(index)
+            for name, end, start in zip(group["names"], self._ends(group), self._kept(group, "start"), strict=True):
+                found[name] = end - start
+        return found
 
     def _start_values(self, group: Group, vectors: Values) -> list[Tensor]:
         values = []
@@ -339,11 +371,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
             values.append(tensor.to(device=p.device, dtype=self._dtype(p), copy=True))
         return values
 
-    def _reset_clock(self, group: Group, elapsed: float) -> None:
-        group.update({"start_elapsed": float(elapsed), "used": 0.0, "steps": 0, "pending_lr": None})
-
     def set_shift(self, shifts: Values | None) -> None:
-        """Set what is added to every gradient from now on, such as a tracker; it does not change sign with maximize.
+        """Set what is added to every gradient from now on, such as a tracker; its sign does not change with maximize.
 
         Parameters
         ----------
@@ -441,42 +470,28 @@ class _DualOptimizer(CompositeOptimizer):
     def _begin(self, index: int) -> None:
         group = self.param_groups[index]
         if "dual" not in self.state[group["params"][0]]:
-            duals = self._geometry(index).gradient(self._points(group))
-            self._keep(group, "dual", duals)
-            self._keep(group, "start", [dual.clone() for dual in duals])
+            self._keep(group, "dual", self._geometry(index).gradient(self._points(group)))
+        super()._begin(index)
 
-    @torch.no_grad()
-    def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
-        """Begin anew at given duals: the parameters become their primal points at time `elapsed`.
+    def _ends(self, group: Group) -> list[Tensor]:
+        return self._kept(group, "dual")
 
-        Parameters
-        ----------
-        vectors : mapping of str to Tensor or ndarray
-            The dual of each parameter by its name, of its shape.
-        elapsed : float, default 0.0
-            The weight of psi: the sum of the step sizes behind the duals.
-        """
-        for index, group in self._filled:
-            duals = self._start_values(group, vectors)
-            self._keep(group, "dual", duals)
-            self._keep(group, "start", [dual.clone() for dual in duals])
-            self._reset_clock(group, elapsed)
-            self._move(index, duals, float(elapsed))
+    def _duals(self, index: int, half: bool) -> list[Tensor]:
+        duals = self._kept(self.param_groups[index], "dual")
+        return [dual.clone() for dual in duals] if half else duals
 
-    @torch.no_grad()
-    def increments(self) -> dict[str, Tensor]:
-        """Return z_K - z_0 by the parameters' names."""
-        return self._differences("dual")
+    def _time(self, group: Group, lr: float, half: bool) -> float:
+        time: float = group["start_elapsed"] + group["used"]
+        return time + lr if half else time
 
-    def _differences(self, key: str) -> dict[str, Tensor]:
-        found = {}
-        for index, group in self._filled:
-            self._begin(index)
-            for name, end, start in zip(
-                group["names"], self._kept(group, key), self._kept(group, "start"), strict=True
-            ):
-                found[name] = end - start
-        return found
+    def _put(self, index: int, values: list[Tensor]) -> None:
+        self._keep(self.param_groups[index], "dual", values)
+        self._back(index)
+
+    def _back(self, index: int) -> None:
+        """Make the parameters the primal points of the duals."""
+        group = self.param_groups[index]
+        self._geometry(index).write(self._kept(group, "dual"), self._time(group, 0.0, False), group["params"])
 
     @property
     def duals(self) -> dict[str, Tensor]:
@@ -535,50 +550,30 @@ class DualAveraging(_DualOptimizer):
     (tensor([[1., 0.]]), 0.5)
     """
 
-    def _step(self, index: int) -> None:
-        group = self.param_groups[index]
-        lr, duals = float(group["lr"]), self._kept(group, "dual")
-        self._descend(group, duals, lr)
-        self._advance(group, lr)
-        self._move(index, duals, group["start_elapsed"] + group["used"])
-
 
 class _PrimalOptimizer(CompositeOptimizer):
     """An optimiser whose state is the parameters."""
 
-    def _begin(self, index: int) -> None:
+    def _ends(self, group: Group) -> list[Tensor]:
+        return self._points(group)
+
+    def _duals(self, index: int, half: bool) -> list[Tensor]:
         group = self.param_groups[index]
-        if "start" not in self.state[group["params"][0]]:
-            self._keep(group, "start", [point.clone() for point in self._points(group)])
+        if half:
+            self._keep(group, "base", [point.clone() for point in self._points(group)])
+        points = self._points(group) if group["pending_lr"] is None else self._kept(group, "base")
+        return self._geometry(index).gradient(points)
 
-    @torch.no_grad()
-    def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
-        """Begin anew at given points.
+    def _time(self, group: Group, lr: float, half: bool) -> float:
+        return lr
 
-        Parameters
-        ----------
-        vectors : mapping of str to Tensor or ndarray
-            The value of each parameter by its name, of its shape.
-        elapsed : float, default 0.0
-            The sum of the step sizes behind them; the steps do not depend on it.
-        """
-        for index, group in self._filled:
-            self._write(group, self._start_values(group, vectors))
-            for p in group["params"]:
-                self.state[p].pop("start", None)
-            self._reset_clock(group, elapsed)
-            # In the parameters' own precision: what rounding takes away at the start is no increment.
-            self._begin(index)
+    def _put(self, index: int, values: list[Tensor]) -> None:
+        self._write(self.param_groups[index], values)
 
-    @torch.no_grad()
-    def increments(self) -> dict[str, Tensor]:
-        """Return w_K - w_0 by the parameters' names."""
-        found = {}
-        for index, group in self._filled:
-            self._begin(index)
-            for name, end, start in zip(group["names"], self._points(group), self._kept(group, "start"), strict=True):
-                found[name] = end - start
-        return found
+    def _back(self, index: int) -> None:
+        """Make the parameters the point before the half step."""
+        group = self.param_groups[index]
+        self._write(group, self._kept(group, "base"))
 
 
 class ProximalSGD(_PrimalOptimizer):
@@ -607,14 +602,6 @@ class ProximalSGD(_PrimalOptimizer):
     tensor([[0., 0.]])
     """
 
-    def _step(self, index: int) -> None:
-        group = self.param_groups[index]
-        lr, own = float(group["lr"]), self._geometry(index)
-        duals = own.gradient(self._points(group))
-        self._descend(group, duals, lr)
-        self._advance(group, lr)
-        self._move(index, duals, lr)
-
 
 class _Extragradient(CompositeOptimizer):
     """An optimiser that takes two gradients a step: at the point, and at the half-way point."""
@@ -633,7 +620,7 @@ class _Extragradient(CompositeOptimizer):
         for index, group in self._filled:
             self._begin(index)
             group["pending_lr"] = float(group["lr"])
-            self._half_step(index)
+            self._take(index, group["pending_lr"], half=True)
 
     @property
     def is_half_way(self) -> bool:
@@ -682,19 +669,15 @@ class _Extragradient(CompositeOptimizer):
 
     def _complete(self) -> None:
         for index, group in self._filled:
-            self._step(index)
+            self._take(index, group["pending_lr"])
             group["pending_lr"] = None
 
     @abstractmethod
-    def _half_step(self, index: int) -> None:
-        """Move a group to its half-way point."""
-
-    @abstractmethod
     def _back(self, index: int) -> None:
-        """Move a group back to the point before the half step."""
+        """Undo the half step of a group."""
 
 
-class DualExtrapolation(_Extragradient, _DualOptimizer):
+class DualExtrapolation(_DualOptimizer, _Extragradient):
     """Dual extrapolation: half = P(z - lr g(P(z, t)), t + lr); z <- z - lr g(half); t <- t + lr.
 
     P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }, and the parameters are P(z, t) before and after a step. Takes
@@ -727,27 +710,8 @@ class DualExtrapolation(_Extragradient, _DualOptimizer):
     True
     """
 
-    def _half_step(self, index: int) -> None:
-        group = self.param_groups[index]
-        lr = group["pending_lr"]
-        duals = [dual.clone() for dual in self._kept(group, "dual")]
-        self._descend(group, duals, lr)
-        self._move(index, duals, group["start_elapsed"] + group["used"] + lr)
 
-    def _step(self, index: int) -> None:
-        group = self.param_groups[index]
-        duals = self._kept(group, "dual")
-        self._descend(group, duals, group["pending_lr"])
-        self._advance(group, group["pending_lr"])
-        self._back(index)
-
-    def _back(self, index: int) -> None:
-        group = self.param_groups[index]
-        duals = self._kept(group, "dual")
-        self._move(index, duals, group["start_elapsed"] + group["used"])
-
-
-class MirrorProx(_Extragradient, _PrimalOptimizer):
+class MirrorProx(_PrimalOptimizer, _Extragradient):
     """Composite mirror prox: half = Q(w, g(w)), w <- Q(w, g(half)), Q(w, g) = P(grad h(w) - lr g, lr).
 
     P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }. Takes two gradients a step (see :meth:`step`).
@@ -773,27 +737,6 @@ class MirrorProx(_Extragradient, _PrimalOptimizer):
     >>> w.item(), optimizer.num_steps
     (0.75, 1)
     """
-
-    def _half_step(self, index: int) -> None:
-        group = self.param_groups[index]
-        lr, own = group["pending_lr"], self._geometry(index)
-        base = [point.clone() for point in self._points(group)]
-        self._keep(group, "base", base)
-        duals = own.gradient(base)
-        self._descend(group, duals, lr)
-        self._move(index, duals, lr)
-
-    def _step(self, index: int) -> None:
-        group = self.param_groups[index]
-        lr, own = group["pending_lr"], self._geometry(index)
-        duals = own.gradient(self._kept(group, "base"))
-        self._descend(group, duals, lr)
-        self._advance(group, lr)
-        self._move(index, duals, lr)
-
-    def _back(self, index: int) -> None:
-        group = self.param_groups[index]
-        self._write(group, self._kept(group, "base"))
 
 
 # --- arguments -------------------------------------------------------------------------------------------------------
@@ -847,7 +790,7 @@ def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[st
 
 
 def _plain(lr: Any) -> Any:
-    """Return a rate of NumPy's as Python's: states with NumPy's numbers are not read back with ``weights_only``."""
+    """Return a rate as a Python number: ``weights_only`` does not load states with NumPy's numbers."""
     return lr.item() if isinstance(lr, np.generic) else lr
 
 

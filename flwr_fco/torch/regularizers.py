@@ -1,7 +1,7 @@
 """The proximal maps of ``flwr_fco.regularizers`` on tensors, where the tensors are.
 
-The classes and their specifications are those that the server sends; only the arithmetic is PyTorch's. In float64 the
-results are those of the NumPy maps to 1e-12.
+The classes and their specifications are those of ``flwr_fco.regularizers``; only the arithmetic is PyTorch's. In
+float64 the results agree with the NumPy maps to 1e-12.
 """
 
 from __future__ import annotations
@@ -423,7 +423,7 @@ def _on_singular_values(
         changed = change(values, step)
         if changed is None:
             return v
-        # What is below the rounding of a product is none of the rank, as in the NumPy map.
+        # Values below the rounding of a product do not count for the rank, as in the NumPy map.
         rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
         # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
         product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0

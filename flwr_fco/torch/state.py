@@ -1,4 +1,4 @@
-"""A model's arrays by the names of its ``state_dict``: what is optimised, and what passes through."""
+"""A model's arrays by their names in ``state_dict()``: those that are optimised, and those that pass through."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     Raises
     ------
     ConfigurationError
-        If there are none, or two names are of one tensor.
+        If there are none, or two names refer to one tensor.
 
     Examples
     --------
@@ -76,13 +76,13 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
 
 
 def _numpy_name(dtype: torch.dtype) -> str:
-    """Return NumPy's name of a dtype; that of the next larger one for those that NumPy does not have."""
+    """Return NumPy's name of a dtype; float32 for dtypes that NumPy lacks."""
     name = str(dtype).removeprefix("torch.")
     return name if hasattr(np, name) or name == "bool" else "float32"
 
 
 def _passing(model: nn.Module) -> dict[str, Tensor]:
-    """Return what is in the model's state and is not optimised: buffers and frozen parameters."""
+    """Return the parts of the model's state that are not optimised: buffers and frozen parameters."""
     optimised = {name for name, p in model.named_parameters() if p.requires_grad}
     return {name: tensor for name, tensor in model.state_dict().items() if name not in optimised}
 
@@ -121,7 +121,7 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
     Raises
     ------
     ConfigurationError
-        If names are missing or unknown, or a shape is another.
+        If names are missing or unknown, or a shape differs.
     """
     own = _passing(model)
     if own.keys() != buffers.keys():

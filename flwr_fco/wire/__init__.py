@@ -1,1 +1,39 @@
-"""All that crosses between server and clients."""
+"""All that crosses between server and clients, and the only place that knows the keys of Flower's records.
+
+What is said, without Flower: ``protocol`` (plan, downlink, uplink) and ``questions``. How it is written and read:
+``downlink``, ``uplink``, ``client_state``, ``queries`` (questions and answers), ``model`` (under the user's names),
+``metrics``, ``envelope`` (messages, the handshake, what a client lacks), ``arrays`` and ``keys``. ``flower`` holds the
+private names of Flower.
+
+Server to client, one ``RecordDict``:
+
+=====================  ============  ==========================================================================
+``"arrays"``           ArrayRecord   the round's flat vectors, e.g. ``dual``; pass-through arrays as ``pass:NAME``
+``"config"``           ConfigRecord  the user's ``train_config`` and ``server-round``
+``"fco"``              ConfigRecord  ``plan`` (a hash), ``elapsed``, and ``client-lr`` where the method has one; once
+                                     ``plan-header`` (JSON); ``work`` (JSON) where it is not the plan's; numbers of the
+                                     method as ``number:NAME``; for a client with a memory ``epoch`` and ``accepted``
+``"fco-plan"``         ArrayRecord   once: the plan's arrays (weights, groups), if it has any
+``"fco-restored"``     ArrayRecord   the client's state, if it has lost it
+=====================  ============  ==========================================================================
+
+Client to server:
+
+=====================  ============  ==========================================================================
+``"arrays"``           ArrayRecord   ``increment`` (flat), or nothing when the plan or the state is missing;
+                                     pass-through arrays as ``pass:NAME``
+``"metrics"``          MetricRecord  ``num-examples``, ``local-steps``, ``elapsed`` (not after a minimisation), and what
+                                     else the client reports; or ``plan-missing``; or ``state-missing``
+=====================  ============  ==========================================================================
+
+A question (:mod:`flwr_fco.wire.questions`) has the vectors in ``"arrays"`` and in ``"fco-question"`` its ``kind``, the
+``layout`` (JSON) and numbers as ``number:NAME``; its answer vectors in ``"arrays"``, and in ``"metrics"``
+``num-examples`` and the numbers.
+
+A client with a memory keeps it in ``context.state``, in two phases: what it knew after the last round that counted
+(``"fco-committed"``), and what it knows after the round that it answered last (``"fco-pending"``), which counts only
+if the server says so in the next downlink (``"fco-stamps"`` holds the rounds of both, and the epoch).
+
+The keys ``"arrays"`` and ``"config"`` are the strategy's ``arrayrecord_key`` and ``configrecord_key``. The round's
+stamp is the message's ``group_id``.
+"""

@@ -1,9 +1,9 @@
-"""The private names of Flower that speed or an in-process grid cannot do without, all in one place.
+"""All uses of Flower's private names, which speed and the in-process grid depend on.
 
-Flower checks each item that is put into a record, at about 5 us an item: half of a simulated round. The functions here
-put together records, arrays and messages whose parts are known to be good, and fall back to Flower's public way where
-what they put together is not what Flower's own constructors make. Which way is taken is decided once in a process.
-Tested against the lowest and the newest supported release.
+Flower checks each item that is put into a record, which takes about 5 us per item: half of a simulated round. The
+functions here assemble records, arrays and messages from parts that are known to be valid. If the result would differ
+from what Flower's own constructors make, they use Flower's public API instead; this is decided once per process. Tested
+against the lowest and the newest supported release.
 """
 
 from __future__ import annotations
@@ -13,12 +13,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
-from functools import cache
+from functools import cache, lru_cache
 from inspect import signature
-from typing import Any, TypeVar
+from io import BytesIO
+from math import prod
+from typing import Any, NamedTuple, TypeVar
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from numpy.typing import NDArray
 
 try:
     from flwr.supercore.task_identity import TaskIdentity
@@ -26,31 +30,44 @@ except ImportError:  # releases before TaskIdentity take the run from the grid
     TaskIdentity = None  # type: ignore[assignment, misc]
 
 __all__ = [
+    "NUMPY",
+    "Form",
+    "Records",
+    "answer",
+    "array_record",
     "call",
     "content_of",
     "filled",
+    "form_of",
     "identity",
     "isolated",
     "items_of",
     "new_array",
     "new_context",
+    "packed",
     "quiet",
     "readdressed",
     "record_type",
     "reply_to",
     "sender_and_group",
+    "serialised",
     "set_message_id",
     "with_content",
 ]
 
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
+#: Records by key: type and items; in an ArrayRecord also NumPy arrays.
+Records = Mapping[str, tuple[type[Any], dict[str, Any]]]
+
 _LOGGER = "flwr"
+#: Flower's name of NumPy's serialisation format.
+NUMPY = "numpy.ndarray"
 
 
 @contextmanager
 def identity(run_id: int) -> Iterator[None]:
-    """Let this process be the ServerApp of a run, as ``Message(...)`` wants to know it."""
+    """Make this process the ServerApp of a run, as ``Message(...)`` requires."""
     if TaskIdentity is None:
         yield
         return
@@ -64,7 +81,7 @@ def identity(run_id: int) -> Iterator[None]:
 
 
 def new_context(run_id: int, node_id: int, node_config: dict[str, Any], run_config: dict[str, Any]) -> Context:
-    """Return the context of a node; by keyword, the order of the arguments is not fixed."""
+    """Return a node's context; made with keywords, as the order of its arguments differs between releases."""
     return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config=run_config)
 
 
@@ -81,7 +98,7 @@ def quiet(level: int = logging.WARNING) -> Iterator[None]:
 
 
 def _without_items(kind: type[Any]) -> dict[str, Any] | None:
-    """Return the attributes of a new record but for its items, None if this Flower keeps those elsewhere."""
+    """Return the attributes of a new record except its items; None if this release keeps the items elsewhere."""
     attributes = dict(kind().__dict__)
     return attributes if attributes.pop("_data", None) == {} else None
 
@@ -95,7 +112,7 @@ _RECORD_TYPES: dict[type[Any], type[Any]] = {kind: kind for kind in (ArrayRecord
 
 
 def record_type(record: Any) -> type[Any]:
-    """Return which of Flower's three types of records this is; ``isinstance`` takes four times as long to say no."""
+    """Return which of Flower's three record types this is; a negative ``isinstance`` takes four times as long."""
     kind = type(record)
     found = _RECORD_TYPES.get(kind)
     if found is None:
@@ -105,13 +122,13 @@ def record_type(record: Any) -> type[Any]:
 
 
 def items_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the items of a record, to be read only: a dict if this Flower has one, which is read at once."""
+    """Return the items of a record for reading: its own dict where this release has one."""
     data: Mapping[str, Any] | None = record.__dict__.get("_data")
     return record if data is None else data
 
 
 def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:
-    """Return a record of these items, which the caller knows to be of the right types and leaves to the record."""
+    """Return a record that takes over these items, whose types must be right."""
     attributes = _ATTRIBUTES[kind]
     if attributes is None:
         record = kind()
@@ -125,8 +142,53 @@ def filled(kind: type[_Record], items: dict[str, Any]) -> _Record:
     return record
 
 
+def packed(records: Records) -> RecordDict:
+    """Return a RecordDict that takes over these records; NumPy arrays are serialised."""
+    content: dict[str, Any] = {}
+    for key, (kind, items) in records.items():
+        content[key] = array_record(items) if kind is ArrayRecord else filled(kind, items)
+    return filled(RecordDict, content)
+
+
+def array_record(arrays: Mapping[str, Array | NDArray[Any]]) -> ArrayRecord:
+    """Return an ArrayRecord; NumPy arrays are serialised."""
+    items = {name: each if type(each) is Array else serialised(each) for name, each in arrays.items()}  # type: ignore[arg-type]
+    return filled(ArrayRecord, items)
+
+
+# --- arrays ----------------------------------------------------------------------------------------------------------
+
+
+class Form(NamedTuple):
+    """How an array of some dtype and shape is serialised."""
+
+    name: str
+    dtype: np.dtype[Any]
+    header: bytes
+    size: int
+
+
+@lru_cache(maxsize=256)
+def form_of(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> Form:
+    """Return the form of a dtype and shape; cached, as it takes longer to make than to use."""
+    plain = np.dtype(dtype)
+    buffer = BytesIO()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": plain.str, "fortran_order": False, "shape": shape})
+    header = buffer.getvalue()
+    return Form(plain.name, plain, header, len(header) + prod(shape) * plain.itemsize)
+
+
+def serialised(array: NDArray[Any]) -> Array:
+    """Return ``Array(array)``, byte for byte, with one copy of the data instead of three."""
+    shape = array.shape
+    form = form_of(array.dtype, shape)
+    if not (array.flags.c_contiguous and form.dtype.isnative):
+        array, form = np.ascontiguousarray(array, dtype=form.name), form_of(form.name, shape)
+    return new_array(form.name, shape, NUMPY, b"".join((form.header, array.data)))
+
+
 def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Array:
-    """Return ``Array(dtype, shape, stype, data)`` for arguments that the caller knows to be of the right types."""
+    """Return ``Array(dtype, shape, stype, data)``; the types of the arguments must be right."""
     if not _arrays_are_known():
         return Array(dtype, shape, stype, data)
     array = Array.__new__(Array)
@@ -141,7 +203,7 @@ _NUM_FIELDS = 4
 
 @cache
 def _arrays_are_known() -> bool:
-    """Whether our arrays are what Flower's constructor makes, looked at once in a process."""
+    """Whether our arrays equal those of Flower's constructor; checked once per process."""
     fields = ("float64", (1,), "numpy.ndarray", b"x")
     try:
         attributes = dict(vars(Array(*fields)))
@@ -149,12 +211,12 @@ def _arrays_are_known() -> bool:
         attributes.pop("_is_dirty", None)
         return attributes == dict(zip(("dtype", "shape", "stype", "data"), fields, strict=True))
     except Exception:
-        # Whatever a later release has changed: its public way is always there.
+        # Whatever a later release has changed: its public API remains.
         return False
 
 
 def _same_array(array: Array) -> Array:
-    """Return an array of its own of the same bytes."""
+    """Return a new Array that shares the bytes."""
     own = array.__dict__
     if len(own) == _NUM_FIELDS and type(own.get("shape")) is tuple and _arrays_are_known():
         twin = Array.__new__(Array)
@@ -164,7 +226,7 @@ def _same_array(array: Array) -> Array:
 
 
 def isolated(content: RecordDict) -> RecordDict:
-    """Return records that share nothing that can change with the given ones; bytes and numbers cannot."""
+    """Return a copy that shares only immutable parts (bytes, numbers) with the original."""
     copies: dict[str, Any] = {}
     for key, record in items_of(content).items():
         kind = _RECORD_TYPES.get(type(record)) or record_type(record)
@@ -185,7 +247,7 @@ _NO_LIFESPAN = ClientApp().__dict__.get("_lifespan")
 
 
 def call(app: ClientApp, message: Message, context: Context) -> Message | None:
-    """Return ``app(message, context)``; a handler of a plain type, in an app without a lifespan, is called at once."""
+    """Return ``app(message, context)``; without a lifespan, the handler of a plain message type is called directly."""
     # Another callable in its place need not even have a `__dict__`.
     own: dict[str, Any] = app.__dict__ if type(app) is ClientApp else {}
     if own.get("_lifespan") is _NO_LIFESPAN:
@@ -203,7 +265,7 @@ def call(app: ClientApp, message: Message, context: Context) -> Message | None:
 
 
 def set_message_id(message: Message, message_id: str) -> None:
-    """Give a message a number, as the SuperLink does when it takes it."""
+    """Give a message an id, as the SuperLink does when it accepts one."""
     if not _messages_are_known():
         _set_message_id_publicly(message, message_id)
         return
@@ -215,8 +277,8 @@ def _set_message_id_publicly(message: Message, message_id: str) -> None:
     try:
         metadata.message_id = message_id
     except AttributeError:
-        # The attribute is read-only, as it is today. The same message is made again around new metadata: whoever holds
-        # the message must find the number in it.
+        # The attribute is read-only today. The message is initialised again in place with new metadata, so that all
+        # references to it see the id.
         fields = {name: getattr(metadata, name) for name in signature(Metadata).parameters}
         fields["message_id"] = message_id
         body: Any = {"content": message.content} if message.has_content() else {"error": message.error}
@@ -225,7 +287,7 @@ def _set_message_id_publicly(message: Message, message_id: str) -> None:
 
 
 def content_of(message: Message) -> RecordDict | None:
-    """Return the content of a message, None if it is an error; Flower's two questions take five calls."""
+    """Return the content of a message; None if it is an error."""
     fields = message.__dict__
     if "_content" in fields:
         content: RecordDict | None = fields["_content"]
@@ -242,7 +304,7 @@ def sender_and_group(message: Message) -> tuple[int, str]:
 
 
 def with_content(message: Message, content: RecordDict) -> Message:
-    """Return a message with the same metadata and another content; the given one stays as it is."""
+    """Return a message with the same metadata and other content; the original does not change."""
     if not _messages_are_known():
         twin = copy(message)
         twin.content = content
@@ -254,7 +316,7 @@ def with_content(message: Message, content: RecordDict) -> Message:
 
 
 def _message(metadata: dict[str, Any], content: RecordDict) -> Message:
-    """Return a message of these attributes of its metadata, which the caller leaves to it."""
+    """Return a message with these attributes as its metadata."""
     message, own = Message.__new__(Message), Metadata.__new__(Metadata)
     own.__dict__.update(metadata)
     message.__dict__.update(_metadata=own, _content=content, _error=None)
@@ -262,7 +324,7 @@ def _message(metadata: dict[str, Any], content: RecordDict) -> Message:
 
 
 def readdressed(message: Message, content: RecordDict, dst_node_id: int) -> Message:
-    """Return a message to another node that is new like the given one, in a third of a new one's time."""
+    """Return a copy of a new message, addressed to another node, in a third of the time of a new one."""
     if not _messages_are_known():
         metadata = message.metadata
         return Message(content, dst_node_id, metadata.message_type, group_id=metadata.group_id)
@@ -270,10 +332,15 @@ def readdressed(message: Message, content: RecordDict, dst_node_id: int) -> Mess
 
 
 def reply_to(message: Message, content: RecordDict) -> Message:
-    """Return ``Message(content, reply_to=message)``, in a third of its time."""
+    """Return ``Message(content, reply_to=message)`` in a third of the time."""
     if not _messages_are_known():
         return Message(content, reply_to=message)
     return _message(_reply_metadata(message.metadata.__dict__), content)
+
+
+def answer(message: Message, records: Records) -> Message:
+    """Return the reply to a message with these records, as :func:`packed` makes a content of them."""
+    return reply_to(message, packed(records))
 
 
 def _reply_metadata(asked: dict[str, Any]) -> dict[str, Any]:
@@ -292,7 +359,7 @@ def _reply_metadata(asked: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
-#: What a reply takes from the message under the other name; releases before 1.41 have no tasks.
+#: Metadata that swap their values in a reply; releases before 1.41 have no tasks.
 _SWAPPED = (
     ("_src_node_id", "_dst_node_id"),
     ("_dst_node_id", "_src_node_id"),
@@ -303,7 +370,7 @@ _SWAPPED = (
 
 @cache
 def _messages_are_known() -> bool:
-    """Whether our messages are what Flower's constructor makes, looked at once in a process."""
+    """Whether our messages equal those of Flower's constructor; checked once per process."""
     try:
         values = (1, "2", 3, 4, "5", "6", time.time(), 7.0, "train", 8, 9)
         question = Message(  # type: ignore[call-overload]
@@ -318,5 +385,5 @@ def _messages_are_known() -> bool:
         expiries = [reply.metadata.created_at + reply.metadata.ttl for reply in (theirs, ours)]
         return attributes[0] == attributes[1] and metadata[0] == metadata[1] and abs(expiries[0] - expiries[1]) < 1e-3
     except Exception:
-        # Whatever a later release has changed: its public way is always there.
+        # Whatever a later release has changed: its public API remains.
         return False

@@ -1,7 +1,8 @@
 """What the server half and the client half of an algorithm say to each other, without Flower.
 
 A :class:`Plan` is what all messages of a run have in common and travels once. A :class:`Downlink` is what a client is
-told in a round, an :class:`Uplink` what it answers. ``records.py`` turns the three into Flower records and back.
+told in a round, an :class:`Uplink` what it answers. ``downlink.py`` and ``uplink.py`` turn them into Flower records and
+back.
 """
 
 from __future__ import annotations
@@ -48,12 +49,12 @@ ClientState = Mapping[str, Vector]
 
 
 class Received(dict[str, Any]):
-    """What a server says by name; asking for what it has not said is an error that names it.
+    """Values that a server sent, by name; asking for a missing one raises an error that names it.
 
     Attributes
     ----------
     what : str
-        What the values are, for the message.
+        What the values are called in the error message.
 
     Examples
     --------
@@ -118,7 +119,7 @@ class Node(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """What the client is known by when it comes back under another node id: its partition, where that is known."""
+        """How a client is recognised under another node id: by its partition, or else by the node id itself."""
         return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
 
     def __str__(self) -> str:
@@ -146,9 +147,9 @@ class Plan:
     seed : int
         A client's generator of a round comes from (seed, round, partition id).
     wire_dtype : {"float64", "float32", "auto"}
-        In what precision increments travel; ``"auto"``: in that of the vectors of the message that is answered.
+        The precision in which increments travel; ``"auto"``: that of the vectors in the message being answered.
     options : mapping of str to bool, int, float or str
-        What else the local solver wants to know.
+        Further settings of the local solver.
 
     Raises
     ------
@@ -209,7 +210,7 @@ class Plan:
 
     @cached_property
     def smooth(self) -> bool:
-        """Whether there is no psi; known once, for it is asked in every local step."""
+        """Whether there is no psi."""
         return isinstance(self.regularizer, Zero)
 
     @cached_property
@@ -218,7 +219,7 @@ class Plan:
         return self.h.compiled(self.psi)
 
     def point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
-        """Return h.retrieve(z, t, psi), at the price of h.conjugate_gradient(z) where there is no psi.
+        """Return h.retrieve(z, t, psi), which without psi costs no more than h.conjugate_gradient(z).
 
         Parameters
         ----------
@@ -290,20 +291,20 @@ def _below(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray
 
 
 class ClientStamp(NamedTuple):
-    """What a client with a memory is told about it.
+    """What the server tells a client with a memory about that memory.
 
     Parameters
     ----------
     epoch : int
-        Memories of another epoch are void.
+        Memories of other epochs are void.
     accepted : int
-        The last round of this client whose reply counted: the state that it stored in that round is the one to go on
-        from; -1 if there was none in this epoch.
+        The client's last round whose reply was accepted: the client continues from the state that it stored in that
+        round. -1 if there was none in this epoch.
     restored : mapping of str to ndarray, optional
         That state, for a client that has lost it.
     digest : str, default ""
-        Of the uplink that counted, as the server got it: a client that sent other bytes remembers something else than
-        the server thinks. Empty: it is not compared.
+        Digest of the accepted uplink as the server received it; a client that sent other bytes does not remember what
+        the server assumes. Empty: not compared.
     """
 
     epoch: int
@@ -326,9 +327,9 @@ class Downlink(NamedTuple):
     elapsed : float
         Sum of the step sizes behind the dual: the weight of psi at the start of the round.
     numbers : mapping of str to float
-        What else the local solver wants to know in this round.
+        Further numbers for the local solver in this round.
     stamp : ClientStamp or None
-        Which of its states the client goes on from; None for a method without client state.
+        Which of its states the client continues from; None for a method without client state.
     work : Work or None
         What the client does in this round; None: what the plan says.
     pass_through : mapping of str to ndarray
@@ -346,7 +347,7 @@ class Downlink(NamedTuple):
 
     @property
     def local_work(self) -> Work:
-        """What the client does in this round: what this message says, or else the plan."""
+        """The client's work in this round: that of this message if it has one, otherwise the plan's."""
         return self.plan.work if self.work is None else self.work
 
     @property
@@ -365,7 +366,7 @@ class Downlink(NamedTuple):
 
 
 class Uplink(NamedTuple):
-    """What a client answers: increments, whose weighted mean is all the server needs.
+    """What a client answers: increments, whose weighted mean is all that the server needs.
 
     Parameters
     ----------
@@ -378,15 +379,15 @@ class Uplink(NamedTuple):
     weight : float
         Weight p_m of the client in the round's means; set by the server, the weights of a round sum to 1.
     node : Node or None
-        Who answers; set by the server.
+        The client that answers; set by the server.
     examples : float
         The client's weight before the weights of a round are made to sum to 1; set by the server.
     metrics : mapping of str to float
-        What the client reports besides: inner iterations, a certified gap, ...
+        Anything else that the client reports: inner iterations, a certified gap, ...
     pass_through : mapping of str to ndarray
         The client's arrays of the model that are not optimised.
     digest : str
-        Of the bytes that came, where a memory needs it; set by the server.
+        Digest of the bytes received, for methods with client memory; set by the server.
     norms : mapping of str to float
         Euclidean norms of the vectors as they came, infinite where the sum of squares overflows; set by the server.
     """

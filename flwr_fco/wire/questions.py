@@ -1,4 +1,4 @@
-"""What a server may ask its clients besides training and evaluation, and what they answer, without Flower.
+"""Questions that a server asks its clients outside of training and evaluation, and their answers, without Flower.
 
 A question is about the client's loss at a point: nothing is trained, and nothing at the client changes. Its kind names
 one of the functions in ``flwr_fco/client_apps/answers.py``:
@@ -14,7 +14,7 @@ kind                what is sent                                        what is 
 ``"validation"``    a point                                             the loss on held-out data
 ==================  ==================================================  ===========================================
 
-``records.py`` turns questions and answers into Flower records and back; they travel in messages of the type ``query``.
+``queries.py`` turns questions and answers into Flower records and back; they travel in messages of type ``query``.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ class Question(NamedTuple):
     layout : Layout
         The model's arrays, which must be the client's.
     vectors : mapping of str to ndarray of float64, shape (d,)
-        Such as ``"primal"``, the point that the question is about.
+        For example ``"primal"``, the point that the question is about.
     numbers : mapping of str to float
-        What else the function wants to know.
+        Further numbers for the function.
     pass_through : mapping of str to ndarray
-        Arrays of the model that are not optimised; the client uses them for its answer and then has its own again.
+        Arrays of the model that are not optimised; the client uses them for this answer only.
     """
 
     kind: str
@@ -73,7 +73,7 @@ class Answer(NamedTuple):
     examples : float
         How many examples the answer is about.
     weight : float
-        p_m of the client among those who answered; set by the server, the weights sum to 1.
+        p_m of the client among the clients that answered; set by the server, the weights sum to 1.
     partition : int or None
         Of the client, where it is known; set by the server.
     node_id : int or None

@@ -6,8 +6,7 @@ import pytest
 from flwr.app import Array, ArrayRecord
 from problems import FEATURES, clients, run, start_arrays
 
-from flwr_fco.client_apps import app as app_module
-from flwr_fco.client_apps import client_app, dual_averaging, find_solver, local_solver
+from flwr_fco.client_apps import client_app, dual_averaging, find_solver, local_solver, training
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
@@ -15,7 +14,6 @@ from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
-from flwr_fco.wire import records
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
@@ -35,7 +33,7 @@ def go(app, rounds=3, chosen=None, nodes=4):
 def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
     loads = []
     objectives = clients()
-    before = dict(app_module._objectives)
+    before = dict(training._objectives)
 
     def load(context):
         loads.append(context.node_config["partition-id"])
@@ -44,7 +42,7 @@ def test_data_are_loaded_once_a_run_and_partition_and_then_forgotten():
     app = client_app(load)
     go(app)
     assert sorted(loads) == [0, 1, 2, 3]
-    assert app_module._objectives == before
+    assert training._objectives == before
     go(app)
     assert len(loads) == 8
 
@@ -66,10 +64,10 @@ def test_copies_of_an_app_find_what_the_first_has_loaded():
 
     loads = []
     objectives = clients()
-    app_module._test_loads = loads
+    training._test_loads = loads
 
     def load(context):
-        from flwr_fco.client_apps import app as module
+        from flwr_fco.client_apps import training as module
 
         module._test_loads.append(1)
         return objectives[0]
@@ -84,8 +82,8 @@ def test_copies_of_an_app_find_what_the_first_has_loaded():
                 chosen.start(grid, start_arrays(), 1)
         assert len(loads) == 2
     finally:
-        app_module.forget_objectives(grid.run_id)
-        del app_module._test_loads
+        training.forget_objectives(grid.run_id)
+        del training._test_loads
 
 
 def test_evaluation_may_have_data_of_its_own():
@@ -170,17 +168,17 @@ class Counting(LeastSquares):
 def test_buffers_travel_both_ways(monkeypatch):
     """What the server has is loaded before the local solver and before metrics; what the client has is answered."""
     objectives = [Counting(o.features, o.targets, m) for m, o in enumerate(clients(), start=1)]
-    read, write, answered = records.read_downlink, records.uplink_records, []
+    read, write, answered = training.read_downlink, training.uplink_answer, []
 
     def read_downlink(*arguments):
         return read(*arguments)._replace(pass_through={"count": np.array(10)})
 
-    def uplink_records(uplink, **options):
+    def uplink_answer(message, uplink, **options):
         answered.append(dict(uplink.pass_through))
-        return write(uplink, **options)
+        return write(message, uplink, **options)
 
-    monkeypatch.setattr(app_module.records, "read_downlink", read_downlink)
-    monkeypatch.setattr(app_module.records, "uplink_records", uplink_records)
+    monkeypatch.setattr(training, "read_downlink", read_downlink)
+    monkeypatch.setattr(training, "uplink_answer", uplink_answer)
     start = start_arrays()
     start["count"] = Array(np.array(4))
     app = client_app(lambda context: objectives[context.node_config["partition-id"]])
@@ -193,9 +191,9 @@ def test_buffers_travel_both_ways(monkeypatch):
 
 
 def test_buffers_that_the_objective_does_not_have_are_refused(monkeypatch):
-    read = records.read_downlink
+    read = training.read_downlink
     monkeypatch.setattr(
-        app_module.records,
+        training,
         "read_downlink",
         lambda *arguments: read(*arguments)._replace(pass_through={"count": np.array(10)}),
     )

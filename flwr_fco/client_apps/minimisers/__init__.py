@@ -34,7 +34,7 @@ __all__ = [
 
 Engine = Callable[[LocalProblem, Vector, StoppingRule], Minimum]
 
-#: The engines by the names that ``Minimise(engine=...)`` takes, besides "auto".
+#: The engines by their names in ``Minimise(engine=...)``; "auto" chooses one of them.
 ENGINES: Mapping[str, Engine] = MappingProxyType(
     {
         "aogm": aogm,
@@ -99,7 +99,7 @@ def minimise(
     -------
     Minimum
         With the number of iterations and gradients, the norm of the gradient, a certified gap, and whether the rule
-        was met: a cap is never silent.
+        was met before the cap on iterations.
 
     Raises
     ------
@@ -139,7 +139,7 @@ def minimise(
 def _minimise_in_row_space(
     space: RowSpace, problem: LocalProblem, work: Minimise, start: Vector, duality: float
 ) -> Minimum:
-    """Minimise among the coordinates of the examples, and certify the result among all."""
+    """Minimise over the span of the examples, and certify the result in the full space."""
     linear = np.zeros(problem.size) if problem.shift is None else problem.shift
     if problem.center is not None:
         linear = linear + problem.penalty * problem.center

@@ -1,4 +1,4 @@
-"""The hinge loss with quadratic terms, by exact ascent on its dual: the gap comes for free."""
+"""The hinge loss with quadratic terms, by exact coordinate ascent on its dual, which gives the gap for free."""
 
 from __future__ import annotations
 

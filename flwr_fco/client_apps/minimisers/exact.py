@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from flwr_fco.client_apps.minimisers.problem import LARGEST_GRAM, LocalProblem
+from flwr_fco.client_apps.minimisers.problem import LARGEST_GRAM, LocalProblem, once
 from flwr_fco.client_apps.minimisers.result import Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Objective
 
 __all__ = ["exact"]
 
-#: Factorisations by objective and penalty: they depend on the data alone, and every round needs the same one.
-_factors: WeakKeyDictionary[Objective, dict[float, Any]] = WeakKeyDictionary()
-
 
 def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
-    """Solve H theta = H start - grad F(start), by a Cholesky factorisation that later rounds use again.
+    """Solve H theta = H start - grad F(start) by a Cholesky factorisation, which later rounds reuse.
 
     A step or two of iterative refinement follow until the rule is met. With more than 2,048 parameters, by conjugate
     gradients.
@@ -51,18 +46,18 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
         from flwr_fco.client_apps.minimisers.newton_cg import newton_cg
 
         return newton_cg(problem, start, rule)
-    factors = _factors.setdefault(problem.objective, {})
-    factor = factors.get(problem.penalty)
-    if factor is None:
+
+    def factorised() -> Any:
         multiply = problem.hessian(start, problem.image(start))
         hessian = np.stack([multiply(unit) for unit in np.eye(problem.size)])
         try:
-            factor = cho_factor((hessian + hessian.T) / 2.0)
+            return cho_factor((hessian + hessian.T) / 2.0)
         except LinAlgError as error:
             raise ConfigurationError(
                 f"the client's problem has no unique minimiser: {error}. Add an l2 term to the objective, or a penalty"
             ) from error
-        factors[problem.penalty] = factor
+
+    factor = once(problem.objective, ("factor", problem.penalty), factorised)
     theta = start.copy()
     value, gradient = problem.value_and_gradient(theta, problem.image(theta))
     norm = float(np.linalg.norm(gradient))

@@ -1,4 +1,4 @@
-"""Newton's method, its equations solved by conjugate gradients only as well as it pays."""
+"""Newton's method with inexact steps by conjugate gradients."""
 
 from __future__ import annotations
 
@@ -25,8 +25,7 @@ MEMORY = 40
 def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """Minimise F by inexact Newton steps with a backtracking line search.
 
-    What the conjugate gradients of a step learn about the Hessian preconditions those of the next: from step to step it
-    changes less and less.
+    The products with the Hessian that a step computes precondition the next one, as the Hessian changes less and less.
 
     Parameters
     ----------

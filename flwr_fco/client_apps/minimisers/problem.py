@@ -7,9 +7,9 @@ margins, or an empty array where the loss has none; images are combined as the p
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,7 +23,7 @@ from flwr_fco.kernels.margin_losses import logistic_curvature, softmax_curvature
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import LinearData
 
-__all__ = ["LARGEST_GRAM", "Curvature", "Image", "LocalProblem", "local_problem"]
+__all__ = ["LARGEST_GRAM", "Curvature", "Image", "LocalProblem", "local_problem", "once"]
 
 #: Margins of a point, shape (n, k); an empty array for a loss without margins.
 Image = NDArray[np.float64]
@@ -34,11 +34,18 @@ Curvature = Callable[[Vector], Vector]
 LARGEST_GRAM = 2048
 #: Rows x features x outputs up to which BLAS multiplies without repacking its arguments, at about twice the speed.
 SMALL_PRODUCT = 10**6
-#: Derived from the data alone, so that a result does not depend on what was kept.
-_convexities: WeakKeyDictionary[Objective, float] = WeakKeyDictionary()
-_grams: WeakKeyDictionary[Objective, NDArray[np.float64]] = WeakKeyDictionary()
-_double: WeakKeyDictionary[Objective, NDArray[np.float64]] = WeakKeyDictionary()
-_single: WeakKeyDictionary[Objective, NDArray[np.float32]] = WeakKeyDictionary()
+#: Values by objective and name that depend on the data alone, so that caching does not change results.
+_derived: WeakKeyDictionary[Objective, dict[Any, Any]] = WeakKeyDictionary()
+_Derived = TypeVar("_Derived")
+
+
+def once(objective: Objective, name: Hashable, make: Callable[[], _Derived]) -> _Derived:
+    """Return a value that depends on an objective's data alone; computed at the first call."""
+    known = _derived.setdefault(objective, {})
+    if name not in known:
+        known[name] = make()
+    found: _Derived = known[name]
+    return found
 
 
 class LocalProblem:
@@ -90,7 +97,8 @@ class LocalProblem:
     @cached_property
     def strong_convexity(self) -> float:
         """A modulus that is known; 0.0 if there is none."""
-        return max(0.0, strong_convexity(self.objective) + self.penalty)
+        modulus = once(self.objective, "modulus", lambda: _modulus(self.objective))
+        return max(0.0, modulus + self.penalty)
 
     @property
     def quadratic(self) -> bool:
@@ -122,7 +130,7 @@ class LocalProblem:
         return float(self.value_and_gradient(theta, image)[1] @ direction)
 
     def evaluate(self, theta: Vector) -> tuple[float, Vector]:
-        """Return F and its gradient at a point whose image nobody needs."""
+        """Return F and its gradient at a point without an image."""
         return self.value_and_gradient(theta, self.image(theta))
 
     def hessian(self, theta: Vector, image: Image) -> Curvature:
@@ -137,7 +145,7 @@ class LocalProblem:
         return multiply
 
     def preconditioner(self, image: Image) -> Curvature | None:
-        """Return something near the inverse of the Hessian at the start; None where nothing is known."""
+        """Return an approximate inverse of the Hessian at the start; None if there is none."""
         return None
 
     def _loss(self, theta: Vector, image: Image) -> float:
@@ -163,7 +171,7 @@ class LocalProblem:
 
 
 class LinearProblem(LocalProblem):
-    """The same for a loss that sees the data through margins X W + b only, plus l2/2 ||W||^2.
+    """The problem of a loss that depends on the data only through the margins X W + b, plus l2/2 ||W||^2.
 
     Parameters
     ----------
@@ -202,7 +210,7 @@ class LinearProblem(LocalProblem):
 
     def image(self, theta: Vector) -> Image:
         """Return the margins of a point or a direction."""
-        return np.asarray(self._margins(theta, _widened(self.objective, self._features)))
+        return np.asarray(self._margins(theta, _in_precision(self.objective, self._features, np.float64)))
 
     def _margins(self, theta: Vector, features: NDArray[Any]) -> NDArray[Any]:
         """Return X W + b, in the precision of the features."""
@@ -239,7 +247,7 @@ class LinearProblem(LocalProblem):
         return result
 
     def _parts(self) -> list[slice]:
-        """Return rows that make small products with all outputs; all in one where that would leave very few."""
+        """Return blocks of rows that keep products small; one block if the blocks would have very few rows."""
         rows = SMALL_PRODUCT // (self._d * self._data.num_outputs)
         step = rows if rows >= 16 else self._n
         return [slice(start, start + step) for start in range(0, self._n, step)]
@@ -278,7 +286,7 @@ class LinearProblem(LocalProblem):
     def _loss_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
         value, slopes = self._slopes(image)
         # In single precision the slopes would be rounded, and the gradient not certified.
-        features = _widened(self.objective, self._features)
+        features = _in_precision(self.objective, self._features, np.float64)
         return value + self._ridge(theta), self._pull_back(slopes, theta, features)
 
     def _ridge(self, theta: Vector) -> float:
@@ -294,16 +302,16 @@ class LinearProblem(LocalProblem):
     def hessian(self, theta: Vector, image: Image) -> Curvature:
         """Return v -> (second derivative of F at a point) v.
 
-        In single precision, which is nearly twice as fast, except for a quadratic: conjugate gradients inside of Newton
-        steps correct themselves, because every outer gradient is in double precision.
+        In single precision, which is nearly twice as fast, except for a quadratic: the next Newton step, whose gradient
+        is in double precision, corrects the errors of the conjugate gradients.
         """
         link, weight = self._data.link, self._weight
-        features: NDArray[Any] = _widened(self.objective, self._features)
+        features: NDArray[Any] = _in_precision(self.objective, self._features, np.float64)
         chances: NDArray[Any]
         if link == "identity":
             chances = np.zeros(0)
         else:
-            features = _narrowed(self.objective, self._features)
+            features = _in_precision(self.objective, self._features, np.float32)
             chances = self._chances(image).astype(features.dtype)
 
         bend = softmax_curvature if link == "softmax" else logistic_curvature
@@ -359,7 +367,7 @@ class LinearProblem(LocalProblem):
 
         from scipy.linalg import cho_factor, cho_solve
 
-        matrix = curvature / self._n * _gram(self.objective, data)
+        matrix = curvature / self._n * once(self.objective, "gram", lambda: data.design.gram(data.intercept))
         ridge += 1e-8 * (np.trace(matrix) / order + ridge.mean())
         matrix[np.arange(order), np.arange(order)] += ridge
         factor = cho_factor(matrix, overwrite_a=True, check_finite=False)
@@ -386,42 +394,17 @@ def local_problem(
     return LinearProblem(objective, data, shift, center, penalty)
 
 
-def strong_convexity(objective: Objective) -> float:
+def _modulus(objective: Objective) -> float:
     """Return the modulus of strong convexity that an objective knows; 0.0 if it knows none."""
-    known = _convexities.get(objective)
-    if known is None:
-        try:
-            known = objective.strong_convexity()
-        except ConfigurationError:
-            known = 0.0
-        _convexities[objective] = known
-    return known
+    try:
+        return objective.strong_convexity()
+    except ConfigurationError:
+        return 0.0
 
 
-def _gram(objective: Objective, data: LinearData) -> NDArray[np.float64]:
-    """Return (X, 1)'(X, 1); formed once per objective."""
-    known = _grams.get(objective)
-    if known is None:
-        known = _grams[objective] = data.design.gram(data.intercept)
-    return known
-
-
-def _narrowed(objective: Objective, features: NDArray[Any]) -> NDArray[np.float32]:
-    if features.dtype == np.float32:
-        return features
-    known = _single.get(objective)
-    if known is None:
-        known = _single[objective] = features.astype(np.float32)
-    return known
-
-
-def _widened(objective: Objective, features: NDArray[Any]) -> NDArray[np.float64]:
-    if features.dtype == np.float64:
-        return features
-    known = _double.get(objective)
-    if known is None:
-        known = _double[objective] = features.astype(np.float64)
-    return known
+def _in_precision(objective: Objective, features: NDArray[Any], dtype: type[np.floating[Any]]) -> NDArray[Any]:
+    """Return the features in a precision, copied at most once per objective."""
+    return features if features.dtype == dtype else once(objective, dtype.__name__, lambda: features.astype(dtype))
 
 
 _NO_MARGINS: Image = np.zeros(0)

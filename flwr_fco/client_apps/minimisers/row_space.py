@@ -1,4 +1,4 @@
-"""Fewer examples than features: the same minimisation among as many coordinates as there are examples.
+"""Minimisation over as many coordinates as there are examples, where these are fewer than the features.
 
 The loss of a linear model sees W through X W only, so away from the span of the examples nothing but the quadratic and
 the linear terms act, and there the minimiser is known. With X = L Q', Q of orthonormal columns::
@@ -13,15 +13,13 @@ client's own features, so that its norm certifies what it always does.
 from __future__ import annotations
 
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.client_apps.minimisers.problem import LocalProblem
+from flwr_fco.client_apps.minimisers.problem import LocalProblem, once
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives._linear import LinearModel
-from flwr_fco.objectives.base import Objective
 
 __all__ = ["RowSpace", "row_space"]
 
@@ -29,8 +27,6 @@ __all__ = ["RowSpace", "row_space"]
 FEWEST_FEATURES = 2
 #: Up to this many examples the factorisation of the features costs less than it saves.
 MOST_EXAMPLES = 2048
-#: Of the data alone.
-_spaces: WeakKeyDictionary[Objective, RowSpace] = WeakKeyDictionary()
 
 
 class RowSpace(NamedTuple):
@@ -90,8 +86,9 @@ def row_space(problem: LocalProblem) -> RowSpace | None:
     n, d = data.design.shape
     if n * FEWEST_FEATURES > d or n > MOST_EXAMPLES or not data.l2 + problem.penalty > 0.0:
         return None
-    known = _spaces.get(objective)
-    if known is None:
+
+    def space() -> RowSpace:
         basis, factor = np.linalg.qr(data.design.matrix.T.astype(np.float64))
-        known = _spaces[objective] = RowSpace(objective.with_features(factor.T), basis)
-    return known
+        return RowSpace(objective.with_features(factor.T), basis)
+
+    return once(objective, "row space", space)

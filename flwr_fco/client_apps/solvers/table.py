@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from flwr_fco.client_apps.quotas import check_time, timed
-from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
-from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
-from flwr_fco.objectives.design import LinearData
+# Under this name too: `flwr_fco.client_apps.local`, which this module was, had them.
+from flwr_fco.client_apps.solvers.steps import (
+    compiled_epoch,
+    compiled_steps,
+    dual_steps,
+    primal_steps,
+    rate_of,
+    take_dual_steps,
+)
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
 __all__ = [
+    "SOLVERS",
     "LocalSolver",
     "compiled_epoch",
     "compiled_steps",
@@ -36,22 +40,23 @@ class LocalSolver(Protocol):
     def __call__(
         self, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
     ) -> tuple[Uplink, Any]:
-        """Return what the client answers, and its next state.
+        """Return the client's answer and its next state.
 
         Parameters
         ----------
         downlink : Downlink
-            What the server says; its vectors are read-only.
+            The server's message; its vectors are read-only.
         objective : Objective
             The client's loss.
         state : Any
-            What this client remembers; None for a method without client state.
+            The client's state; None for a method without one.
         rng : numpy.random.Generator
             The generator of this (seed, round, partition).
         """
 
 
-_SOLVERS: dict[str, LocalSolver] = {}
+#: What `find_solver` looks in.
+SOLVERS: dict[str, LocalSolver] = {}
 _Solver = TypeVar("_Solver", bound=LocalSolver)
 
 
@@ -61,14 +66,14 @@ def local_solver(name: str) -> Callable[[_Solver], _Solver]:
     Parameters
     ----------
     name : str
-        What a strategy's ``local_solver`` says.
+        The strategy's ``local_solver``.
     """
 
     def register(function: _Solver) -> _Solver:
-        known = _SOLVERS.get(name)
+        known = SOLVERS.get(name)
         if known is not None and getattr(known, "__module__", "") != function.__module__:
             raise ConfigurationError(f"a local solver called {name!r} exists already; give yours another name")
-        _SOLVERS[name] = function
+        SOLVERS[name] = function
         return function
 
     return register
@@ -82,188 +87,9 @@ def find_solver(name: str) -> LocalSolver:
     ConfigurationError
         If there is none: the server uses an algorithm that this client does not have.
     """
-    if name not in _SOLVERS:
+    if name not in SOLVERS:
         raise ConfigurationError(
-            f"the server asks for the local solver {name!r}; this client knows {', '.join(sorted(_SOLVERS))}. "
+            f"the server asks for the local solver {name!r}; this client knows {', '.join(sorted(SOLVERS))}. "
             "Import the module that registers it in the ClientApp, or install the server's version of flwr-fco"
         )
-    return _SOLVERS[name]
-
-
-def rate_of(downlink: Downlink) -> float:
-    """Return the step size of a local solver that has one.
-
-    Parameters
-    ----------
-    downlink : Downlink
-
-    Raises
-    ------
-    ProtocolError
-        If the server gives none.
-    """
-    if math.isnan(downlink.client_lr):
-        raise ProtocolError(
-            f"the local solver {downlink.plan.solver!r} needs a learning rate; the server's message has no client-lr"
-        )
-    return downlink.client_lr
-
-
-def primal_steps(
-    downlink: Downlink, objective: Objective, rng: np.random.Generator, step: Callable[[Vector, Batch], None]
-) -> Uplink:
-    """Take the local steps of a method that moves the primal point, and return what it has moved.
-
-    Parameters
-    ----------
-    downlink : Downlink
-        With the vector ``primal``.
-    objective : Objective
-    rng : numpy.random.Generator
-    step : callable
-        ``(primal, batch) -> None``: changes the point in place.
-    """
-    start, client_lr = downlink.vectors["primal"], rate_of(downlink)
-    primal = start.copy()
-    steps = 0
-    for batch in timed(objective.batches(rng, downlink.first_order)):
-        step(primal, batch)
-        steps += 1
-    return Uplink({"increment": primal - start}, client_lr * steps, steps)
-
-
-def take_dual_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
-) -> int:
-    """Take the local steps of dual averaging, in a compiled loop where there is one; return their number.
-
-    Parameters
-    ----------
-    downlink, objective, dual, rng, psi, shift
-        As in :func:`dual_steps`.
-    """
-    steps = compiled_steps(downlink, objective, dual, rng, psi=psi, shift=shift)
-    if steps is None:
-        steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, psi=psi, shift=shift))
-    return steps
-
-
-def dual_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
-) -> Iterator[None]:
-    """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift.
-
-    Parameters
-    ----------
-    downlink : Downlink
-        With the elapsed time t, to which each step adds its size.
-    objective : Objective
-    dual : ndarray of float64, shape (d,)
-        Changed in place.
-    rng : numpy.random.Generator
-    psi : bool, default True
-        Whether psi acts.
-    shift : ndarray of float64, shape (d,), optional
-        client_lr times a tracker.
-    """
-    plan, client_lr = downlink.plan, rate_of(downlink)
-    primal = np.empty_like(dual)
-    for k, batch in enumerate(timed(objective.batches(rng, downlink.first_order))):
-        if psi:
-            plan.point(dual, downlink.elapsed + client_lr * k, primal)
-        else:
-            plan.h.conjugate_gradient(dual, primal)
-        objective.add_gradient(primal, batch, -client_lr, dual)
-        if shift is not None:
-            dual -= shift
-        yield
-
-
-def compiled_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
-) -> int | None:
-    """Take the local steps of dual averaging an epoch at a time where psi, h and the objective allow it.
-
-    Parameters
-    ----------
-    downlink, objective, dual, rng, psi, shift
-        As in :func:`dual_steps`.
-
-    Returns
-    -------
-    int or None
-        The number of steps; None, and no step, where a step takes more than a compiled loop can do.
-    """
-    retrieval, client_lr, work = downlink.plan.retrieval, rate_of(downlink), downlink.first_order
-    data = objective.linear_data()
-    if retrieval is None or work.batch_size is None or data is None or data.link == "softmax":
-        return None
-    # The loop cuts shuffled epochs itself: who has other batches and says that it is linear all the same keeps them.
-    if type(objective).batches is not Objective.batches:
-        return None
-    if not psi:
-        retrieval = retrieval._replace(thresholds=NOTHING)
-    move = NOTHING if shift is None else shift
-    steps, batch_size = 0, min(work.batch_size, objective.num_examples)
-    for order in shuffled_epochs(objective.num_examples, rng, work):
-        check_time(steps)
-        elapsed = downlink.elapsed + client_lr * steps
-        steps += compiled_epoch(data, order, batch_size, retrieval, elapsed, client_lr, move, dual)
-    return steps
-
-
-def compiled_epoch(
-    data: LinearData,
-    order: NDArray[np.int64],
-    batch_size: int,
-    retrieval: Retrieval,
-    elapsed: float,
-    client_lr: float,
-    shift: Vector,
-    dual: Vector,
-) -> int:
-    """Take the steps of local dual averaging over an epoch in one kernel call.
-
-    Parameters
-    ----------
-    data : LinearData
-        With the link ``"identity"`` or ``"logistic"``.
-    order : ndarray of int64
-        Row numbers, cut into minibatches from the front.
-    batch_size : int
-    retrieval : Retrieval
-        What retrieve is.
-    elapsed : float
-        The weight of psi at the first step.
-    client_lr : float
-    shift : ndarray of float64, shape (d,) or (0,)
-        Subtracted from the dual in each step: client_lr times a tracker.
-    dual : ndarray of float64, shape (d,)
-        Changed in place.
-
-    Returns
-    -------
-    int
-        The number of steps.
-    """
-    rows = (data.link == "logistic", data.design.matrix, data.targets, order, batch_size)
-    steps: int = dual_averaging(*rows, *retrieval, elapsed, client_lr, data.factor, data.l2, shift, dual)
-    return steps
+    return SOLVERS[name]

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.table import dual_steps, local_solver, take_dual_steps
+from flwr_fco.client_apps.solvers.steps import dual_steps, take_dual_steps
+from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 

@@ -45,13 +45,13 @@ def fast_dual_averaging(
     Bao, Crawshaw, Luo, Liu: Fast composite optimization and statistical recovery in federated learning (ICML 2022);
     Liang, Peng, Zhang: the variant of their experiments.
     """
-    options, vectors = downlink.plan.options, downlink.vectors
     _check(downlink)
-    anchor = vectors.get("anchor")
-    anchor_dual = None if anchor is None else downlink.plan.h.gradient(anchor)
-    if options["variant"] == "bao":
-        return _bao(downlink, objective, anchor, anchor_dual, rng), None
-    return _liang(downlink, objective, anchor, anchor_dual, rng), None
+    plan, numbers = downlink.plan, downlink.numbers
+    anchor = downlink.vectors.get("anchor")
+    anchor_dual = None if anchor is None else plan.h.gradient(anchor)
+    geometry = Geometry(plan.h, plan.psi, numbers["strength"], numbers["radius"])
+    steps = _bao if plan.options["variant"] == "bao" else _liang
+    return steps(downlink, objective, geometry, anchor, anchor_dual, rng), None
 
 
 def _check(downlink: Downlink) -> None:
@@ -76,19 +76,16 @@ def _check(downlink: Downlink) -> None:
         raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
 
 
-def _geometry(downlink: Downlink) -> Geometry:
-    return Geometry(downlink.plan.h, downlink.plan.psi, downlink.numbers["strength"], downlink.numbers["radius"])
-
-
 def _bao(
     downlink: Downlink,
     objective: Objective,
+    geometry: Geometry,
     anchor: Vector | None,
     anchor_dual: Vector | None,
     rng: np.random.Generator,
 ) -> Uplink:
     plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
-    options, geometry = plan.options, _geometry(downlink)
+    options = plan.options
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
     batches = list(objective.batches(rng, downlink.first_order))
     # C-FedDA's model has the weights of the end of the round in all of its steps.
@@ -118,12 +115,13 @@ def _bao(
 def _liang(
     downlink: Downlink,
     objective: Objective,
+    geometry: Geometry,
     anchor: Vector | None,
     anchor_dual: Vector | None,
     rng: np.random.Generator,
 ) -> Uplink:
     plan, vectors = downlink.plan, downlink.vectors
-    options, geometry = plan.options, _geometry(downlink)
+    options = plan.options
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
     batches = list(objective.batches(rng, downlink.first_order))
     first = int(downlink.numbers["steps"]) + 1

@@ -1,4 +1,4 @@
-"""Local dual averaging with a tracker: the client half of FedDA-GT, ReFedDA-GT, SCAFFOLD and their graph forms."""
+"""Local dual averaging with a tracker: the client half of FedDA-GT, ReFedDA-GT and SCAFFOLD."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ from typing import NamedTuple, Self
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.table import local_solver, rate_of, take_dual_steps
+from flwr_fco.client_apps.solvers.steps import as_sent, rate_of, take_dual_steps
+from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Tracking", "gradient_tracking", "tracked_dual_averaging"]
+__all__ = ["Tracking", "descend", "first_gradient", "gradient_tracking"]
 
 
 class Tracking(NamedTuple):
-    """What a client with a tracker knows in a round, whoever takes its steps.
+    """What a client with a tracker knows in a round, for local solvers and users' own training loops.
 
     Parameters
     ----------
     start : ndarray of float64, shape (d,)
         The dual at which the round begins.
     own : ndarray of float64, shape (d,)
-        What the client's own gradients were like when it took part last; 0 before.
+        The client's own control variate: the mean of its gradients when it last took part; 0 before.
     control : ndarray of float64, shape (d,)
         The mean of all clients' `own`.
     remembers : bool
@@ -44,7 +45,7 @@ class Tracking(NamedTuple):
 
     @classmethod
     def of(cls, downlink: Downlink, state: ClientState | None) -> Self:
-        """Return it from the server's message and the client's state.
+        """Read it from the server's message and the client's state.
 
         Parameters
         ----------
@@ -85,8 +86,8 @@ def gradient_tracking(
 ) -> tuple[Uplink, ClientState]:
     """Take tracked steps, the tracker being control - own: z <- z - client_lr (g(retrieve(z, t)) + control - own).
 
-    `own` is the client's own control variate, what its gradients were like when it took part last; `control` the mean
-    of all clients' own ones. The latter comes with the message or, if everybody took part in the last round, is
+    `own` is the client's own control variate, the mean of its gradients when it last took part; `control` is the mean
+    of `own` over all clients. The latter comes with the message or, if all clients took part in the last round, is
     derived from two successive broadcasts: control = (z_{r-1} - z_r) / advance. Afterwards, with D the mean of the
     client's moves, own <- own - control - D (which is the mean of its gradients).
 
@@ -120,55 +121,21 @@ def gradient_tracking(
     if variate not in ("average", "gradient"):
         raise ProtocolError(f"the plan's variate is {variate!r}; expected 'average' or 'gradient'")
     if "gradient" in downlink.numbers:
-        uplink = _gradient(downlink, objective, start, rng)
+        uplink = first_gradient(downlink, objective, start, rng)
         return uplink, now.with_own(uplink.vectors["increment"])
     dual = start.copy()
-    steps = _descend(downlink, objective, dual, now.tracker, rng)
+    steps = descend(downlink, objective, dual, now.tracker, rng)
     elapsed = downlink.client_lr * steps
     increment = _as_sent(dual - start, plan)
     if variate == "gradient":
-        point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
+        point = plan.point(start, downlink.elapsed)
         change = _as_sent(objective.gradient(point) - now.own, plan)
         sent = {"increment": increment, "variate-increment": change}
         return Uplink(sent, elapsed, steps), now.with_own(now.own + change)
     return Uplink({"increment": increment}, elapsed, steps), now.after(increment, elapsed)
 
 
-@local_solver("tracked_dual_averaging")
-def tracked_dual_averaging(
-    downlink: Downlink, objective: Objective, state: None, rng: np.random.Generator
-) -> tuple[Uplink, None]:
-    """Take tracked steps with a tracker that the relay of a graph keeps: z <- z - client_lr (g(retrieve(z, t)) + c).
-
-    Parameters
-    ----------
-    downlink : Downlink
-        With the vectors ``dual`` and ``tracker`` (left out if zero); the number ``gradient`` asks for a single gradient
-        at the start point instead (round 0).
-    objective : Objective
-    state : None
-    rng : numpy.random.Generator
-
-    Returns
-    -------
-    Uplink
-        ``increment`` = z_K - z_0.
-    None
-        No client state.
-
-    References
-    ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
-    """
-    start = downlink.vectors["dual"]
-    if "gradient" in downlink.numbers:
-        return _gradient(downlink, objective, start, rng), None
-    dual = start.copy()
-    steps = _descend(downlink, objective, dual, downlink.vectors.get("tracker"), rng)
-    return Uplink({"increment": dual - start}, downlink.client_lr * steps, steps), None
-
-
-def _descend(
+def descend(
     downlink: Downlink, objective: Objective, dual: Vector, tracker: Vector | None, rng: np.random.Generator
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
@@ -176,16 +143,14 @@ def _descend(
     return take_dual_steps(downlink, objective, dual, rng, shift=shift)
 
 
-def _gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:
+def first_gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:
     """Return one stochastic gradient at the start point, in the place of the increment."""
     plan = downlink.plan
-    point = plan.h.retrieve(start, downlink.elapsed, plan.psi)
+    point = plan.point(start, downlink.elapsed)
     batch = next(objective.batches(rng, FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)))
     return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, rate_of(downlink), 1)
 
 
 def _as_sent(vector: Vector, plan: Plan) -> Vector:
-    """Round to the wire's precision: what the client remembers must be what the server sees."""
     # With "auto" a client that remembers sends all digits.
-    rounded = vector.astype(np.float32) if plan.wire_dtype == "float32" else vector
-    return rounded.astype(np.float64, copy=False)
+    return vector if plan.wire_dtype == "auto" else as_sent(vector, plan)

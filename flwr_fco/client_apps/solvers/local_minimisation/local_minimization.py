@@ -1,4 +1,4 @@
-"""Local minimisation: the client half of FedProx, and what the other methods with exact local steps are made of."""
+"""Local minimisation: the client half of FedProx, and the functions that other methods with exact local steps share."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.client_apps.minimisers import Minimum, minimise
+from flwr_fco.client_apps.solvers.steps import as_sent
 from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.protocol import ClientState, Downlink, Plan, Uplink
+from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 from flwr_fco.work import Minimise
 
-__all__ = ["answer", "as_sent", "local_minimization", "solve"]
+__all__ = ["answer", "local_minimization", "solve"]
 
 
 @local_solver("local_minimization")
 def local_minimization(
     downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
 ) -> tuple[Uplink, ClientState | None]:
-    """Minimise f(theta) - <shift, theta> + penalty/2 ||theta - center||^2, everything as the server says.
+    """Minimise f(theta) - <shift, theta> + penalty/2 ||theta - center||^2, with the terms from the server's message.
 
     With `shift` 0 and `center` the model this is the local step of FedProx.
 
@@ -32,7 +33,7 @@ def local_minimization(
         `primal`); the number ``penalty`` (default 0). Its work is a :class:`flwr_fco.work.Minimise`.
     objective : Objective
     state : mapping or None
-        ``local``, where the client ended last time: where it begins now.
+        ``local``, where the client ended last time and starts now.
     rng : numpy.random.Generator
         Not used.
 
@@ -108,14 +109,3 @@ def answer(increment: Vector, found: Minimum, **others: Any) -> Uplink:
     metrics = {name: value for name, value in found.metrics.items() if np.isfinite(value)}
     # A warm start that is good enough takes no iteration; on the wire 0 steps would be a client that has done nothing.
     return Uplink({"increment": increment, **others}, None, max(found.iterations, 1), metrics=metrics)
-
-
-def as_sent(vector: Vector, plan: Plan) -> Vector:
-    """Round to the wire's precision: what the client remembers must be what the server sees.
-
-    Parameters
-    ----------
-    vector : ndarray of float64
-    plan : Plan
-    """
-    return vector if plan.wire_dtype == "float64" else vector.astype(plan.wire_dtype).astype(np.float64)

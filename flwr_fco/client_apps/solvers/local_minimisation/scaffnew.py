@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.quotas import timed
-from flwr_fco.client_apps.solvers.local_minimisation.local_minimization import as_sent
+from flwr_fco.client_apps.solvers.steps import as_sent, primal_steps
 from flwr_fco.client_apps.solvers.table import local_solver
-from flwr_fco.objectives.base import Objective
+from flwr_fco.core.layout import Vector
+from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 
 __all__ = ["scaffnew"]
@@ -25,7 +25,7 @@ def scaffnew(
     ----------
     downlink : Downlink
         With the vector ``primal`` and the numbers ``probability`` (p) and ``last-rate`` (the client_lr of the last
-        round that counted); its job says how many steps the server's coin has given. After clients' weights have
+        round that counted); its work says how many steps the server has drawn. After clients' weights have
         changed also the vector ``shift-excess``, which is taken off the shift first: so the weighted sum is 0 again.
     objective : Objective
     state : mapping or None
@@ -52,13 +52,12 @@ def scaffnew(
         if "shift-excess" in downlink.vectors:
             before = before - downlink.vectors["shift-excess"]
         shift = before + gain * (primal - state["local"])
-    point = primal.copy()
-    steps = 0
-    for batch in timed(objective.batches(rng, downlink.first_order)):
+
+    def step(point: Vector, batch: Batch) -> None:
         gradient = objective.gradient(point, batch)
         gradient -= shift
         point -= client_lr * gradient
-        steps += 1
-    increment = as_sent(point - primal, downlink.plan)
-    memory = {"shift": shift, "local": primal + increment}
-    return Uplink({"increment": increment}, client_lr * steps, steps), memory
+
+    uplink = primal_steps(downlink, objective, rng, step)
+    increment = as_sent(uplink.vectors["increment"], downlink.plan)
+    return uplink._replace(vectors={"increment": increment}), {"shift": shift, "local": primal + increment}

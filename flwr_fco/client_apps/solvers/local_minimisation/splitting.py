@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.local_minimisation.local_minimization import answer, as_sent, solve
+from flwr_fco.client_apps.solvers.local_minimisation.local_minimization import answer, solve
+from flwr_fco.client_apps.solvers.steps import as_sent
 from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink

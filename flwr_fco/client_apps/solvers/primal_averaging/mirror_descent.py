@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.table import local_solver, primal_steps
+from flwr_fco.client_apps.solvers.steps import primal_steps
+from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
@@ -40,13 +41,13 @@ def mirror_descent(
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
     """
     plan, client_lr = downlink.plan, downlink.client_lr
-    psi, h, client_prox = plan.psi, plan.h, plan.options.get("client-prox", True)
+    h, client_prox = plan.h, plan.options.get("client-prox", True)
 
     def step(primal: Vector, batch: Batch) -> None:
         dual = h.gradient(primal)
         objective.add_gradient(primal, batch, -client_lr, dual)
         if client_prox:
-            h.retrieve(dual, client_lr, psi, primal)
+            plan.point(dual, client_lr, primal)
         else:
             h.conjugate_gradient(dual, primal)
 

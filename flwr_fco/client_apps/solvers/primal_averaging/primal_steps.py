@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.quotas import timed
+from flwr_fco.client_apps.solvers.steps import primal_steps
 from flwr_fco.client_apps.solvers.table import local_solver
-from flwr_fco.objectives.base import Objective
+from flwr_fco.core.layout import Vector
+from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
 __all__ = ["client_momentum", "sharpness_aware"]
@@ -41,17 +42,16 @@ def client_momentum(
     ----------
     Xu, Wang, Wang, Yao: FedCM (2021), algorithm 2.
     """
-    primal, client_lr, mix = downlink.vectors["primal"], downlink.client_lr, downlink.numbers.get("mix", 1.0)
+    client_lr, mix = downlink.client_lr, downlink.numbers.get("mix", 1.0)
     drift = None if mix == 1.0 else client_lr * (1.0 - mix) * downlink.vectors["direction"]
-    point = primal.copy()
-    gradient = np.empty_like(point)
-    steps = 0
-    for batch in timed(objective.batches(rng, downlink.first_order)):
+    gradient = np.empty_like(downlink.vectors["primal"])
+
+    def step(point: Vector, batch: Batch) -> None:
         point -= (client_lr * mix) * objective.gradient(point, batch, gradient)
         if drift is not None:
             point -= drift
-        steps += 1
-    return Uplink({"increment": point - primal}, client_lr * steps, steps), state
+
+    return primal_steps(downlink, objective, rng, step), state
 
 
 @local_solver("sharpness_aware")
@@ -79,10 +79,11 @@ def sharpness_aware(
     ----------
     Qu and others: Generalized federated learning via sharpness aware minimization (ICML 2022), algorithm 1.
     """
-    primal, client_lr, radius = downlink.vectors["primal"], downlink.client_lr, downlink.numbers["radius"]
-    point = primal.copy()
-    steps = gradients = 0
-    for batch in timed(objective.batches(rng, downlink.first_order)):
+    client_lr, radius = downlink.client_lr, downlink.numbers["radius"]
+    gradients = 0
+
+    def step(point: Vector, batch: Batch) -> None:
+        nonlocal gradients
         gradient = objective.gradient(point, batch)
         norm = float(np.linalg.norm(gradient))
         gradients += 1
@@ -90,6 +91,6 @@ def sharpness_aware(
             gradient = objective.gradient(point + (radius / norm) * gradient, batch)
             gradients += 1
         point -= client_lr * gradient
-        steps += 1
-    costs = {"gradient-evaluations": float(gradients)}
-    return Uplink({"increment": point - primal}, client_lr * steps, steps, metrics=costs), state
+
+    uplink = primal_steps(downlink, objective, rng, step)
+    return uplink._replace(metrics={"gradient-evaluations": float(gradients)}), state

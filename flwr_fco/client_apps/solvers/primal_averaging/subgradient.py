@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.table import local_solver, primal_steps
+from flwr_fco.client_apps.solvers.steps import primal_steps
+from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.table import local_solver, primal_steps, rate_of
+from flwr_fco.client_apps.solvers.steps import primal_steps, rate_of
+from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
@@ -33,9 +34,9 @@ def descent_ascent(
     ----------
     downlink : Downlink
         With the vector ``primal``, and the number ``ascent-lr`` (default client_lr). The plan's option ``alternating``
-        says which of the two, ``sign-ascent`` whether y moves along the sign. The geometry is Euclidean.
+        chooses between the two, ``sign-ascent`` whether y moves along the sign. The geometry is Euclidean.
     objective : Objective
-        The gradient of a saddle function is the operator g; a plain loss has no maximising player and is descended.
+        The gradient of a saddle function is the operator g; a plain loss has no maximising player and is minimised.
     state : None
     rng : numpy.random.Generator
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.client_apps.solvers.saddle_points.pairs import plan_pairs
-from flwr_fco.client_apps.solvers.table import local_solver, rate_of
+from flwr_fco.client_apps.solvers.steps import rate_of
+from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
@@ -33,7 +34,7 @@ def extrapolations(
     dual : ndarray of float64, shape (d,)
         omega_0; after each step omega_k.
     batches : iterable of pairs
-        What the operator is asked with at z_k and at z_{k+1/2}.
+        The batches on which the operator is evaluated at z_k and at z_{k+1/2}.
     elapsed : float
         t: the weight of psi at the first step.
     step_size : float
@@ -42,7 +43,7 @@ def extrapolations(
     add_operator : callable
         ``add_operator(point, batch, scale, out)`` adds scale times the operator at a point to `out`.
     watch : callable, optional
-        Given omega_{k+1/2} = omega_k - step_size g(z_k) of each step, which is overwritten once it returns.
+        Called with omega_{k+1/2} = omega_k - step_size g(z_k) in each step, a vector that is overwritten afterwards.
 
     Yields
     ------
@@ -80,7 +81,7 @@ def dual_extrapolation(
         With the vector ``dual`` and the elapsed time t. The plan's option ``trajectory`` asks for the duals of all half
         steps, K times the uplink.
     objective : Objective
-        Its gradient is the operator g; a convex loss is as good as a saddle function.
+        Its gradient is the operator g: of a saddle function, or of a convex loss.
     state : None
     rng : numpy.random.Generator
 

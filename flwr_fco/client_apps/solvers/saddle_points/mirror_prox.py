@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.client_apps.solvers.saddle_points.pairs import plan_pairs
-from flwr_fco.client_apps.solvers.table import local_solver, rate_of
+from flwr_fco.client_apps.solvers.steps import rate_of
+from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink

@@ -1,4 +1,4 @@
-"""Two fresh batches for every step: what methods with an extra step draw."""
+"""Two fresh batches per step, for methods with an extra step."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["in_pairs", "plan_pairs"]
 
 
 def in_pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield batches two by two.
+    """Yield batches in pairs.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def in_pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
 
 
 def plan_pairs(downlink: Downlink, objective: Objective, rng: np.random.Generator) -> Iterator[tuple[Any, Any]]:
-    """Yield the batches of a round two by two, as the server says; an epoch counts batches, not steps.
+    """Yield the batches of a round two by two; an epoch counts batches, not steps.
 
     Parameters
     ----------

@@ -242,7 +242,7 @@ def test_unequal_clients_leave_dual_extrapolation_a_bias_that_falls_with_the_rat
     saddle = QuadraticSaddle.pooled(clients, np.full(4, 0.25)).solution
     errors = {
         rate: np.linalg.norm(
-            federated("dual_extrapolation", clients, int(30.0 / rate), client_lr=rate, steps=1, start=saddle) - saddle
+            federated("dual_extrapolation", clients, int(10.0 / rate), client_lr=rate, steps=1, start=saddle) - saddle
         )
         for rate in (0.1, 0.01)
     }

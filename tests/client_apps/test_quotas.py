@@ -463,7 +463,7 @@ def test_the_time_is_looked_at_between_two_compiled_epochs():
 # --- the time of every solver and every engine ---------------------------------------------------------------------
 
 #: The tests' own solvers are registered in the same table.
-SOLVERS = sorted(name for name, solver in local._SOLVERS.items() if solver.__module__.startswith("flwr_fco."))
+SOLVERS = sorted(name for name, solver in local.SOLVERS.items() if solver.__module__.startswith("flwr_fco."))
 #: In the clock of the tests: not a whole number, so that nothing hangs on a rounding.
 SECONDS = 3.5
 STOPPED = (

@@ -286,7 +286,7 @@ def test_a_problem_that_is_not_strongly_convex_is_solved_to_its_regularized_mini
     for alpha in (1e-1, 1e-2):
         regular = [Quadratic(f.matrix + alpha * np.eye(D), f.vector) for f in objectives]
         top = max(f.lipschitz() for f in objectives)
-        states = play_dual_fl(objectives, 3000, alpha / (top + alpha), nu=alpha, alpha=alpha)[1]
+        states = play_dual_fl(objectives, 1500, alpha / (top + alpha), nu=alpha, alpha=alpha)[1]
         assert error(states[-1].primal, regular) < 1e-8
         values.append(sum(f.value(states[-1].primal) for f in objectives))
     # Theorem 4.1: the smaller alpha, the closer to the minimum of the problem itself.
@@ -390,8 +390,8 @@ EXACT_METHODS = {
     "FedDR": lambda f, p: play_fed_dr(f, 150, 0.5, 1.0, p)[1][-1],
     "FedDyn": lambda f, p: play_fed_dyn(f, 150, 2.0, p)[1][-1].primal,
     "Scaffnew": lambda f, p: play_scaffnew(f, 400, 1 / TOP, 0.25, p)[1][-1],
-    "APDAInexact": lambda f, p: play_apda(f, 1500, weights=p)[1].primal,
-    "FiveGCS": lambda f, p: play_five_gcs(f, 250, weights=p)[1].primal,
+    "APDAInexact": lambda f, p: play_apda(f, 1100, weights=p)[1].primal,
+    "FiveGCS": lambda f, p: play_five_gcs(f, 200, weights=p)[1].primal,
 }
 
 
@@ -415,17 +415,17 @@ def play_primal(solver, objectives, rounds, rate, steps, **numbers):
 def test_fed_avg_and_fed_cm_and_fed_sam_do_not_reach_the_optimum():
     objectives, rate = quadratics(), 0.3 / TOP
     finals = {
-        "FedAvg": play_primal(client_momentum, objectives, 800, rate, 10, mix=1.0),
-        "FedCM": play_primal(client_momentum, objectives, 800, rate, 10, mix=0.5),
-        "FedSAM": play_primal(sharpness_aware, objectives, 800, rate, 10, radius=0.05),
+        "FedAvg": play_primal(client_momentum, objectives, 200, rate, 10, mix=1.0),
+        "FedCM": play_primal(client_momentum, objectives, 200, rate, 10, mix=0.5),
+        "FedSAM": play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.05),
     }
     for name, point in finals.items():
         assert error(point, objectives) > 1e-3, name
     # Bias, not slowness: with one local step FedAvg is gradient descent and arrives, and so does FedCM.
     for mix in (1.0, 0.5):
-        assert error(play_primal(client_momentum, objectives, 3000, rate, 1, mix=mix), objectives) < 1e-9
+        assert error(play_primal(client_momentum, objectives, 500, rate, 1, mix=mix), objectives) < 1e-9
     # FedAvg twice over: no momentum, no radius.
-    np.testing.assert_array_equal(finals["FedAvg"], play_primal(sharpness_aware, objectives, 800, rate, 10, radius=0.0))
+    np.testing.assert_array_equal(finals["FedAvg"], play_primal(sharpness_aware, objectives, 200, rate, 10, radius=0.0))
 
 
 def test_fed_prox_is_local_minimization_around_the_model_and_has_a_bias_too():

@@ -1,0 +1,129 @@
+"""Calls from one file of flwr_fco to another in a round: what a reader of the round has to follow.
+
+    python benchmarks/crossings.py            both numbers (seconds)
+    python benchmarks/crossings.py --top 20   also the pairs of files between which most calls go
+    python benchmarks/crossings.py --quick    the same: one round is all there is
+
+The second of three rounds of FedDualAvg on LASSO dataset I of 'Federated Composite Optimization', in the in-process
+grid, from one `configure_train` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are
+the files of flwr_fco whose code runs, and the calls from a function in one of them to a function in another. Resuming a
+generator counts as a call; calls that go through compiled code or through Flower do not. A client's part begins when
+the grid hands over a message and ends with the reply.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+
+os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+
+from flwr.app import Array, ArrayRecord
+
+import flwr_fco
+from flwr_fco.client_apps import client_app
+from flwr_fco.datasets import lasso
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import simulate, warmup
+from flwr_fco.strategies import FedDualAvg
+
+NODES, ROUND = 10, 2
+PACKAGE = f"{Path(flwr_fco.__file__).parent}{os.sep}"
+
+
+class Crossings:
+    """Counts calls between files while it is switched on.
+
+    Attributes
+    ----------
+    files : Counter of str
+        Calls of functions of each file.
+    pairs : Counter of (str, str)
+        Calls by the files of caller and callee, which differ.
+    on_clients : int
+        How many of the latter were made while a client answered a message.
+    """
+
+    def __init__(self) -> None:
+        self.files: Counter[str] = Counter()
+        self.pairs: Counter[tuple[str, str]] = Counter()
+        self.on_clients = 0
+        self._delivery: FrameType | None = None
+
+    def __call__(self, frame: FrameType, event: str, _: Any) -> None:
+        """Take note of a call; of the profiler's signature."""
+        if event == "return" and frame is self._delivery:
+            self._delivery = None
+        if event != "call":
+            return
+        code = frame.f_code
+        if not code.co_filename.startswith(PACKAGE):
+            return
+        own = code.co_filename.removeprefix(PACKAGE)
+        self.files[own] += 1
+        caller = frame.f_back
+        if caller is not None and caller.f_code.co_filename.startswith(PACKAGE):
+            theirs = caller.f_code.co_filename.removeprefix(PACKAGE)
+            if theirs != own:
+                self.pairs[theirs, own] += 1
+                self.on_clients += self._delivery is not None
+                # What follows is the client's: the grid hands the message over.
+                if self._delivery is None and code.co_name == "call" and own == os.path.join("wire", "flower.py"):
+                    self._delivery = frame
+
+
+def second_round() -> Crossings:
+    """Return the crossings of a round in which every client has its data and the plan."""
+    found = Crossings()
+
+    class Watched(FedDualAvg):
+        def configure_train(self, server_round: int, *arguments: Any, **options: Any) -> Any:
+            sys.setprofile(found if server_round == ROUND else None)
+            return super().configure_train(server_round, *arguments, **options)
+
+    objectives = {partition: lasso("I").objective(partition) for partition in range(NODES)}
+    strategy = Watched(
+        regularizer=L1(0.2),
+        client_lr=0.001,
+        batch_size=10,
+        fraction_evaluate=0.0,
+    )
+    start = ArrayRecord(
+        {"coefficients": Array(np.zeros(objectives[0].layout.size - 1)), "intercept": Array(np.zeros(1))}
+    )
+    try:
+        simulate(
+            strategy,
+            client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
+            num_nodes=NODES,
+            num_rounds=ROUND + 1,
+            initial_arrays=start,
+        )
+    finally:
+        sys.setprofile(None)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="accepted, as of the other benchmarks")
+    parser.add_argument("--top", type=int, default=0, metavar="N", help="print the N pairs of files with most calls")
+    options = parser.parse_args()
+    warmup()
+    found = second_round()
+    print(f"files of flwr_fco that run code   {len(found.files):5d}")
+    print(f"calls from one file to another    {found.pairs.total():5d}")
+    print(f"  of which per client's message   {found.on_clients / NODES:7.1f}")
+    for (caller, callee), count in found.pairs.most_common(options.top):
+        print(f"{count:5d}  {caller} -> {callee}")
+
+
+if __name__ == "__main__":
+    main()

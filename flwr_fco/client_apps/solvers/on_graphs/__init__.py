@@ -1,0 +1,1 @@
+"""On graphs: the client half."""

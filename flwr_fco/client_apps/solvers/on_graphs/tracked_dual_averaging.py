@@ -1,0 +1,46 @@
+"""Local dual averaging with the tracker of a graph's relay: the client half of the decentralised strategies."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flwr_fco.client_apps.solvers.gradient_tracking.gradient_tracking import descend, first_gradient
+from flwr_fco.client_apps.solvers.table import local_solver
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.protocol import Downlink, Uplink
+
+__all__ = ["tracked_dual_averaging"]
+
+
+@local_solver("tracked_dual_averaging")
+def tracked_dual_averaging(
+    downlink: Downlink, objective: Objective, state: None, rng: np.random.Generator
+) -> tuple[Uplink, None]:
+    """Take tracked steps with a tracker that the relay of a graph keeps: z <- z - client_lr (g(retrieve(z, t)) + c).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vectors ``dual`` and ``tracker`` (left out if zero); the number ``gradient`` asks for a single gradient
+        at the start point instead (round 0).
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = z_K - z_0.
+    None
+        No client state.
+
+    References
+    ----------
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1.
+    """
+    start = downlink.vectors["dual"]
+    if "gradient" in downlink.numbers:
+        return first_gradient(downlink, objective, start, rng), None
+    dual = start.copy()
+    steps = descend(downlink, objective, dual, downlink.vectors.get("tracker"), rng)
+    return Uplink({"increment": dual - start}, downlink.client_lr * steps, steps), None

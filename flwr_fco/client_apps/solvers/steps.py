@@ -1,0 +1,207 @@
+"""Loops that several local solvers share: steps of the primal point, and of dual averaging, also compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.client_apps.quotas import check_time, timed
+from flwr_fco.core.layout import Vector
+from flwr_fco.errors import ProtocolError
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
+from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
+from flwr_fco.objectives.design import LinearData
+from flwr_fco.wire.protocol import Downlink, Plan, Uplink
+from flwr_fco.work import FirstOrder
+
+__all__ = ["as_sent", "compiled_epoch", "compiled_steps", "dual_steps", "primal_steps", "rate_of", "take_dual_steps"]
+
+
+def rate_of(downlink: Downlink) -> float:
+    """Return the step size of a local solver that has one.
+
+    Parameters
+    ----------
+    downlink : Downlink
+
+    Raises
+    ------
+    ProtocolError
+        If the server gives none.
+    """
+    if math.isnan(downlink.client_lr):
+        raise ProtocolError(
+            f"the local solver {downlink.plan.solver!r} needs a learning rate; the server's message has no client-lr"
+        )
+    return downlink.client_lr
+
+
+def as_sent(vector: Vector, plan: Plan) -> Vector:
+    """Round to the wire's precision: what the client remembers must be what the server sees."""
+    return vector if plan.wire_dtype == "float64" else vector.astype(plan.wire_dtype).astype(np.float64)
+
+
+def primal_steps(
+    downlink: Downlink, objective: Objective, rng: np.random.Generator, step: Callable[[Vector, Batch], None]
+) -> Uplink:
+    """Take the local steps of a method that moves the primal point, and return what it has moved.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal``.
+    objective : Objective
+    rng : numpy.random.Generator
+    step : callable
+        ``(primal, batch) -> None``: changes the point in place.
+    """
+    start, client_lr = downlink.vectors["primal"], rate_of(downlink)
+    primal = start.copy()
+    steps = 0
+    for batch in timed(objective.batches(rng, downlink.first_order)):
+        step(primal, batch)
+        steps += 1
+    return Uplink({"increment": primal - start}, client_lr * steps, steps)
+
+
+def take_dual_steps(
+    downlink: Downlink,
+    objective: Objective,
+    dual: Vector,
+    rng: np.random.Generator,
+    *,
+    psi: bool = True,
+    shift: Vector | None = None,
+) -> int:
+    """Take the local steps of dual averaging, in a compiled loop where there is one; return their number.
+
+    Parameters
+    ----------
+    downlink, objective, dual, rng, psi, shift
+        As in :func:`dual_steps`.
+    """
+    steps = compiled_steps(downlink, objective, dual, rng, psi=psi, shift=shift)
+    if steps is None:
+        steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, psi=psi, shift=shift))
+    return steps
+
+
+def dual_steps(
+    downlink: Downlink,
+    objective: Objective,
+    dual: Vector,
+    rng: np.random.Generator,
+    *,
+    psi: bool = True,
+    shift: Vector | None = None,
+) -> Iterator[None]:
+    """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the elapsed time t, to which each step adds its size.
+    objective : Objective
+    dual : ndarray of float64, shape (d,)
+        Changed in place.
+    rng : numpy.random.Generator
+    psi : bool, default True
+        Whether psi acts.
+    shift : ndarray of float64, shape (d,), optional
+        client_lr times a tracker.
+    """
+    plan, client_lr = downlink.plan, rate_of(downlink)
+    primal = np.empty_like(dual)
+    for k, batch in enumerate(timed(objective.batches(rng, downlink.first_order))):
+        if psi:
+            plan.point(dual, downlink.elapsed + client_lr * k, primal)
+        else:
+            plan.h.conjugate_gradient(dual, primal)
+        objective.add_gradient(primal, batch, -client_lr, dual)
+        if shift is not None:
+            dual -= shift
+        yield
+
+
+def compiled_steps(
+    downlink: Downlink,
+    objective: Objective,
+    dual: Vector,
+    rng: np.random.Generator,
+    *,
+    psi: bool = True,
+    shift: Vector | None = None,
+) -> int | None:
+    """Take the local steps of dual averaging an epoch at a time where psi, h and the objective allow it.
+
+    Parameters
+    ----------
+    downlink, objective, dual, rng, psi, shift
+        As in :func:`dual_steps`.
+
+    Returns
+    -------
+    int or None
+        The number of steps; None, without a step, if the compiled loop does not support this problem.
+    """
+    plan, client_lr = downlink.plan, rate_of(downlink)
+    retrieval, work = plan.retrieval, plan.work if downlink.work is None else downlink.work
+    if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
+        return None
+    data = objective.linear_data()
+    if data is None or data.link == "softmax":
+        return None
+    # The loop cuts shuffled epochs itself, so an objective with batches of its own does not use it.
+    if type(objective).batches is not Objective.batches:
+        return None
+    if not psi:
+        retrieval = retrieval._replace(thresholds=NOTHING)
+    move = NOTHING if shift is None else shift
+    steps, batch_size = 0, min(work.batch_size, objective.num_examples)
+    for order in shuffled_epochs(objective.num_examples, rng, work):
+        check_time(steps)
+        elapsed = downlink.elapsed + client_lr * steps
+        steps += compiled_epoch(data, order, batch_size, retrieval, elapsed, client_lr, move, dual)
+    return steps
+
+
+def compiled_epoch(
+    data: LinearData,
+    order: NDArray[np.int64],
+    batch_size: int,
+    retrieval: Retrieval,
+    elapsed: float,
+    client_lr: float,
+    shift: Vector,
+    dual: Vector,
+) -> int:
+    """Take the steps of local dual averaging over an epoch in one kernel call.
+
+    Parameters
+    ----------
+    data : LinearData
+        With the link ``"identity"`` or ``"logistic"``.
+    order : ndarray of int64
+        Row numbers, cut into minibatches from the front.
+    batch_size : int
+    retrieval : Retrieval
+        What retrieve is.
+    elapsed : float
+        The weight of psi at the first step.
+    client_lr : float
+    shift : ndarray of float64, shape (d,) or (0,)
+        Subtracted from the dual in each step: client_lr times a tracker.
+    dual : ndarray of float64, shape (d,)
+        Changed in place.
+
+    Returns
+    -------
+    int
+        The number of steps.
+    """
+    rows = (data.link == "logistic", data.design.matrix, data.targets, order, batch_size)
+    steps: int = dual_averaging(*rows, *retrieval, elapsed, client_lr, data.factor, data.l2, shift, dual)
+    return steps

@@ -1,0 +1,246 @@
+"""Handling a training message, with a local solver or with a user's own training loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from flwr.app import Context, Message
+
+from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
+from flwr_fco.client_apps.solvers.table import SOLVERS, find_solver
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.randomness import random_generator
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.objectives.base import Objective
+from flwr_fco.wire.client_state import read_state, store_pending
+from flwr_fco.wire.downlink import forget_downlink, read_downlink
+from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
+from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
+from flwr_fco.wire.uplink import uplink_answer
+
+__all__ = [
+    "ClientData",
+    "LoadObjective",
+    "Task",
+    "begin",
+    "check_layout",
+    "forget_objectives",
+    "partition_of",
+    "training_handler",
+]
+
+LoadObjective = Callable[[Context], Objective]
+_UNREADABLE = "the server's message cannot be read"
+_Fact = TypeVar("_Fact")
+
+#: Objectives of this process by (app, role, run, partition). Not in the app itself: Flower's simulation may pickle it
+#: with every message, and the copies of one app must find what the first of them has loaded.
+_objectives: dict[tuple[str, str, int, int], Objective] = {}
+#: Plans that were looked at, with what they were held against; by their identity, for one comes with every message.
+_allowed_plans: dict[int, tuple[Plan, Limits]] = {}
+_fitting_plans: dict[int, tuple[Plan, None]] = {}
+
+
+class Task(NamedTuple):
+    """What a client has to do in a round, as read from the server's message.
+
+    Parameters
+    ----------
+    message : Message
+        What is to be answered.
+    context : Context
+        The node's.
+    downlink : Downlink
+        What the server says.
+    state : mapping of str to ndarray, or None
+        What the client remembers; None if it begins (anew), or the method has no client state.
+    round : int
+    rng : numpy.random.Generator
+        That of (seed, round, partition).
+    """
+
+    message: Message
+    context: Context
+    downlink: Downlink
+    state: ClientState | None
+    round: int
+    rng: np.random.Generator
+
+    def answer(self, uplink: Uplink, state: Any, num_examples: int) -> Message:
+        """Return the reply, and keep the client's next state until the server says whether the reply counted.
+
+        Parameters
+        ----------
+        uplink : Uplink
+        state : mapping of str to ndarray
+            The client's next state; None for a method without client state.
+        num_examples : int
+        """
+        plan, stamp = self.downlink.plan, self.downlink.stamp
+        reply = uplink_answer(self.message, uplink, num_examples=num_examples, wire_dtype=plan.wire_dtype)
+        if stamp is not None:
+            store_pending(self.context, stamp, self.round, self.state, state, reply.content)
+        return reply
+
+
+def begin(message: Message, context: Context, limits: Limits) -> Task:
+    """Read a training message, within the limits that need no data to be known.
+
+    Parameters
+    ----------
+    message : Message
+    context : Context
+    limits : Limits
+
+    Raises
+    ------
+    PlanMissingError, StateMissingError
+        If the client lacks what the message builds on: `missing_reply` asks for it.
+    FlwrFcoError
+        If the message cannot be read, or is beyond the limits.
+    """
+    try:
+        downlink = read_downlink(message, context, limits.check_header)
+        plan, stamp = downlink.plan, downlink.stamp
+        known = _allowed_plans.get(id(plan))
+        if known is None or known[1] is not limits:
+            limits.check_plan(plan)
+            _remember(_allowed_plans, plan, limits)
+        number = int(message.metadata.group_id)
+        rng = random_generator(plan.seed, number, partition_of(context))
+        state = None if stamp is None else read_state(context, stamp, plan.layout.size)
+        return Task(message, context, downlink, None if state is None else ReceivedState(state), number, rng)
+    except FlwrFcoError:
+        raise
+    except Exception as error:
+        # As `with clear_errors(...)`, which every message would have to pay for.
+        raise cannot_read(_UNREADABLE, error) from error
+
+
+def training_handler(data: ClientData, limits: Limits) -> Callable[[Message, Context], Message]:
+    """Return the handler of training messages that runs the local solver which the message names.
+
+    Parameters
+    ----------
+    data : ClientData
+    limits : Limits
+    """
+
+    # A function of the module does the work: a nested one is pickled with copies of what it uses.
+    def train(message: Message, context: Context) -> Message:
+        return _train(message, context, data, limits)
+
+    return train
+
+
+def _train(message: Message, context: Context, data: ClientData, limits: Limits) -> Message:
+    try:
+        task = begin(message, context, limits)
+    except (PlanMissingError, StateMissingError) as error:
+        return missing_reply(message, error)
+    downlink, plan = task.downlink, task.downlink.plan
+    solver = SOLVERS.get(plan.solver) or find_solver(plan.solver)
+    objective = data.objective(context)
+    check_layout(objective.layout, plan.layout)
+    if id(plan) not in _fitting_plans:
+        with clear_errors(_UNREADABLE):
+            # Bind psi and h, and refuse those that do not fit: what a local solver asks of them cannot fail.
+            plan.h.require(plan.psi)
+        _remember(_fitting_plans, plan, None)
+    passes_through = bool(plan.layout.passed_through)
+    if passes_through:
+        objective.load_buffers(downlink.pass_through)
+    uplink, state = limits.run(solver, downlink, objective, task.state, task.rng)
+    # As for the compiled loops: a class that keeps no losses is not asked for one.
+    keeps_losses = type(objective).take_training_loss is not Objective.take_training_loss
+    loss = objective.take_training_loss() if keeps_losses else None
+    if loss is not None and math.isfinite(loss):
+        uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
+    if passes_through:
+        uplink = uplink._replace(pass_through=objective.buffers())
+    return task.answer(uplink, state, objective.num_examples)
+
+
+class ClientData(NamedTuple):
+    """A client's data in one role, as an objective that is loaded once per process, run and partition.
+
+    Parameters
+    ----------
+    load : callable
+        ``(context) -> Objective``.
+    app : str
+        Identifies the ClientApp.
+    role : {"train", "evaluate"}
+    """
+
+    load: LoadObjective
+    app: str
+    role: str
+
+    def objective(self, context: Context) -> Objective:
+        """Return the objective of the context's node."""
+        key = (self.app, self.role, context.run_id, partition_of(context))
+        known = _objectives.get(key)
+        if known is not None:
+            return known
+        loaded: Any = self.load(context)
+        if not isinstance(loaded, Objective):
+            # Not its contents: it may be the client's data, and the message goes to the server.
+            plain = loaded is None or isinstance(loaded, str | int | float)
+            found = repr(loaded) if plain else f"a {type(loaded).__name__}"
+            raise ConfigurationError(
+                f"load_objective returned {found}; expected an Objective such as "
+                "flwr_fco.objectives.Logistic(features, labels)"
+            )
+        count: Any = loaded.num_examples
+        if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise ConfigurationError(
+                f"the objective has num_examples={count!r}; expected a whole number >= 1. A client without examples "
+                "has no loss: leave it out of the federation"
+            )
+        _objectives[key] = loaded
+        return loaded
+
+
+def forget_objectives(run_id: int) -> None:
+    """Drop the objectives of a run, and the last message, from this process's memory."""
+    forget_downlink()
+    for key in [key for key in _objectives if key[2] == run_id]:
+        del _objectives[key]
+
+
+def partition_of(context: Context) -> int:
+    """Return the partition id; a node without one is known by its node id, which is new in every run."""
+    return int(context.node_config.get("partition-id", context.node_id))
+
+
+def check_layout(own: Layout, server: Layout) -> None:
+    """Compare names and shapes: which arrays psi acts on, and their dtypes, are the server's business.
+
+    Raises
+    ------
+    ConfigurationError
+        If they differ.
+    """
+    if own.signature != server.signature:
+        passing = [entry.name for entry in server.passed_through if entry.name in own.shapes]
+        advice = "Give `start` initial arrays with the objective's names and shapes, in its order"
+        if passing:
+            advice = (
+                "Arrays of whole numbers or booleans are no part of the model, nor is what pass_through= names: here "
+                f"{', '.join(passing)}. Give floating-point initial arrays, such as np.zeros(10)"
+            )
+        elif set(own.shapes) == set(server.shapes) and own.shapes != server.shapes:
+            advice += "; where the classes of the clients' labels differ, give all of them the same num_classes="
+        raise ConfigurationError(
+            f"the server's model is {server.shapes}, this client's objective has {own.shapes}. {advice}"
+        )
+
+
+def _remember(known: dict[int, tuple[Plan, _Fact]], plan: Plan, fact: _Fact) -> None:
+    if len(known) >= 64:
+        known.clear()
+    known[id(plan)] = (plan, fact)

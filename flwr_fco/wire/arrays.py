@@ -1,0 +1,150 @@
+"""Reading arrays from bytes, which are never given to a general reader: the expected header and length, or an error."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, RecordDict
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import COUNTERS, Entry, Vector, all_finite
+from flwr_fco.errors import ProtocolError
+from flwr_fco.wire.flower import NUMPY, Form, form_of
+from flwr_fco.wire.keys import NO_ARRAYS, OWN_ARRAYS
+
+__all__ = [
+    "NOT_FINITE",
+    "finite",
+    "from_array",
+    "labelled",
+    "read_pass_through",
+    "read_vectors",
+    "vectors_of",
+]
+
+#: Why an array with NaN or infinite values is left out.
+NOT_FINITE = "NaN or infinite values"
+
+
+def vectors_of(content: RecordDict) -> Mapping[str, Array]:
+    """Return the arrays of the one ArrayRecord that holds a message's vectors."""
+    found = [
+        record
+        for key, record in content.items()
+        if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
+    ]
+    if len(found) != 1:
+        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
+    return dict(found[0].items())
+
+
+def from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> NDArray[Any]:
+    """Return the data read-only after checking dtype and shape: a view where the header is the usual one."""
+    if array.dtype not in dtypes or tuple(array.shape) != shape:
+        raise ProtocolError(
+            f"array {name!r} is {array.dtype}{list(array.shape)}, expected {' or '.join(dtypes)}{list(shape)}"
+        )
+    if array.stype != NUMPY:
+        raise ProtocolError(f"array {name!r} is serialised as {array.stype!r}, expected {NUMPY!r}")
+    form, data = form_of(array.dtype, shape), array.data
+    if len(data) == form.size and data.startswith(form.header):
+        value = np.frombuffer(data, dtype=form.dtype, offset=len(form.header))
+        return value if len(shape) == 1 else value.reshape(shape)
+    return _other_header(name, data, form, shape)
+
+
+#: The header of NumPy's format, with its keys in any order and any padding.
+_ENTRY = rb"'descr': ?'([<>=|]?[a-zA-Z][0-9]*)'|'fortran_order': ?(True|False)|'shape': ?\(([0-9, ]{0,200})\)"
+_HEADER = re.compile(rb"\{(?:(?:" + _ENTRY + rb"),? ?){3}\} *\n")
+_ENTRIES = re.compile(_ENTRY)
+_MAGIC = b"\x93NUMPY"
+#: How long a header may be: what it must say takes a hundred bytes, the rest is padding.
+_LONGEST_HEADER = 4096
+
+
+def _other_header(name: str, data: bytes, form: Form, shape: tuple[int, ...]) -> NDArray[Any]:
+    """Read an array whose header differs from ours in memory order or padding, and in nothing else.
+
+    NumPy's own reader never sees a client's bytes: it evaluates the header, opens archives, and allocates whatever
+    size a header claims.
+    """
+    version = data[len(_MAGIC) : len(_MAGIC) + 2]
+    width = {b"\x01\x00": 2, b"\x02\x00": 4}.get(version)
+    if not data.startswith(_MAGIC) or width is None:
+        raise ProtocolError(
+            f"array {name!r} cannot be read: its {len(data)} bytes do not begin as NumPy's format 1.0 or 2.0"
+        )
+    begin = len(_MAGIC) + 2 + width
+    length = int.from_bytes(data[begin - width : begin], "little")
+    if length > _LONGEST_HEADER or len(data) < begin + length:
+        raise ProtocolError(f"array {name!r} cannot be read: its header claims {length} bytes")
+    header = data[begin : begin + length]
+    entries = _ENTRIES.findall(header) if _HEADER.fullmatch(header) else []
+    descr, order, sizes = (b"".join(entry[i] for entry in entries) for i in range(3))
+    if len(entries) != 3 or not all(any(entry[i] for entry in entries) for i in range(2)):
+        raise ProtocolError(f"array {name!r} cannot be read: its header is {header[:120]!r}")
+    if descr.decode("ascii") != form.dtype.str:
+        raise ProtocolError(f"array {name!r} holds {descr.decode('ascii')!r}, its label says {form.name}")
+    found = [size.strip() for size in sizes.split(b",")]
+    if (found if found[-1] else found[:-1]) != [b"%d" % size for size in shape]:
+        raise ProtocolError(f"array {name!r} holds the shape ({sizes.decode('ascii')}), its label says {shape}")
+    count = math.prod(shape)
+    if len(data) - begin - length != count * form.dtype.itemsize:
+        raise ProtocolError(
+            f"array {name!r} cannot be read: it has {len(data) - begin - length} bytes of data, "
+            f"{form.name}{list(shape)} takes {count * form.dtype.itemsize}"
+        )
+    value = np.frombuffer(data, dtype=form.dtype, offset=begin + length)
+    if order == b"True":
+        return np.ascontiguousarray(value.reshape(shape[::-1]).T)
+    return value.reshape(shape)
+
+
+#: What a plan's arrays and a client's memory may hold.
+_INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
+_LABELS = ("float64", "float32", "float16", "bool", *_INTEGERS)
+
+
+def labelled(name: str, array: Array) -> NDArray[Any]:
+    """Return an array whose dtype and shape are known from its label only."""
+    shape = tuple(array.shape)
+    if array.dtype not in _LABELS or any(size < 0 for size in shape):
+        raise ProtocolError(f"array {name!r} is {array.dtype!r}{list(shape)}, expected numbers and sizes >= 0")
+    return from_array(name, array, (array.dtype,), shape)
+
+
+def finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
+    """Return an array after making sure that it has no NaN and no infinity."""
+    if not all_finite(array):
+        bad = int(array.size - np.isfinite(array).sum())
+        raise ProtocolError(f"{what} {name!r} holds {bad} {NOT_FINITE}")
+    return array
+
+
+def read_vectors(
+    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str
+) -> tuple[dict[str, Vector], dict[str, float]]:
+    """Return the vectors of a client in float64, and their Euclidean norms, infinite where the squares overflow."""
+    vectors, norms = {}, {}
+    for name, shape in shapes.items():
+        value = from_array(name, arrays[name], (dtype,), shape)
+        value = value if value.dtype == np.float64 else value.astype(np.float64)
+        # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well. vdot does
+        # not warn where the sum overflows, as dot does.
+        norm = norms[name] = math.sqrt(np.vdot(value, value))
+        vectors[name] = value if math.isfinite(norm) else finite(name, value)
+    return vectors, norms
+
+
+def read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:
+    """Return an array that is not optimised; counters may arrive as floats, because FedAvg averages them."""
+    if array.dtype != entry.dtype and fnmatchcase(entry.name, COUNTERS):
+        counts = finite(entry.name, from_array(entry.name, array, ("float64", "float32"), entry.shape))
+        return np.asarray(np.rint(np.clip(counts, 0.0, 2.0**53)), dtype=np.int64)
+    value = from_array(entry.name, array, (entry.dtype,), entry.shape)
+    return finite(entry.name, value) if value.dtype.kind == "f" else value

@@ -1,0 +1,122 @@
+"""What a client remembers between rounds, in two phases in ``context.state``: committed and pending."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.arrays import finite, from_array, vectors_of
+from flwr_fco.wire.envelope import StateAlteredError, StateMissingError
+from flwr_fco.wire.keys import METRICS, PASS
+from flwr_fco.wire.protocol import ClientStamp, ClientState
+
+__all__ = ["read_state", "state_vectors", "store_pending", "uplink_digest"]
+
+_STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
+_DIGEST = "-digest"
+
+
+def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
+    """Return the vectors of a client's memory."""
+    return {
+        name: finite(name, from_array(name, array, ("float64",), (size,)), "the remembered vector")
+        for name, array in record.items()
+    }
+
+
+def read_state(context: Context, stamp: ClientStamp, size: int) -> ClientState | None:
+    """Return the state that the client continues from, committing or discarding the pending one as the server says.
+
+    Nothing is written until the next :func:`store_pending`, so a handler that fails in between changes nothing.
+
+    Parameters
+    ----------
+    context : Context
+        The node's.
+    stamp : ClientStamp
+        From the server's message.
+    size : int
+        Length of the flat vector.
+
+    Returns
+    -------
+    mapping of str to ndarray, or None
+        None: the client starts afresh.
+
+    Raises
+    ------
+    StateMissingError
+        If the client does not have the state of that round, or if the server accepted other bytes than the client sent
+        (:class:`StateAlteredError`).
+    """
+    if stamp.restored is not None:
+        return stamp.restored
+    if stamp.accepted < 0:
+        return None
+    stamps = context.state.get(_STAMPS)
+    if isinstance(stamps, ConfigRecord) and stamps["epoch"] == stamp.epoch:
+        for key in (_PENDING, _COMMITTED):
+            if stamps[key] == stamp.accepted:
+                own = stamps.get(key + _DIGEST)
+                if stamp.digest and own and own != stamp.digest:
+                    raise StateAlteredError(f"what this node answered in round {stamp.accepted} is not what counted")
+                return state_vectors(context.state[key], size)  # type: ignore[arg-type]
+    raise StateMissingError(f"this node does not have its state of round {stamp.accepted} (epoch {stamp.epoch})")
+
+
+def store_pending(
+    context: Context,
+    stamp: ClientStamp,
+    server_round: int,
+    before: ClientState | None,
+    after: ClientState,
+    answer: RecordDict,
+) -> None:
+    """Store the state after a round as pending, beside the state before it.
+
+    Parameters
+    ----------
+    context : Context
+        The node's; changed.
+    stamp : ClientStamp
+        From the server's message.
+    server_round : int
+        The round that was answered.
+    before : mapping of str to ndarray, or None
+        What :func:`read_state` returned.
+    after : mapping of str to ndarray
+        What the local solver returned.
+    answer : RecordDict
+        What this node is about to send; the server will say whether it accepted exactly this.
+    """
+    stamps: dict[str, Any] = {"epoch": stamp.epoch, _COMMITTED: stamp.accepted, _PENDING: server_round}
+    stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, uplink_digest(answer)
+    context.state[_STAMPS] = _flower.filled(ConfigRecord, stamps)
+    for key, state in ((_COMMITTED, before or {}), (_PENDING, after)):
+        context.state[key] = _flower.array_record(state)
+
+
+def uplink_digest(content: RecordDict) -> str:
+    """Return a digest of the bytes of an uplink that determine the client's memory: its vectors and ``elapsed``.
+
+    It is not a digest of the memory itself, which server and client compute with different rounding.
+
+    Parameters
+    ----------
+    content : RecordDict
+        Of the answer.
+    """
+    digest = hashlib.sha256()
+    arrays = vectors_of(content)
+    for name in sorted(arrays):
+        if not name.startswith(PASS):
+            digest.update(name.encode())
+            digest.update(arrays[name].data)
+    metrics = content.get(METRICS)
+    elapsed = None if metrics is None else metrics.get("elapsed")
+    digest.update(repr(elapsed).encode())
+    return digest.hexdigest()[:32]

@@ -1,0 +1,266 @@
+"""Downlinks as records: what the server tells a client in a round, written by the server and read by the client."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from numpy.typing import NDArray
+
+from flwr_fco.core.spec import Spec
+from flwr_fco.errors import ProtocolError
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.arrays import finite, from_array, labelled, read_pass_through
+from flwr_fco.wire.client_state import state_vectors
+from flwr_fco.wire.envelope import PlanMissingError, RoundCache
+from flwr_fco.wire.keys import NO_ARRAYS, NUMBER, OWN_ARRAYS, PASS, PLAN, RESTORED
+from flwr_fco.wire.metrics import is_number
+from flwr_fco.wire.protocol import ClientStamp, Downlink, Plan, ReceivedNumbers, ReceivedVectors
+from flwr_fco.work import work_from_header
+
+__all__ = ["downlink_records", "forget_downlink", "parsed", "read_downlink"]
+
+_FCO = "fco"
+
+
+def downlink_records(
+    downlink: Downlink,
+    *,
+    digest: str,
+    arrayrecord_key: str,
+    configrecord_key: str,
+    config: ConfigRecord,
+    plan: Spec | None,
+    serialised: RoundCache,
+    wire_dtype: str = "float64",
+) -> RecordDict:
+    """Return a downlink as records.
+
+    Parameters
+    ----------
+    downlink : Downlink
+    digest : str
+        The plan's hash.
+    arrayrecord_key, configrecord_key : str
+        The strategy's record keys.
+    config : ConfigRecord
+        The user's train config, with the round; copied.
+    plan : Spec or None
+        The plan, for nodes that do not have it yet.
+    serialised : RoundCache
+        Shares serialised arrays between nodes.
+    wire_dtype : {"float64", "float32"}
+        Precision of the vectors.
+    """
+    dtype = None if wire_dtype == "float64" else wire_dtype
+    arrays = {name: serialised.array(vector, dtype) for name, vector in downlink.vectors.items()}
+    if downlink.pass_through:
+        arrays.update({PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
+    fco: dict[str, str | float | int] = {"plan": digest, "elapsed": float(downlink.elapsed)}
+    if not math.isnan(downlink.client_lr):
+        fco["client-lr"] = float(downlink.client_lr)
+    if downlink.work is not None:
+        fco["work"] = json.dumps(downlink.work.to_header())
+    for name, number in downlink.numbers.items():
+        fco[NUMBER + name] = float(number)
+    records: dict[str, tuple[type[Any], dict[str, Any]]] = {
+        arrayrecord_key: (ArrayRecord, arrays),
+        configrecord_key: (ConfigRecord, dict(config.items())),
+    }
+    if plan is not None:
+        fco["plan-header"] = plan.to_json()
+        if plan.arrays:
+            records[PLAN] = (ArrayRecord, {name: serialised.array(array) for name, array in plan.arrays.items()})
+    if downlink.stamp is not None:
+        fco["epoch"], fco["accepted"] = downlink.stamp.epoch, downlink.stamp.accepted
+        if downlink.stamp.digest:
+            fco["digest"] = downlink.stamp.digest
+        if downlink.stamp.restored is not None:
+            restored = downlink.stamp.restored.items()
+            records[RESTORED] = (ArrayRecord, {name: serialised.array(vector) for name, vector in restored})
+    records[_FCO] = (ConfigRecord, fco)
+    return _flower.packed(records)
+
+
+#: Plans by hash: parsed once in a process, not once in a message.
+_plans: dict[str, Plan] = {}
+
+
+def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> Plan:
+    """Return the plan of a message: from the message, this process's memory or the node's state."""
+    digest = str(fco["plan"])
+    if "plan-header" in fco:
+        context.state[_FCO] = ConfigRecord({"plan": digest, "plan-header": str(fco["plan-header"])})
+        if PLAN in content:
+            context.state[PLAN] = content[PLAN]
+        elif PLAN in context.state:
+            del context.state[PLAN]
+    stored = context.state.get(_FCO)
+    if not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
+        raise PlanMissingError(f"this node does not have the plan {digest}")
+    plan = _plans.get(digest)
+    if plan is None:
+        arrays = context.state.get(PLAN, ArrayRecord())
+        named = {name: labelled(name, array) for name, array in arrays.items()}  # type: ignore[arg-type]
+        spec = Spec(parsed(str(stored["plan-header"])), named)
+        if spec.digest() != digest:
+            raise ProtocolError(f"the plan's hash is {spec.digest()}, the message says {digest}")
+        plan = Plan.from_spec(spec)
+        if len(_plans) >= 64:
+            _plans.clear()
+        _plans[digest] = plan
+    return plan
+
+
+def read_downlink(message: Message, context: Context, check_header: Callable[[object], None] | None = None) -> Downlink:
+    """Read a training message.
+
+    Parameters
+    ----------
+    message : Message
+    context : Context
+    check_header : callable, optional
+        Raises an error if a plan's JSON is too long to be parsed.
+
+    Raises
+    ------
+    PlanMissingError
+        If only the hash of a plan came, and this node does not have it.
+    ProtocolError
+        If the message is not one of ours.
+    """
+    content = message.content
+    if _FCO not in content:
+        raise ProtocolError(
+            "this training message comes from a strategy that is not of flwr_fco (it lacks the 'fco' record). "
+            'Use one of flwr_fco.strategies on the server, without client="unmodified".'
+        )
+    fco: dict[str, Any] = dict(content[_FCO].items())
+    if check_header is not None and "plan-header" in fco:
+        check_header(fco["plan-header"])
+    plan = _plan_of(content, fco, context)
+    # As `vectors_of`; what a message costs in a round of many small clients is calls.
+    found = [
+        record
+        for key, record in content.items()
+        if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
+    ]
+    if len(found) != 1:
+        raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
+    arrays = dict(found[0].items())
+    if _latest and _latest[0].says(plan, fco, arrays):
+        return _latest[0].copy()
+    dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
+    # These say which of their values is missing, in whichever local solver asks for it.
+    vectors, numbers = ReceivedVectors(), ReceivedNumbers()
+    for name, array in arrays.items():
+        if not name.startswith(PASS):
+            vector = from_array(name, array, dtypes, (plan.layout.size,))
+            if array.dtype != "float64":
+                vector = vector.astype(np.float64)
+                # As what is read from bytes is: other clients of this process may be given the same array.
+                vector.flags.writeable = False
+            # As in `read_uplink`: a sum of squares is finite only where each of them is.
+            vectors[name] = (
+                vector if math.isfinite(np.vdot(vector, vector)) else finite(name, vector, "the server's vector")
+            )
+    passed: Mapping[str, NDArray[Any]] = {}
+    if len(vectors) < len(arrays):
+        entries = {PASS + entry.name: entry for entry in plan.layout.passed_through}
+        unknown = arrays.keys() - vectors.keys() - entries.keys()
+        if unknown:
+            raise ProtocolError(f"the message has the arrays {sorted(unknown)}, which the plan does not")
+        passed = {e.name: read_pass_through(e, arrays[key]) for key, e in entries.items() if key in arrays}
+    stamp = work = None
+    # More than the plan, elapsed and perhaps a rate: numbers of the method, or a stamp.
+    if len(fco) > 2 + ("client-lr" in fco):
+        numbers.update({key.removeprefix(NUMBER): value for key, value in fco.items() if key.startswith(NUMBER)})
+        if "accepted" in fco:
+            restored = None
+            if RESTORED in content:
+                restored = state_vectors(content[RESTORED], plan.layout.size)  # type: ignore[arg-type]
+            stamp = ClientStamp(int(fco["epoch"]), int(fco["accepted"]), restored, str(fco.get("digest", "")))
+    if "work" in fco:
+        work = work_from_header(parsed(str(fco["work"])))
+    given, elapsed = fco.get("client-lr"), fco.get("elapsed")
+    client_lr = math.nan if given is None else float(given)
+    # As `is_number`, in one comparison where the server says what ours do.
+    sound = 0.0 <= elapsed < math.inf if type(elapsed) is float else is_number(elapsed) and elapsed >= 0.0  # type: ignore[operator]
+    if not sound or not (0.0 < client_lr < math.inf or given is None):
+        raise ProtocolError(
+            f"the server says elapsed={elapsed!r}, client-lr={client_lr!r}; expected finite numbers, the rate above 0"
+        )
+    for name, number in numbers.items():
+        if not is_number(number):
+            raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
+    downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
+    if stamp is None:
+        if _last_arrays and _same_bytes(_last_arrays[0], arrays):
+            # The second message with these bytes: it is a broadcast, and more will come.
+            _latest[:] = [_Latest(plan, fco, arrays, downlink)]
+            return _latest[0].copy()
+        _last_arrays[:] = [arrays]
+    return downlink
+
+
+class _Latest(NamedTuple):
+    """The last broadcast that was read: in most rounds all clients of a process get the same bytes."""
+
+    plan: Plan
+    fco: Mapping[str, Any]
+    arrays: Mapping[str, Array]
+    downlink: Downlink
+
+    def says(self, plan: Plan, fco: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
+        """Whether another message says the same and shares the bytes of its arrays with this one."""
+        return self.plan is plan and _same_bytes(self.arrays, arrays) and self.fco == fco
+
+    def copy(self) -> Downlink:
+        """Return the downlink with its own mappings, so that no client can change what another one reads."""
+        own = self.downlink
+        vectors, numbers = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
+        return Downlink(
+            own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through}
+        )
+
+
+_latest: list[_Latest] = []
+#: The arrays of the last message.
+_last_arrays: list[Mapping[str, Array]] = []
+
+
+def _same_bytes(own: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
+    """Whether the arrays of two messages are the same bytes in memory, under the same labels."""
+    if own.keys() != arrays.keys():
+        return False
+    for name, array in arrays.items():
+        known = own[name]
+        if array.data is not known.data or array.dtype != known.dtype or array.shape != known.shape:
+            return False
+        if array.stype != known.stype:
+            return False
+    return True
+
+
+def forget_downlink() -> None:
+    """Forget the message that this process read last."""
+    _latest.clear()
+    _last_arrays.clear()
+
+
+#: Maximum length of a plan's JSON; its arrays travel separately.
+_LONGEST_JSON = 4_000_000
+
+
+def parsed(text: str) -> Any:
+    """Return a server's JSON as Python objects."""
+    if len(text) > _LONGEST_JSON:
+        raise ProtocolError(f"the server's plan has {len(text)} characters, expected at most {_LONGEST_JSON}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the server's plan is no JSON: {error}") from error

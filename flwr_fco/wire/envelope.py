@@ -1,0 +1,164 @@
+"""Messages, and what they carry outside of an algorithm: the handshake, reports of missing data, byte counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import nullcontext
+from typing import Any, Literal
+
+from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from flwr_fco.errors import ProtocolError
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.keys import METRICS, NO_ARRAYS
+from flwr_fco.wire.protocol import Downlink
+
+__all__ = [
+    "HANDSHAKE",
+    "OWN_METRICS",
+    "QUESTION",
+    "PlanMissingError",
+    "RoundCache",
+    "StateAlteredError",
+    "StateMissingError",
+    "content_of",
+    "count_bytes",
+    "messages",
+    "missing_reply",
+    "partition_of",
+    "partition_reply",
+    "reply",
+    "sender_and_group",
+    "was_altered",
+    "what_is_missing",
+]
+
+#: Message type of the question 'which partition are you?' that precedes the first round.
+HANDSHAKE = "query.partition"
+#: Message type of questions about the clients' losses.
+QUESTION = "query.question"
+_PLAN_MISSING, _STATE_MISSING = "plan-missing", "state-missing"
+_PARTITION = "partition-id"
+#: Metrics that are not the client's to choose.
+OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING, _STATE_MISSING})
+
+
+class PlanMissingError(ProtocolError):
+    """The client was sent the hash of a plan that it does not have (lost with its SuperNode)."""
+
+
+class StateMissingError(ProtocolError):
+    """The client was told to continue from a state that it does not have (lost with its SuperNode)."""
+
+
+class StateAlteredError(StateMissingError):
+    """The server accepted another uplink than this client sent, so their memories differ."""
+
+
+class RoundCache:
+    """Serialised arrays and records of a round by the identity of their sources, so that each is made only once."""
+
+    def __init__(self) -> None:
+        # The sources are kept too: an id is unique only as long as its object lives.
+        self._arrays: dict[int, tuple[NDArray[Any], Array]] = {}
+        self._contents: dict[tuple[int, bool], tuple[Downlink, RecordDict]] = {}
+
+    def array(self, array: NDArray[Any], wire_dtype: str | None = None) -> Array:
+        """Return an array serialised in its own or another precision; made at the first call."""
+        found = self._arrays.get(id(array))
+        if found is None:
+            sent = array if wire_dtype is None else array.astype(wire_dtype, copy=False)
+            found = self._arrays[id(array)] = (array, _flower.serialised(sent))
+        return found[1]
+
+    def content(self, downlink: Downlink, informed: bool) -> RecordDict | None:
+        """Return the records of a downlink in a new RecordDict over shared records; None if not yet made."""
+        found = self._contents.get((id(downlink), informed))
+        return None if found is None else found[1].copy()
+
+    def keep(self, downlink: Downlink, informed: bool, content: RecordDict) -> None:
+        """Keep the records of a downlink for the next node that gets the same."""
+        self._contents[id(downlink), informed] = (downlink, content)
+
+
+def messages(grid: object, contents: Iterable[tuple[int, RecordDict]], message_type: str, stamp: str) -> list[Message]:
+    """Return the messages of a round.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+        Where they will be sent. A grid with a method ``identity()``, such as :class:`InProcessGrid`, also provides the
+        ServerApp's identity, without which Flower creates no messages.
+    contents : iterable of (int, RecordDict)
+        Node ids and the contents for them.
+    message_type : str
+    stamp : str
+        The round.
+    """
+    made: list[Message] = []
+    with getattr(grid, "identity", nullcontext)():
+        for node_id, content in contents:
+            if made:
+                made.append(_flower.readdressed(made[0], content, node_id))
+            else:
+                made.append(Message(content, node_id, message_type, group_id=stamp))
+    return made
+
+
+def reply(message: Message, content: RecordDict) -> Message:
+    """Return the answer to a message."""
+    return _flower.reply_to(message, content)
+
+
+#: Sender, group and content of a reply.
+content_of, sender_and_group = _flower.content_of, _flower.sender_and_group
+
+
+def count_bytes(contents: Iterable[RecordDict]) -> int:
+    """Return the number of bytes of array data in these contents: a round's traffic."""
+    return sum(
+        len(array.data)
+        for content in contents
+        for record in content.values()
+        if type(record) not in NO_ARRAYS and isinstance(record, ArrayRecord)
+        for array in record.values()
+    )
+
+
+def missing_reply(message: Message, error: PlanMissingError | StateMissingError) -> Message:
+    """Return the answer of a client that lacks something: the server sends the message again, with it."""
+    missing = {_PLAN_MISSING: 1}
+    if isinstance(error, StateMissingError):
+        missing = {_STATE_MISSING: 2 if isinstance(error, StateAlteredError) else 1}
+    return _flower.answer(message, {METRICS: (MetricRecord, missing)})
+
+
+def was_altered(content: RecordDict) -> bool:
+    """Whether a client without its state reports that the server accepted other bytes than it sent."""
+    metrics = content.get(METRICS)
+    return isinstance(metrics, MetricRecord) and metrics.get(_STATE_MISSING) == 2
+
+
+def what_is_missing(content: RecordDict) -> Literal["plan", "state"] | None:
+    """Return what a client lacked if it could not answer; None for an answer."""
+    metrics = content.get(METRICS)
+    if not isinstance(metrics, MetricRecord):
+        return None
+    return "plan" if _PLAN_MISSING in metrics else "state" if _STATE_MISSING in metrics else None
+
+
+def partition_reply(context: Context) -> RecordDict:
+    """Return a client's answer to the handshake."""
+    record = MetricRecord()
+    partition = context.node_config.get(_PARTITION)
+    if partition is not None:
+        record[_PARTITION] = int(partition)
+    return RecordDict({METRICS: record})
+
+
+def partition_of(content: RecordDict) -> int | None:
+    """Return the partition id that a handshake's answer names, None if it names none."""
+    metrics = content.get(METRICS)
+    value = metrics.get(_PARTITION) if isinstance(metrics, MetricRecord) else None
+    return value if isinstance(value, int) else None

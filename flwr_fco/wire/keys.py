@@ -1,0 +1,16 @@
+"""Keys of Flower's records that several modules read or write; ``flwr_fco.wire`` says what is under them."""
+
+from __future__ import annotations
+
+from flwr.app import ConfigRecord, MetricRecord
+
+__all__ = ["ARRAYS", "METRICS", "NO_ARRAYS", "NUMBER", "OWN_ARRAYS", "PASS", "PLAN", "RESTORED"]
+
+ARRAYS, METRICS = "arrays", "metrics"
+#: Prefixes: of arrays that are not optimised, and of a method's numbers.
+PASS, NUMBER = "pass:", "number:"
+PLAN, RESTORED = "fco-plan", "fco-restored"
+#: The ArrayRecords of a message that are not its vectors.
+OWN_ARRAYS = (PLAN, RESTORED)
+#: Types of records without arrays; a negative ``isinstance`` costs as much as reading the record.
+NO_ARRAYS = frozenset((ConfigRecord, MetricRecord))

@@ -1,0 +1,126 @@
+"""Metrics: the numbers that clients report, checked and averaged."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from flwr.app import ArrayRecord, MetricRecord, RecordDict
+
+from flwr_fco.errors import ProtocolError
+from flwr_fco.wire import flower as _flower
+
+__all__ = [
+    "LARGEST_COUNT",
+    "average_metrics",
+    "check_metrics",
+    "is_number",
+    "joined_metrics",
+    "metrics_of",
+    "number_of",
+]
+
+#: Whole numbers up to here are floats without any rounding, and in any case finite.
+LARGEST_COUNT = 2**53
+
+
+def is_number(value: Any) -> bool:
+    """Whether a metric is a finite number that fits into a float."""
+    try:
+        return math.isfinite(value)
+    except (TypeError, OverflowError):
+        return False
+
+
+def metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[dict[str, Any], float]:
+    """Return the metrics of a reply, and its weight among them."""
+    found = [each for each in content.values() if type(each) is not ArrayRecord and isinstance(each, MetricRecord)]
+    if len(found) != 1:
+        raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
+    metrics: dict[str, Any] = dict(found[0].items())
+    if weighted_by_key not in metrics:
+        raise ProtocolError(f"the MetricRecord lacks the weight key {weighted_by_key!r}; it has {sorted(metrics)}")
+    weight = metrics[weighted_by_key]
+    if type(weight) is int and 0 <= weight <= LARGEST_COUNT:
+        return metrics, float(weight)
+    if not is_number(weight) or weight < 0:
+        raise ProtocolError(f"the weight {weighted_by_key!r} is {weight!r}, expected a finite number >= 0")
+    return metrics, float(weight)
+
+
+def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
+    """Return the weighted means of the replies' metrics, like Flower's own function but about four times as fast.
+
+    Differs from Flower's function in two ways: 1. a metric that is equal in all replies keeps its value to the bit;
+    2. a metric that some replies lack, or report as a list of another length, is averaged over the other replies if
+    these are more than half, and left out otherwise.
+
+    Parameters
+    ----------
+    contents : list of RecordDict
+        Replies with one MetricRecord each, at least one.
+    weighted_by_key : str
+        Key of the weight; not averaged itself.
+    """
+    found = [metrics_of(content, weighted_by_key) for content in contents]
+    total = math.fsum(weight for _, weight in found)
+    shares = [weight / total for _, weight in found]
+    means: dict[str, int | float | list[int] | list[float]] = {}
+    names = dict.fromkeys(found[0][0])
+    if any(metrics.keys() != names.keys() for metrics, _ in found):
+        names = dict.fromkeys(name for metrics, _ in found for name in metrics)
+    for name in names:
+        if name == weighted_by_key:
+            continue
+        values: list[Any] = [metrics[name] for metrics, _ in found if name in metrics]
+        first, own = values[0], shares
+        if len(values) < len(found) or (list in map(type, values) and len({*map(_form_of, values)}) > 1):
+            # The replies differ in what this name means: the majority is averaged if it is more than half.
+            form, agreeing = Counter(map(_form_of, values)).most_common(1)[0]
+            if 2 * agreeing <= len(found):
+                continue
+            agree = [name in metrics and _form_of(metrics[name]) == form for metrics, _ in found]
+            part = math.fsum(share for share, kept in zip(shares, agree, strict=True) if kept)
+            if part <= 0.0:
+                continue
+            own = [share / part for share, kept in zip(shares, agree, strict=True) if kept]
+            values = [value for value in values if _form_of(value) == form]
+            first = values[0]
+        if values.count(first) == len(values):
+            means[name] = first
+        elif isinstance(first, list):
+            means[name] = [_dot(column, own) for column in zip(*values, strict=True)]
+        else:
+            means[name] = _dot(values, own)
+    return _flower.filled(MetricRecord, means)
+
+
+def joined_metrics(theirs: MetricRecord, own: Mapping[str, int | float]) -> MetricRecord:
+    """Return the clients' averaged metrics together with the server's own, which take precedence."""
+    return _flower.filled(MetricRecord, {**dict(theirs.items()), **own})
+
+
+def _form_of(value: Any) -> int:
+    """Return the length of a list of numbers, -1 for a number."""
+    return len(value) if isinstance(value, list) else -1
+
+
+def _dot(values: Iterable[float], shares: Iterable[float]) -> float:
+    return math.fsum(value * share for value, share in zip(values, shares, strict=True))
+
+
+def check_metrics(content: RecordDict, weighted_by_key: str) -> None:
+    """Raise :class:`ProtocolError` unless an evaluation reply has one MetricRecord of finite numbers and a weight."""
+    metrics, _ = metrics_of(content, weighted_by_key)
+    for name, value in metrics.items():
+        if not all(is_number(item) for item in (value if isinstance(value, list) else [value])):
+            raise ProtocolError(f"the metric {name!r} is {value!r}")
+
+
+def number_of(name: str, value: Any) -> float:
+    """Return a metric after making sure that it is a finite number."""
+    if not is_number(value):
+        raise ProtocolError(f"the metric {name!r} is {value!r}, expected a finite number")
+    return float(value)

@@ -1,0 +1,124 @@
+"""Primal models: the user's names, shapes and dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import COUNTERS, Entry, Layout, Vector
+from flwr_fco.errors import ProtocolError
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.arrays import finite, from_array, read_pass_through, vectors_of
+
+__all__ = [
+    "config_of_round",
+    "layout_of",
+    "primal_record",
+    "primal_request",
+    "primal_vector",
+    "read_primal",
+    "same_arrays",
+    "shared_arrays",
+]
+
+
+def layout_of(arrays: ArrayRecord, **options: Any) -> Layout:
+    """Describe the user's initial arrays (see :meth:`Layout.from_arrays`).
+
+    FedAvg also averages the counters of batch normalisation, so that they are float64 in its models and in checkpoints
+    made from them. Here they become whole numbers again, as clients send them.
+    """
+    given = {name: array.numpy() for name, array in arrays.items()}
+    counters = {name: np.zeros(array.shape, np.int64) for name, array in given.items() if fnmatchcase(name, COUNTERS)}
+    return Layout.from_arrays({**given, **counters}, **options)
+
+
+def primal_record(
+    layout: Layout, primal: Vector, pass_through: Mapping[str, NDArray[Any]] | None = None
+) -> ArrayRecord:
+    """Return a primal vector under the user's names, in the user's dtypes and order.
+
+    Parameters
+    ----------
+    layout : Layout
+    primal : ndarray of float64, shape (layout.size,)
+    pass_through : mapping of str to ndarray, optional
+        The arrays that are not optimised.
+    """
+    arrays = {}
+    for entry in layout.entries:
+        if entry.optimized:
+            array = primal[entry.block].astype(entry.dtype, copy=False).reshape(entry.shape)
+        else:
+            array = (pass_through or {})[entry.name]
+        arrays[entry.name] = array
+    return _flower.array_record(arrays)
+
+
+def config_of_round(config: ConfigRecord, server_round: int) -> ConfigRecord:
+    """Return a copy of the user's config with the round in it."""
+    own = config.copy()
+    own["server-round"] = server_round
+    return own
+
+
+def shared_arrays(arrays: ArrayRecord) -> ArrayRecord:
+    """Return a new record of the same arrays."""
+    return arrays.copy()
+
+
+def same_arrays(one: ArrayRecord, other: ArrayRecord) -> bool:
+    """Whether two records hold equal arrays; fast if they share them."""
+    return one == other
+
+
+def primal_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, dict[str, NDArray[Any]]]:
+    """Return the flat vector and the pass-through arrays of a primal model.
+
+    Raises
+    ------
+    ProtocolError
+        If names, shapes or dtypes are not the layout's, or a value is NaN or infinite.
+    """
+    if set(arrays) != set(layout.names):
+        missing = sorted(set(layout.names) - set(arrays))
+        extra = sorted(set(arrays) - set(layout.names))
+        raise ProtocolError(f"the arrays' names differ from the model's: missing {missing}, unexpected {extra}")
+    vector = np.empty(layout.size)
+    for entry in layout.optimized:
+        array = from_array(entry.name, arrays[entry.name], _compatible(entry), entry.shape)
+        vector[entry.block] = finite(entry.name, array).reshape(-1)
+    return vector, {e.name: read_pass_through(e, arrays[e.name]) for e in layout.passed_through}
+
+
+def _compatible(entry: Entry) -> tuple[str, ...]:
+    """Dtypes in which a floating array may come back: its own first; scikit-learn clients answer in float64."""
+    others = [name for name in ("float64", "float32", "float16") if name != entry.dtype]
+    return (entry.dtype, *others)
+
+
+def primal_request(
+    arrays: ArrayRecord, config: ConfigRecord, *, arrayrecord_key: str, configrecord_key: str
+) -> RecordDict:
+    """Return a primal model and a config as ``FedAvg`` sends them, in new records.
+
+    Parameters
+    ----------
+    arrays : ArrayRecord
+        The model; its arrays are shared, the record is copied.
+    config : ConfigRecord
+        Copied.
+    arrayrecord_key, configrecord_key : str
+        The strategy's record keys.
+    """
+    return _flower.filled(RecordDict, {arrayrecord_key: arrays.copy(), configrecord_key: config.copy()})
+
+
+def read_primal(content: RecordDict, layout: Layout) -> Vector:
+    """Return the model of an evaluation message as a flat vector."""
+    return primal_vector(layout, vectors_of(content))[0]

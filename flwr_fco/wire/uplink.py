@@ -1,0 +1,173 @@
+"""Uplinks as records: what a client answers, written by the client, read and checked by the server."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.errors import ProtocolError
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.arrays import read_pass_through, read_vectors, vectors_of
+from flwr_fco.wire.envelope import OWN_METRICS
+from flwr_fco.wire.keys import METRICS, OWN_ARRAYS, PASS
+from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
+from flwr_fco.wire.model import primal_vector
+from flwr_fco.wire.protocol import Uplink
+
+__all__ = ["num_examples", "read_unmodified", "read_uplink", "uplink_answer"]
+
+_NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+
+def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_dtype: str) -> Message:
+    """Return the reply to a training message that holds an uplink.
+
+    Parameters
+    ----------
+    message : Message
+        The message being answered; the arrays are sent under the key of its vectors.
+    uplink : Uplink
+    num_examples : int
+        The client's number of examples.
+    wire_dtype : {"float64", "float32", "auto"}
+        ``"auto"``: that of the vectors in `message`.
+    """
+    key, received = next(
+        (key, record)
+        for key, record in message.content.items()
+        if isinstance(record, ArrayRecord) and key not in OWN_ARRAYS
+    )
+    if wire_dtype == "auto":
+        wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(PASS)), "float64")
+    arrays: dict[str, Any] = {
+        name: vector if wire_dtype == "float64" else vector.astype(wire_dtype)
+        for name, vector in uplink.vectors.items()
+    }
+    if uplink.pass_through:
+        arrays.update({PASS + name: array for name, array in uplink.pass_through.items()})
+    metrics: dict[str, int | float] = {"num-examples": int(num_examples), "local-steps": int(uplink.steps)}
+    if uplink.elapsed is not None:
+        metrics["elapsed"] = float(uplink.elapsed)
+    for name, value in uplink.metrics.items() if uplink.metrics else ():
+        if name in OWN_METRICS:
+            raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
+        metrics[name] = float(value)
+    return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
+
+
+def _positive(metrics: Mapping[str, Any], name: str) -> float:
+    value = metrics.get(name)
+    if type(value) is float and 0.0 < value < math.inf:
+        return value
+    if value is None or not is_number(value) or value <= 0:
+        raise ProtocolError(f"the metric {name!r} is {value!r}, expected a finite number > 0")
+    return float(value)
+
+
+def _count(metrics: Mapping[str, Any], name: str) -> int:
+    count = metrics.get(name)
+    if type(count) is int and 1 <= count <= LARGEST_COUNT:
+        return count
+    value = _positive(metrics, name)
+    if value < 1.0 or value != int(value):
+        raise ProtocolError(f"the metric {name!r} is {value!r}, expected a whole number >= 1")
+    return int(value)
+
+
+def num_examples(content: RecordDict) -> float | None:
+    """Return the number of examples that a reply of our ClientApp reports; None if missing or invalid."""
+    found = content.get(METRICS)
+    value = None if found is None else found.get("num-examples")
+    return float(value) if isinstance(value, int | float) else None
+
+
+def read_uplink(
+    content: RecordDict,
+    layout: Layout,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    wire_dtype: str,
+    weighted_by_key: str,
+    timed: bool = True,
+) -> Uplink:
+    """Read and check a reply of our ClientApp.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The reply.
+    layout : Layout
+        The model's arrays.
+    shapes : mapping of str to tuple of int
+        Name and shape of each vector that must be there.
+    wire_dtype : {"float64", "float32"}
+    weighted_by_key : str
+        Key of the weight in the MetricRecord.
+    timed : bool, default True
+        Whether the reply must have a sum of step sizes; after a minimisation there is none.
+
+    Raises
+    ------
+    ProtocolError
+        With the reason, if anything is missing, extra, of another shape or dtype, NaN or infinite.
+    """
+    arrays = vectors_of(content)
+    through = {PASS + entry.name: entry for entry in layout.passed_through} if layout.passed_through else {}
+    if arrays.keys() - through.keys() != shapes.keys():
+        raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
+    vectors, norms = read_vectors(arrays, shapes, wire_dtype)
+    metrics, examples = metrics_of(content, weighted_by_key)
+    elapsed = _positive(metrics, "elapsed") if timed else None
+    reported = {}
+    if len(metrics) > 3:
+        others = metrics.keys() - OWN_METRICS - {weighted_by_key}
+        reported = {name: number_of(name, metrics[name]) for name in sorted(others)}
+    return Uplink(
+        vectors,
+        elapsed,
+        _count(metrics, "local-steps"),
+        examples=examples,
+        metrics=reported,
+        pass_through={e.name: read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
+        if through
+        else _NOTHING,
+        norms=norms,
+    )
+
+
+def read_unmodified(
+    content: RecordDict,
+    layout: Layout,
+    *,
+    sent: Vector,
+    client_lr: float,
+    local_steps: int,
+    weighted_by_key: str,
+) -> Uplink:
+    """Read and check a reply of an ordinary FedAvg ClientApp, which returns its new model.
+
+    Parameters
+    ----------
+    content : RecordDict
+        The reply.
+    layout : Layout
+    sent : ndarray of float64, shape (layout.size,)
+        The model as it was sent: in the user's dtypes.
+    client_lr : float
+        The client's learning rate according to the user.
+    local_steps : int
+        The client's number of steps according to the user; the reply's metrics ``elapsed`` and ``local-steps`` take
+        precedence.
+    weighted_by_key : str
+    """
+    vector, passed = primal_vector(layout, vectors_of(content))
+    metrics, examples = metrics_of(content, weighted_by_key)
+    steps = _count(metrics, "local-steps") if "local-steps" in metrics else local_steps
+    elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
+    return Uplink({"increment": vector - sent}, elapsed, steps, examples=examples, pass_through=passed)

@@ -1,0 +1,36 @@
+"""Averages of metrics, and the bytes of a round."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
+
+from flwr_fco.wire.envelope import count_bytes
+from flwr_fco.wire.metrics import average_metrics
+
+
+def test_bytes_are_those_of_the_arrays():
+    array = Array(np.zeros(100))
+    content = RecordDict({"arrays": ArrayRecord({"x": array}), "config": ConfigRecord({"a": "text"})})
+    assert count_bytes([content, content]) == 2 * len(array.data)
+
+
+def metrics(**values):
+    return RecordDict({"metrics": MetricRecord(values)})
+
+
+def test_averages_are_flowers():
+    contents = [
+        metrics(**{"num-examples": 3, "loss": 0.25, "curve": [1.0, 2.0], "steps": 7}),
+        metrics(**{"num-examples": 5, "loss": 0.5, "curve": [3.0, 5.0], "steps": 7}),
+    ]
+    ours = average_metrics(contents, "num-examples")
+    flowers = aggregate_metricrecords(contents, "num-examples")
+    assert set(ours) == set(flowers) == {"loss", "curve", "steps"}
+    assert ours["steps"] == 7
+    for name in ours:
+        np.testing.assert_allclose(ours[name], flowers[name], rtol=1e-15)
+
+
+def test_a_metric_that_not_everybody_reports_is_left_out():
+    contents = [metrics(**{"num-examples": 3, "loss": 0.25, "own": 1.0}), metrics(**{"num-examples": 5, "loss": 0.5})]
+    assert set(average_metrics(contents, "num-examples")) == {"loss"}
