@@ -24,7 +24,7 @@ __all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "
 
 #: Arguments of rules that are limits.
 _LIMITS = frozenset(
-    {"within", "at_least", "at_most", "bound", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}
+    {"within", "at_least", "at_most", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}
 )
 
 

@@ -426,7 +426,7 @@ def test_the_second_papers_printed_settings():
 
 def test_the_second_papers_constants_are_those_that_were_tuned():
     """Each run's constants are the bold ones of the page that docs/tune_rates.py wrote."""
-    page = Path(__file__).parents[2] / "docs" / "reproduction" / "tracking-rates.md"
+    page = Path(__file__).parents[3] / "docs" / "reproduction" / "tracking-rates.md"
     names = {"linear": "gt-fig1", "logistic": "gt-fig2"}
     for part in page.read_text(encoding="utf-8").split("## sparse-")[1:]:
         definition = load_definition(names[part.partition("-")[0]])
