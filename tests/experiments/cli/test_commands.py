@@ -606,10 +606,12 @@ def test_reproduce_refuses_what_a_run_would_and_a_folder_of_another(tmp_path, mo
 
 
 def test_every_choice_of_an_experiment_has_a_folder_of_its_own(tmp_path, monkeypatch):
-    from flwr_fco.experiments.cli import commands as cli
+    from flwr_fco.experiments.cli import reproducing
 
     folders = []
-    monkeypatch.setattr(cli, "_reproduce", lambda definition, folder, *rest: folders.append(str(folder)) or True)
+    monkeypatch.setattr(
+        reproducing, "_reproduce", lambda definition, folder, *rest: folders.append(str(folder)) or True
+    )
     given = ("--set", "num-rounds=9")
     for extra in ((), ("--quick",), given, ("--quick", *given), ("--out", "x"), ("--out", "x", "--quick", *given)):
         call("reproduce", "fco-fig3", *extra)
