@@ -22,7 +22,6 @@ from torch.nn import functional
 from flwr_fco.core.layout import Vector
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
 from flwr_fco.experiments.problems.tasks import AdversarialTraining, Task
-from flwr_fco.pooled import client_weights
 from flwr_fco.regularizers import Regularizer
 
 __all__ = ["AdversarialNetwork", "AttackedNetwork", "ConstrainedNetwork", "NetworkImages", "two_layers"]
@@ -245,12 +244,11 @@ class ConstrainedNetwork(Task):
         """
         found = self.structure(w)
         if full:
-            shares = client_weights(self.clients)
             training = [client.metrics(w) for client in self.clients]
             test = self._test.metrics(w)
             # In the ball psi is 0; a float32 model can be a rounding error outside, which `norm` shows.
-            found["objective"] = float(shares @ np.array([own["loss"] for own in training]))
-            found["training-accuracy"] = float(shares @ np.array([own["accuracy"] for own in training]))
+            found["objective"] = self.mean(own["loss"] for own in training)
+            found["training-accuracy"] = self.mean(own["accuracy"] for own in training)
             found["accuracy"], found["validation-loss"] = test["accuracy"], test["loss"]
         return found
 
