@@ -181,6 +181,14 @@ class Definition:
     shortened: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The labels of each group of runs."""
+        found: dict[str, list[str]] = {}
+        for line in self.runs:
+            found.setdefault(line.group, []).append(line.label)
+        return found
+
     def quick_version(self) -> Definition:
         """Return the same experiment with fewer rounds, seeds and runs, and the claims that it can decide."""
         quick = self.quick

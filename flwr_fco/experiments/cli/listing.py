@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
-from flwr_fco.experiments.cli.shell import Quiet, console, make_table, progress, write
+from flwr_fco.experiments.cli import shell
 
 __all__ = ["list_everything"]
 
@@ -23,7 +23,7 @@ def list_everything(
         int | None, typer.Option("--seed", min=0, help="Load every problem with this seed and say how large it is.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write it to this Markdown file too.")] = None,
-    quiet: Quiet = False,
+    quiet: shell.Quiet = False,
 ) -> None:
     """List strategies, baselines, regularizers, objectives, problems and experiments.
 
@@ -36,9 +36,9 @@ def list_everything(
     parts = _everything()
     if seed is not None:
         parts[_PROBLEMS] = _with_sizes(parts[_PROBLEMS], seed, quiet)
-    shown = console()
+    shown = shell.console()
     for title, entries in parts.items():
-        table = make_table(title, (), show_header=False, box=None, padding=(0, 2, 0, 0))
+        table = shell.make_table(title, (), show_header=False, box=None, padding=(0, 2, 0, 0))
         table.add_column(no_wrap=True, style="cyan")
         table.add_column(overflow="fold")
         for name, text in entries.items():
@@ -52,7 +52,7 @@ def list_everything(
             f"## {title}\n\n{markdown_table([{'name': name, 'what': text} for name, text in entries.items()])}\n"
             for title, entries in parts.items()
         ]
-        write(out, "\n".join(tables))
+        shell.write(out, "\n".join(tables))
 
 
 def _everything() -> dict[str, dict[str, str]]:
@@ -92,7 +92,7 @@ def _with_sizes(problems: dict[str, str], seed: int, quiet: bool) -> dict[str, s
     from flwr_fco.experiments.problems.named import load_task
 
     found = {}
-    with progress(len(problems), f"loading with seed {seed}", quiet) as advance:
+    with shell.progress(len(problems), f"loading with seed {seed}", quiet) as advance:
         for number, (name, text) in enumerate(problems.items(), start=1):
             try:
                 task = load_task(name, seed)

@@ -10,7 +10,7 @@ import typer
 from rich.markup import escape
 
 from flwr_fco.errors import DataNotFoundError, NotInstalledError
-from flwr_fco.experiments.cli.shell import FAILED, Quiet, console, make_table, parsed, progress, say
+from flwr_fco.experiments.cli import shell
 
 if TYPE_CHECKING:
     from flwr_fco.experiments.claims.definition import Definition
@@ -36,7 +36,7 @@ def reproduce(
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="The first of the seeds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; finished runs in it are not repeated.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
-    quiet: Quiet = False,
+    quiet: shell.Quiet = False,
 ) -> None:
     """Run an experiment of `flwr-fco list`, several by a pattern, or `all`: data, figure and a table of verdicts.
 
@@ -58,7 +58,7 @@ def reproduce(
     """
     from flwr_fco.experiments import EXPERIMENTS, select_experiments
 
-    overrides = parsed(settings)
+    overrides = shell.parsed(settings)
     # All of them before the first one runs: a setting that one does not have is an error.
     chosen = [_chosen(name, quick, seed, overrides) for name in select_experiments(experiment)]
     alone = experiment in EXPERIMENTS
@@ -72,9 +72,9 @@ def reproduce(
         except (DataNotFoundError, NotInstalledError) as error:
             if alone:
                 raise
-            say(f"{definition.name} skipped: {error}")
+            shell.say(f"{definition.name} skipped: {error}")
     if quick and not held:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(shell.FAILED)
 
 
 def _chosen(name: str, quick: bool, seed: int | None, overrides: dict[str, Any]) -> Definition:
@@ -95,15 +95,15 @@ def _reproduce(definition: Definition, folder: Path, workers: int, quiet: bool) 
 
     name = definition.name
     total = len(definition.runs) * len(definition.seeds)
-    with progress(total, f"{name}: runs", quiet) as advance:
+    with shell.progress(total, f"{name}: runs", quiet) as advance:
         found = run_experiment(definition, folder, workers=workers, on_run=lambda done, _: advance(done))
-    table = make_table(f"{name}: {definition.title}", (), show_lines=True)
+    table = shell.make_table(f"{name}: {definition.title}", (), show_lines=True)
     for column in ("claim", "paper", "measured", "rates", "verdict"):
         table.add_column(column, overflow="fold")
     for verdict in found.verdicts:
         cells = (verdict.name, verdict.number, verdict.measured, verdict.rates)
         color = {"holds": "green", "does not hold": "red"}.get(verdict.verdict, "yellow")
         table.add_row(*map(escape, cells), f"[{color}]{'ours: ' * verdict.ours}{verdict.verdict}[/{color}]")
-    console().print(table)
-    say(f"{found.seconds:.0f} s; data, figure and verdicts: {folder}")
+    shell.console().print(table)
+    shell.say(f"{found.seconds:.0f} s; data, figure and verdicts: {folder}")
     return all(verdict.holds for verdict in found.verdicts)

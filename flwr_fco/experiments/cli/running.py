@@ -13,20 +13,7 @@ import typer
 
 from flwr_fco.core.validation import suggestion
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.cli.shell import (
-    FAILED,
-    INTERRUPTED,
-    Problem,
-    Quiet,
-    Seed,
-    Settings,
-    console,
-    make_table,
-    parsed,
-    progress,
-    say,
-    stoppable,
-)
+from flwr_fco.experiments.cli import shell
 
 if TYPE_CHECKING:
     from flwr_fco.experiments.runs.run import RunResult
@@ -37,10 +24,10 @@ __all__ = ["fit_path", "run", "sweep"]
 
 
 def run(
-    problem: Problem,
+    problem: shell.Problem,
     strategy: Annotated[str, typer.Option(help="A strategy or baseline of `flwr-fco list`.")] = "FedDualAvg",
-    settings: Settings = None,
-    seed: Seed = 0,
+    settings: shell.Settings = None,
+    seed: shell.Seed = 0,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -54,7 +41,7 @@ def run(
         bool,
         typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none."),
     ] = False,
-    quiet: Quiet = False,
+    quiet: shell.Quiet = False,
 ) -> None:
     """Run a problem of `flwr-fco list` with a strategy and print its metrics.
 
@@ -76,7 +63,7 @@ def run(
     """
     from flwr_fco.experiments.runs.settings import RunSettings
 
-    chosen = RunSettings.of(problem, strategy, parsed(settings), seed)
+    chosen = RunSettings.of(problem, strategy, shell.parsed(settings), seed)
     folder = out or Path("runs") / chosen.folder_name()
     if engine not in ("in-process", "flower"):
         raise ConfigurationError(f"engine={engine!r}; expected 'in-process' or 'flower'")
@@ -88,23 +75,23 @@ def run(
             "it if it has finished; or give another folder by --out"
         )
     result = _run(chosen, folder, engine, resume, quiet)
-    scores = make_table(f"{problem}, {strategy}, seed {chosen.seed}", ["metric"])
+    scores = shell.make_table(f"{problem}, {strategy}, seed {chosen.seed}", ["metric"])
     scores.add_column("value", justify="right")
     for name, value in result.history[-1].items():
         scores.add_row(name, f"{value:.6g}")
-    console().print(scores)
+    shell.console().print(scores)
     for text in result.chosen:
-        say(f"Chosen: {text}")
-    say(f"{result.seconds:.1f} s; run folder: {folder}")
+        shell.say(f"Chosen: {text}")
+    shell.say(f"{result.seconds:.1f} s; run folder: {folder}")
     if result.diverged:
-        say(f"The run diverged in round {result.diverged} and was cut there; lower the rates.")
-        raise typer.Exit(FAILED)
+        shell.say(f"The run diverged in round {result.diverged} and was cut there; lower the rates.")
+        raise typer.Exit(shell.FAILED)
     if result.stopped:
         given = [part for text in settings or [] for part in ("--set", text)]
         words = ["flwr-fco", "run", problem, "--strategy", strategy, *given, "--seed", str(seed)]
-        say(f"Stopped after round {result.stopped} of {chosen.num_rounds}. To go on:")
-        say(f"{shlex.join([*words, *(['--out', str(out)] if out else [])])} --resume", wrapped=False)
-        raise typer.Exit(INTERRUPTED)
+        shell.say(f"Stopped after round {result.stopped} of {chosen.num_rounds}. To go on:")
+        shell.say(f"{shlex.join([*words, *(['--out', str(out)] if out else [])])} --resume", wrapped=False)
+        raise typer.Exit(shell.INTERRUPTED)
 
 
 def _run(chosen: RunSettings, folder: Path, engine: str, resume: bool, quiet: bool) -> RunResult:
@@ -112,7 +99,7 @@ def _run(chosen: RunSettings, folder: Path, engine: str, resume: bool, quiet: bo
     from flwr_fco.experiments.problems.baselines import BASELINES
     from flwr_fco.experiments.runs.run import run, save_run
 
-    with progress(chosen.num_rounds, f"{chosen.problem}, {chosen.strategy}", quiet) as advance:
+    with shell.progress(chosen.num_rounds, f"{chosen.problem}, {chosen.strategy}", quiet) as advance:
         if engine == "flower":
             from flwr_fco.experiments.runs.flower import run_with_flower
 
@@ -124,7 +111,7 @@ def _run(chosen: RunSettings, folder: Path, engine: str, resume: bool, quiet: bo
         else:
             # Before Ctrl-C waits for the end of a round.
             chosen.load()
-            with stoppable() as stop:
+            with shell.stoppable() as stop:
                 result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop)
         if not result.diverged and not result.stopped:
             # A baseline has no rounds of its own, and a run that was resumed may have none left.
@@ -135,15 +122,15 @@ def _run(chosen: RunSettings, folder: Path, engine: str, resume: bool, quiet: bo
 def fit_path(
     problem: Annotated[str, typer.Argument(help="A problem of `flwr-fco list` whose psi has a strength.")],
     strategy: Annotated[str, typer.Option(help="A strategy of `flwr-fco list`.")] = "FedDualAvg",
-    settings: Settings = None,
+    settings: shell.Settings = None,
     strengths: Annotated[int, typer.Option(min=2, max=10_000, help="How many strengths.")] = 20,
     ratio: Annotated[float, typer.Option(help="The smallest strength over the largest one.")] = 0.01,
     held_out: Annotated[float, typer.Option(help="Share of every client's examples that is held out.")] = 0.25,
-    seed: Seed = 0,
+    seed: shell.Seed = 0,
     out: Annotated[
         Path | None, typer.Option(help="New folder; by default below paths/, named as that of a run.")
     ] = None,
-    quiet: Quiet = False,
+    quiet: shell.Quiet = False,
 ) -> None:
     """Fit a path of strengths of psi, from where everything becomes 0, and choose one by held-out data.
 
@@ -163,7 +150,7 @@ def fit_path(
     from flwr_fco.models import save_npz
     from flwr_fco.simulation.fit_path import plot_path
 
-    given = parsed(settings)
+    given = shell.parsed(settings)
     if strategy in BASELINES:
         raise ConfigurationError(f"strategy={strategy!r} is a baseline; a path is fitted by a strategy")
     # Rates that were chosen for one strength are not for all.
@@ -174,7 +161,7 @@ def fit_path(
     # Before the work, which a place that cannot be written would lose.
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with progress(strengths * chosen.exchanges, f"{problem}: rounds of all strengths", quiet) as advance:
+        with shell.progress(strengths * chosen.exchanges, f"{problem}: rounds of all strengths", quiet) as advance:
             found = path_of_problem(chosen, num_strengths=strengths, ratio=ratio, held_out=held_out, on_round=advance)
     except BaseException:
         with suppress(OSError):
@@ -191,12 +178,12 @@ def fit_path(
     try:
         plot_path(found, folder / "path.png")
     except ConfigurationError as error:
-        say(f"No picture: {error}")
-    say(f"Folder: {folder}")
+        shell.say(f"No picture: {error}")
+    shell.say(f"Folder: {folder}")
 
 
 def sweep(
-    problem: Problem,
+    problem: shell.Problem,
     strategy: Annotated[list[str], typer.Option(help="A strategy; may be given several times.")],
     settings: Annotated[
         list[str] | None,
@@ -207,7 +194,7 @@ def sweep(
         ),
     ] = None,
     samples: Annotated[int, typer.Option(min=0, help="Number of trials of a random search; 0: the whole grid.")] = 0,
-    seed: Seed = 0,
+    seed: shell.Seed = 0,
     rule: Annotated[
         str,
         typer.Option(
@@ -218,7 +205,7 @@ def sweep(
     out: Annotated[Path | None, typer.Option(help="Folder; a sweep that was stopped goes on in it.")] = None,
     engine: Annotated[str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), or `in-process`.")] = "ray",
     workers: Annotated[int, typer.Option(min=0, help="Ray workers on this machine; 0: one a core.")] = 0,
-    quiet: Quiet = False,
+    quiet: shell.Quiet = False,
 ) -> None:
     """Sweep settings of a problem of `flwr-fco list`, in a grid or at random: a table, the best ones, heat maps.
 
@@ -246,7 +233,7 @@ def sweep(
     trials = [RunSettings.of(problem, name, point, seed) for name in strategy for point in points]
     folder = out or Path("sweeps") / f"{problem}-{seed}"
     done = itertools.count(1)
-    with progress(len(trials), f"{problem}: trials", quiet) as advance:
+    with shell.progress(len(trials), f"{problem}: trials", quiet) as advance:
         found = run_sweep(
             trials,
             folder,
@@ -267,7 +254,7 @@ def _show_best(
 
     best = best_trials(found, criterion)
     columns = ["strategy", *varied, "score", "trials", "diverged"]
-    table = make_table(f"{problem}: {criterion.describe()}", columns)
+    table = shell.make_table(f"{problem}: {criterion.describe()}", columns)
     for name in strategies:
         own = [trial for trial in found if trial["settings"]["strategy"] == name]
         cells, score = ["-"] * len(varied), "all diverged"
@@ -276,9 +263,9 @@ def _show_best(
             cells = [f"{value:.4g}" if _numeric(value) else str(value) for value in values]
             score = f"{best[name]['score']:.5g}"
         table.add_row(name, *cells, score, str(len(own)), str(sum(bool(trial["diverged"]) for trial in own)))
-    console().print(table)
+    shell.console().print(table)
     (folder / "best.json").write_text(json.dumps(best, indent=2) + "\n", encoding="utf-8")
-    say(f"{len(found)} trials: {folder / 'trials.csv'}")
+    shell.say(f"{len(found)} trials: {folder / 'trials.csv'}")
 
 
 def _draw_heat_maps(
@@ -296,7 +283,7 @@ def _draw_heat_maps(
         path = folder / f"heat-map-{name}.png"
         title = f"{name}: {criterion.describe()}"
         draw_heat_map(cells, rows, columns, title, path, largest=criterion.largest)
-        say(f"Heat map: {path}")
+        shell.say(f"Heat map: {path}")
 
 
 def _numeric(value: Any) -> bool:

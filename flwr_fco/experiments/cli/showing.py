@@ -10,7 +10,7 @@ import typer
 
 from flwr_fco.core.validation import suggestion
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.cli.shell import OfSeed, Runs, say, write
+from flwr_fco.experiments.cli import shell
 
 if TYPE_CHECKING:
     from flwr_fco.experiments.pictures.comparison import Group
@@ -27,9 +27,9 @@ class _Format(StrEnum):
 
 
 def plot(
-    runs: Runs,
+    runs: shell.Runs,
     metric: Annotated[list[str] | None, typer.Option(help="May be given several times; default: all.")] = None,
-    seed: OfSeed = None,
+    seed: shell.OfSeed = None,
     out: Annotated[Path, typer.Option(help="The PNG (an SVG is written beside it), or an .svg or .pdf.")] = Path(
         "runs.png"
     ),
@@ -79,12 +79,12 @@ def plot(
         logarithmic=set() if linear else logarithmic_metrics(groups, wanted),
         cut={label for label, group in labels.items() if group.diverged},
     )
-    say(f"Picture: {out}")
+    shell.say(f"Picture: {out}")
 
 
 def report(
-    runs: Runs,
-    seed: OfSeed = None,
+    runs: shell.Runs,
+    seed: shell.OfSeed = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Text: write the table to this Markdown file too. HTML: the page; default report.html."),
@@ -119,8 +119,8 @@ def report(
         from flwr_fco.experiments.pictures.html_report import html_page
 
         place = out or Path("report.html")
-        write(place, html_page(_groups(runs, seed)))
-        say(f"Page: {place}")
+        shell.write(place, html_page(_groups(runs, seed)))
+        shell.say(f"Page: {place}")
         return
     rows = [
         {
@@ -133,7 +133,7 @@ def report(
     table = markdown_table(rows)
     typer.echo(table)
     if out is not None:
-        write(out, table + "\n")
+        shell.write(out, table + "\n")
 
 
 def _groups(paths: list[Path], seed: int | None) -> list[Group]:
@@ -151,7 +151,7 @@ def _read(paths: list[Path], seed: int | None) -> list[tuple[Path, RunRecord]]:
     if len(left_out) == len(paths):
         left_out = []
     for path in left_out:
-        say(f"{path} is left out: its run ended before it had results", to_errors=True)
+        shell.say(f"{path} is left out: its run ended before it had results", to_errors=True)
     records = [(path, read_run(path)) for path in paths if path not in left_out]
     for path, record in records:
         if not record.metrics:

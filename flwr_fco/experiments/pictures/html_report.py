@@ -8,12 +8,13 @@ import io
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.experiments.pictures.appearance import Appearance, variant
+from flwr_fco.experiments.pictures.appearance import Appearance, appearances
 from flwr_fco.experiments.pictures.comparison import Group, logarithmic_metrics, metric_names
 from flwr_fco.experiments.pictures.report import Series, require_matplotlib, svg_of_curves
 from flwr_fco.experiments.problems.baselines import BASELINES
@@ -31,33 +32,6 @@ _PARTS = (
 #: What a round adds to its metrics in some engines, shown among the costs.
 _COSTS = ("bytes-down", "bytes-up", "seconds")
 _HEIGHT = 128
-
-_STYLE = """
-:root { --ink: #1c2430; --soft: #5b6675; --line: #e3e7ec; --ground: #f5f7f9; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1320px; margin: 0 auto; padding: 28px 20px 60px; }
-h1 { font-size: 25px; margin: 0 0 2px; } h2 { font-size: 18px; margin: 0 0 10px; } h3 { font-size: 14px; margin: 0; }
-p { margin: 0 0 10px; color: var(--soft); }
-section { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px; margin-top: 18px; }
-.keys { display: flex; flex-wrap: wrap; gap: 6px 22px; margin-top: 12px; }
-.key { display: inline-flex; align-items: center; gap: 8px; white-space: nowrap; }
-.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(330px, 1fr)); gap: 10px 18px; }
-.panels svg { width: 100%; height: auto; display: block; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 14px; }
-th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
-tr.differs td { background: #fff7e0; } tr:last-child td { border: 0; }
-.bad { color: #b3261e; font-weight: 600; }
-.bar { display: flex; height: 20px; border-radius: 4px; overflow: hidden; background: var(--line); }
-.split { display: grid; grid-template-columns: minmax(140px, 260px) 1fr 90px; gap: 8px 14px; align-items: center; }
-.map { margin: 14px 0 0; } .map img { width: 100%; image-rendering: pixelated; border: 1px solid var(--line); }
-.map img { display: block; }
-.ends { display: flex; justify-content: space-between; color: var(--soft); font-size: 12px; }
-summary { cursor: pointer; color: var(--soft); }
-"""
 
 
 def html_page(groups: Sequence[Group]) -> str:
@@ -78,7 +52,7 @@ def html_page(groups: Sequence[Group]) -> str:
         If matplotlib, which draws the curves, is not installed.
     """
     require_matplotlib("a report as HTML needs matplotlib (--format text does not)")
-    looks = _looks(groups)
+    looks = appearances({group.label: group.method for group in groups})
     problems = ", ".join({str(group.config.get("problem", "unknown problem")): None for group in groups})
     count = sum(len(group.records) for group in groups)
     keys = "".join(
@@ -93,6 +67,7 @@ def html_page(groups: Sequence[Group]) -> str:
         ("Where the time went", _times(groups)),
         ("Settings", _settings(groups)),
     ]
+    style = (resources.files(__package__ or "") / "page.css").read_text(encoding="utf-8")
     body = "\n".join(f"<section><h2>{title}</h2>{text}</section>" for title, text in sections if text)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -101,7 +76,8 @@ def html_page(groups: Sequence[Group]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>flwr-fco: {html.escape(problems)}</title>
-<style>{_STYLE}</style>
+<style>
+{style}</style>
 </head>
 <body>
 <main>
@@ -113,15 +89,6 @@ def html_page(groups: Sequence[Group]) -> str:
 </body>
 </html>
 """
-
-
-def _looks(groups: Sequence[Group]) -> dict[str, Appearance]:
-    seen: dict[str, int] = {}
-    found = {}
-    for group in groups:
-        found[group.label] = variant(group.method, seen.get(group.method, 0))
-        seen[group.method] = seen.get(group.method, 0) + 1
-    return found
 
 
 def _sample(look: Appearance) -> str:

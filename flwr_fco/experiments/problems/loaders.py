@@ -315,12 +315,13 @@ def adversarial(
     path: str = "",
 ) -> Task:
     """Return the third paper's attacks on all images at once: on a linear classifier, or on its network."""
+    if network:
+        # Before the data are looked for: it says what to install.
+        from flwr_fco.experiments.problems import networks
     images = _images(variant, seed, source, path, num_clients, num_examples)
     regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
     if not network:
         return tasks.AdversarialTraining(datasets.AdversarialImages(images, intercept), regularizer, bound, seed)
-    from flwr_fco.experiments.problems import networks
-
     shape = (1, 8, 8) if variant == "digits" else (3, 32, 32)
     attacked = networks.NetworkImages(images, networks.AttackedNetwork(shape, images.num_classes), shape)
     return networks.AdversarialNetwork(attacked, regularizer, bound, seed)

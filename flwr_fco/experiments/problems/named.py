@@ -24,6 +24,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems import loaders
 from flwr_fco.experiments.problems.loaders import REGULARIZERS, data_directory
 from flwr_fco.experiments.problems.tasks import Task
+from flwr_fco.strategies import STRATEGIES
 
 __all__ = ["PROBLEMS", "REGULARIZERS", "Problem", "data_directory", "find_problem", "load_task"]
 
@@ -82,7 +83,7 @@ class Problem:
         >>> find_problem("lasso-I").tuned_for("FedDualAvg"), find_problem("lasso-I").tuned_for("FedMid")
         (True, False)
         """
-        return self.tuned == "all" or strategy in self.tuned
+        return strategy in (STRATEGIES if self.tuned == "all" else self.tuned)
 
     def checked_options(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return options as keyword arguments of `load`.
