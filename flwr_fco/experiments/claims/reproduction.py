@@ -426,7 +426,7 @@ def _value_at(outcome: Outcome, metric: str, when: float) -> float:
 
 def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
     scale = claim.scale or definition.scale
-    said = {"name": claim.name, "sentence": claim.sentence, "scale": scale, "ours": claim.ours}
+    said: dict[str, Any] = {"name": claim.name, "sentence": claim.sentence, "scale": scale, "ours": claim.ours}
     if claim.outside:
         empty: dict[str, Any] = {"measured": "", "values": (), "rates": "", "rule": ""}
         return Verdict(number=claim.number, verdict="outside", note=claim.outside, **empty, **said)
@@ -581,8 +581,8 @@ def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
             panel = found.setdefault((point.variation.part, metric), {})
             values = [own.final(metric, point.tune.window) for own in best]
             panel.setdefault(point.method, []).append((point.value, [v for v in values if not math.isnan(v)]))
-    looks = {"methods": methods, "logarithmic": _LOGARITHMIC, "limits": definition.limits}
-    draw_tuned(found, definition.title, path, **looks)
+    limits = definition.limits
+    draw_tuned(found, definition.title, path, methods=methods, logarithmic=_LOGARITHMIC, limits=limits)
 
 
 def _draw_scatter(definition: Definition, outcomes: Outcomes, path: Path) -> None:

@@ -427,7 +427,7 @@ def share(
             [all(low <= own.final(metric) <= high for metric, (low, high) in bounds.items()) for own in outcomes[label]]
             for label in groups[name]
         ]
-        return np.mean(inside, axis=0)
+        return np.asarray(np.mean(inside, axis=0))
 
     mine = shares(group)
     box = ", ".join(f"{metric} in [{low:g}, {high:g}]" for metric, (low, high) in bounds.items())

@@ -232,25 +232,21 @@ class ConstrainedNetwork(Task):
             "norm": max(float(np.linalg.norm(kernel, self.order)) for kernel in kernels),
         }
 
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports.
+    def part(self, w: Vector) -> NDArray[np.float64]:
+        """Return all parameters."""
+        return w
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        full : bool, default True
-            Also the training loss (``objective``), ``training-accuracy``, and on the test images ``accuracy`` and
-            ``validation-loss``.
-        """
-        found = self.structure(w)
-        if full:
-            training = [client.metrics(w) for client in self.clients]
-            test = self._test.metrics(w)
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return the training loss, and accuracies and loss on the training and on the test images."""
+        training = [client.metrics(w) for client in self.clients]
+        test = self._test.metrics(w)
+        return {
             # In the ball psi is 0; a float32 model can be a rounding error outside, which `norm` shows.
-            found["objective"] = self.mean(own["loss"] for own in training)
-            found["training-accuracy"] = self.mean(own["accuracy"] for own in training)
-            found["accuracy"], found["validation-loss"] = test["accuracy"], test["loss"]
-        return found
+            "objective": self.mean(own["loss"] for own in training),
+            "training-accuracy": self.mean(own["accuracy"] for own in training),
+            "accuracy": test["accuracy"],
+            "validation-loss": test["loss"],
+        }
 
 
 class AdversarialNetwork(AdversarialTraining):

@@ -115,12 +115,19 @@ class Task(ABC):
         -------
         dict of str to float
         """
-        entry = self.layout["coefficients"]
-        found = self.structure(w[entry.block].reshape(entry.shape))
+        found = self.structure(self.part(w))
         if full:
-            found["objective"] = self.objective(w)
-            found.update(self.validation(w))
+            found.update(self.further(w))
         return found
+
+    def part(self, w: Vector) -> NDArray[np.float64]:
+        """Return what :meth:`structure` looks at: the coefficients."""
+        entry = self.layout["coefficients"]
+        return w[entry.block].reshape(entry.shape)
+
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return what needs a pass over the data: the objective, scores on validation data."""
+        return {"objective": self.objective(w), **self.validation(w)}
 
     def objective(self, w: Vector) -> float:
         """Return sum_m p_m F_m(w) + psi(w) with p_m by numbers of examples.
@@ -557,7 +564,21 @@ class StreamingRecovery(Task):
         return "proximal gradient mapping", pooled.stationarity(losses, None, self.regularizer, w)
 
 
-class BilinearGame(Task):
+class _Game(Task):
+    """A saddle-point problem: what a round reports is about both players, and cheap."""
+
+    dataset: datasets.SyntheticSaddle
+
+    def part(self, w: Vector) -> NDArray[np.float64]:
+        """Return both players."""
+        return w
+
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return nothing."""
+        return {}
+
+
+class BilinearGame(_Game):
     """A bilinear saddle-point problem: the duality gap in closed form, and the structure of both players.
 
     Parameters
@@ -571,8 +592,6 @@ class BilinearGame(Task):
     start_seed : int
         Of the random start point.
     """
-
-    dataset: datasets.SyntheticSaddle
 
     def __init__(
         self, dataset: datasets.SyntheticSaddle, regularizer: Regularizer, start: str, start_seed: int
@@ -603,7 +622,7 @@ class BilinearGame(Task):
         return 0.5 * float(((self.dataset.bound + np.abs(start)) ** 2).sum())
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return gap, residual, densities and ranks.
+        """Return gap, residual, densities and ranks, and of vectors in a box ``diameter``, the theorems' B.
 
         Parameters
         ----------
@@ -612,21 +631,8 @@ class BilinearGame(Task):
         """
         found = pooled.saddle_metrics(self._pooled, None, self.regularizer, coefficients)
         # Outside the constraints the gap is infinite, which no axis has.
-        return {name: value for name, value in found.items() if np.isfinite(value)}
-
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports: the structure, and of vectors in a box ``diameter``, the theorems' B.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        full : bool, default True
-            Everything is cheap: the same either way.
-        """
-        found = self.structure(w)
-        if self.dataset.kind == "sparse":
-            found["diameter"] = self._diameter
-        return found
+        found = {name: value for name, value in found.items() if np.isfinite(value)}
+        return {**found, "diameter": self._diameter} if self.dataset.kind == "sparse" else found
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
         """Return the natural residual, which is 0 at the saddle points."""
@@ -634,7 +640,7 @@ class BilinearGame(Task):
         return "natural residual", pooled.natural_residual(losses, None, self._psi, w)
 
 
-class QuadraticGame(Task):
+class QuadraticGame(_Game):
     """Strongly convex-concave quadratics without psi, whose saddle point is known: what unequal clients do to a method.
 
     Parameters
@@ -642,8 +648,6 @@ class QuadraticGame(Task):
     dataset : SyntheticSaddle
         ``"quadratic"``.
     """
-
-    dataset: datasets.SyntheticSaddle
 
     def __init__(self, dataset: datasets.SyntheticSaddle) -> None:
         super().__init__(dataset, Zero())
@@ -663,16 +667,6 @@ class QuadraticGame(Task):
         """
         distance = float(np.linalg.norm(coefficients - self._pooled.solution))
         return {"gap": pooled.duality_gap([self._pooled], None, self.regularizer, coefficients), "distance": distance}
-
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports, all of it cheap: the same with and without `full`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        full : bool, default True
-        """
-        return self.structure(w)
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
         """Return the duality gap."""
@@ -736,27 +730,25 @@ class AdversarialTraining(Task):
     def _test(self) -> Objective:
         return self.dataset.test_objective()  # type: ignore[no-any-return]
 
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports.
+    def part(self, w: Vector) -> NDArray[np.float64]:
+        """Return the perturbation."""
+        return self.layout.views(w)["perturbation"]
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        full : bool, default True
-            Also ``training-loss``, the mean over all clients' perturbed images, and on the test images ``accuracy``
-            and ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it; of linear
-            classifiers also ``hardened-accuracy``: under the perturbation in the box, at no price, that hurts the
-            model most there (a network's loss is not convex in it, and nobody knows the worst).
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return losses and accuracies.
+
+        ``training-loss`` is the mean over all clients' perturbed images. On the test images there are ``accuracy`` and
+        ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it; of linear classifiers
+        also ``hardened-accuracy``: under the perturbation in the box, at no price, that hurts the model most there (a
+        network's loss is not convex in it, and nobody knows the worst).
         """
-        found = self.structure(self.layout.views(w)["perturbation"])
-        if full:
-            found["training-loss"] = self.mean(client.value(w) for client in self.clients)
-            metrics = self._test.metrics(w)
-            found.update({name: metrics[f"clean-{name}"] for name in ("accuracy", "loss")})
-            found.update({f"attacked-{name}": metrics[name] for name in ("accuracy", "loss")})
-            if isinstance(self._test, UniversalAdversarialLogistic):
-                strongest = pooled.strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
-                found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
+        found = {"training-loss": self.mean(client.value(w) for client in self.clients)}
+        metrics = self._test.metrics(w)
+        for name in ("accuracy", "loss"):
+            found |= {name: metrics[f"clean-{name}"], f"attacked-{name}": metrics[name]}
+        if isinstance(self._test, UniversalAdversarialLogistic):
+            strongest = pooled.strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
+            found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
         return found
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:

@@ -111,7 +111,7 @@ def test_the_papers_figures_are_there():
 
 
 def test_the_images_of_an_experiment_are_drawn_and_kept(tmp_path):
-    definition = load_definition("spp-fig7").quick_version()
+    definition = load_definition("spp-fig7").quick_version().with_settings({"num-rounds": 3})
     definition = replace(definition, seeds=(3,))
     reproduce(definition, tmp_path)
     kept = np.load(next((tmp_path / "runs").glob("pgda-*.npy")))

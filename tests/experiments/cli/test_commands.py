@@ -127,7 +127,7 @@ def test_report_and_plot_of_one_seed(tmp_path):
     pytest.importorskip("matplotlib")
     pictures = []
     for name, extra in (("both", ()), ("one", ("--seed", 2))):
-        picture = tmp_path / f"{name}.png"
+        picture = tmp_path / f"{name}.svg"
         assert call("plot", *folders, "--metric", "f1", "--out", picture, *extra).exit_code == 0
         pictures.append(picture.read_bytes())
     assert pictures[0] != pictures[1]
@@ -333,11 +333,11 @@ def test_plot_refuses_to_mix_problems_silently(tmp_path):
     pytest.importorskip("matplotlib")
     for problem in ("lasso-small", "breast-cancer"):
         assert call("run", problem, "--set", "num-rounds=2", "--out", tmp_path / problem).exit_code == 0
-    both = (tmp_path / "lasso-small", tmp_path / "breast-cancer", "--out", tmp_path / "both.png")
+    both = (tmp_path / "lasso-small", tmp_path / "breast-cancer", "--out", tmp_path / "both.svg")
     result = call("plot", *both)
     assert result.exit_code == 2
     assert "different problems: lasso-small, breast-cancer" in result.stderr
-    assert not (tmp_path / "both.png").exists()
+    assert not (tmp_path / "both.svg").exists()
     assert call("plot", *both, "--overlay").exit_code == 0
 
 
