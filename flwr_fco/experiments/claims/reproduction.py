@@ -26,7 +26,7 @@ from flwr_fco.experiments.pictures.report import draw_curves, draw_images, draw_
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.named import load_task
 from flwr_fco.experiments.runs.run import run
-from flwr_fco.experiments.runs.run_folder import json_object
+from flwr_fco.experiments.runs.run_folder import json_object, replace_file
 from flwr_fco.experiments.runs.settings import RunSettings, format_assignments
 from flwr_fco.wire import flower as _flower
 
@@ -256,9 +256,7 @@ def _claim_folder(definition: Definition, folder: Path) -> None:
                 "Give another by --out"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
-    partial.replace(file)
+    replace_file(file, lambda place: place.write(f"{json.dumps(wanted)}\n".encode()))
 
 
 def _described(held: Mapping[str, Any]) -> str:
@@ -504,9 +502,7 @@ def _do(job: _Job) -> Outcome:
     content = {"settings": config, "diverged": result.diverged, "seconds": round(result.seconds, 3), "history": history}
     if job.array:
         np.save(job.kept, result.arrays[job.array])
-    partial = job.file.with_suffix(".partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
-    partial.replace(job.file)
+    replace_file(job.file, lambda place: place.write(json.dumps(content).encode()))
     return Outcome(history, result.diverged)
 
 

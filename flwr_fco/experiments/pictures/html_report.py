@@ -7,7 +7,7 @@ import html
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from typing import Any
 
@@ -118,16 +118,12 @@ def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], *, nu
 def _final(groups: Sequence[Group], looks: Mapping[str, Appearance]) -> str:
     metrics = list({key: None for group in groups for key in metric_names([group])})
     rows = []
-    for group in groups:
-        for record in group.records:
-            outcome = _outcome(record)
-            last: dict[str, float] = {}
-            for line in record.metrics:
-                last.update(line)
-            seed = str(record.config.get("seed", ""))
-            name = f'<span class="key">{_sample(looks[group.label])}{html.escape(group.label)}</span>'
-            values = [f"{last[metric]:.4g}" if metric in last else "" for metric in metrics]
-            rows.append(("", [name, html.escape(seed), outcome, f"{last.get('round', 0):g}", *values]))
+    for group, record in _records(groups):
+        last = {key: value for line in record.metrics for key, value in line.items()}
+        seed = html.escape(str(record.config.get("seed", "")))
+        name = f'<span class="key">{_sample(looks[group.label])}{html.escape(group.label)}</span>'
+        values = [f"{last[metric]:.4g}" if metric in last else "" for metric in metrics]
+        rows.append(("", [name, seed, _outcome(record), f"{last.get('round', 0):g}", *values]))
     return _table(["run", "seed", "", "rounds", *metrics], rows, numbers_from=3)
 
 
@@ -179,32 +175,32 @@ def _without_names(svg: str) -> str:
     return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
 
 
+def _records(groups: Sequence[Group]) -> Iterator[tuple[Group, RunRecord]]:
+    return ((group, record) for group in groups for record in group.records)
+
+
 def _costs(groups: Sequence[Group]) -> str:
-    known = [group for group in groups if any(record.exchanges for record in group.records)]
-    if not known:
+    if not any(record.exchanges for _, record in _records(groups)):
         return ""
     megabytes, left_out = "megabytes sent so far", "replies left out so far"
-    curves: dict[str, dict[str, list[Series]]] = {group.label: {} for group in groups}
+    curves: dict[str, dict[str, list[Series]]] = {group.label: {megabytes: [], left_out: []} for group in groups}
     total = 0
     rows = []
-    for group in known:
-        own: dict[str, list[Series]] = {megabytes: [], left_out: []}
-        for record in group.records:
-            lines = record.exchanges
-            if not lines:
-                continue
-            stretch = int(record.config.get("stretch", 1))
-            rounds = np.array([line["round"] * stretch for line in lines])
-            down, up = (np.array([line.get(key, 0) for line in lines]) for key in ("bytes-down", "bytes-up"))
-            lost = np.array([line.get("num-left-out", 0) for line in lines])
-            skipped = sum(int(line.get("skipped", 0)) for line in lines)
-            own[megabytes].append((rounds, np.cumsum(down + up) / 1e6))
-            own[left_out].append((rounds, np.cumsum(lost)))
-            total += int(lost.sum())
-            seed = str(record.config.get("seed", ""))
-            numbers = [f"{down.sum() / 1e6:.3g}", f"{up.sum() / 1e6:.3g}", str(int(lost.sum())), str(skipped)]
-            rows.append(("", [html.escape(group.label), html.escape(seed), *numbers]))
-        curves[group.label] = dict(own)
+    for group, record in _records(groups):
+        lines = record.exchanges
+        if not lines:
+            continue
+        rounds = np.array([line["round"] for line in lines]) * int(record.config.get("stretch", 1))
+        down, up, lost, skipped = (
+            np.array([line.get(key, 0) for line in lines])
+            for key in ("bytes-down", "bytes-up", "num-left-out", "skipped")
+        )
+        curves[group.label][megabytes].append((rounds, np.cumsum(down + up) / 1e6))
+        curves[group.label][left_out].append((rounds, np.cumsum(lost)))
+        total += int(lost.sum())
+        sent = [f"{part.sum() / 1e6:.3g}" for part in (down, up)]
+        counts = [str(int(part.sum())) for part in (lost, skipped)]
+        rows.append(("", [html.escape(group.label), html.escape(str(record.config.get("seed", ""))), *sent, *counts]))
     shown = [megabytes, left_out] if total else [megabytes]
     table = _table(["run", "seed", "MB down", "MB up", "replies left out", "rounds skipped"], rows, numbers_from=2)
     note = "" if total else "<p>No reply was left out.</p>"
@@ -213,22 +209,19 @@ def _costs(groups: Sequence[Group]) -> str:
 
 def _times(groups: Sequence[Group]) -> str:
     rows = []
-    for group in groups:
-        for record in group.records:
-            if not record.exchanges:
-                continue
-            seconds = {key: sum(float(line.get(key, 0.0)) for line in record.exchanges) for key, _, _ in _PARTS}
-            total = sum(seconds.values())
-            if total <= 0:
-                continue
-            pieces = "".join(
-                f'<div style="width:{100 * seconds[key] / total:.2f}%;background:{color}" '
-                f'title="{name}: {seconds[key]:.3g} s"></div>'
-                for key, name, color in _PARTS
-            )
-            seed = record.config.get("seed", "")
-            name = html.escape(f"{group.label} (seed {seed})" if len(group.records) > 1 else group.label)
-            rows.append(f'<div>{name}</div><div class="bar">{pieces}</div><div>{total:.3g} s</div>')
+    for group, record in _records(groups):
+        seconds = {key: sum(float(line.get(key, 0.0)) for line in record.exchanges) for key, _, _ in _PARTS}
+        total = sum(seconds.values())
+        if total <= 0:
+            continue
+        pieces = "".join(
+            f'<div style="width:{100 * seconds[key] / total:.2f}%;background:{color}" '
+            f'title="{name}: {seconds[key]:.3g} s"></div>'
+            for key, name, color in _PARTS
+        )
+        seed = record.config.get("seed", "")
+        name = html.escape(f"{group.label} (seed {seed})" if len(group.records) > 1 else group.label)
+        rows.append(f'<div>{name}</div><div class="bar">{pieces}</div><div>{total:.3g} s</div>')
     if not rows:
         return ""
     keys = "".join(

@@ -120,13 +120,12 @@ class Axis(NamedTuple):
 
     def candidates(self) -> Any:
         """Return what scikit-learn's ``ParameterSampler`` draws from: the values, or a distribution of SciPy's."""
-        if self.distribution == "uniform":
-            return stats.uniform(self.low, self.high - self.low)
-        if self.distribution == "loguniform":
-            return stats.loguniform(self.low, self.high)
-        if self.distribution == "integers":
-            return stats.randint(int(self.low), int(self.high) + 1)
-        return list(self.values)
+        make: dict[str, Callable[[float, float], Any]] = {
+            "uniform": lambda low, high: stats.uniform(low, high - low),
+            "loguniform": stats.loguniform,
+            "integers": lambda low, high: stats.randint(int(low), int(high) + 1),
+        }
+        return make[self.distribution](self.low, self.high) if self.distribution else list(self.values)
 
 
 def parse_axis(key: str, text: str) -> Axis:
@@ -490,28 +489,26 @@ def _ray(workers: int) -> Iterator[None]:
     """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it."""
     import ray
 
-    started = not ray.is_initialized()
-    if started:
-        address = os.environ.get("RAY_ADDRESS")
-        if address:
-            try:
-                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-            except (ConnectionError, ValueError) as error:
-                raise ConfigurationError(
-                    f"RAY_ADDRESS={address}: {error}; expected a running cluster, as `ray start --head` makes it. "
-                    "Unset RAY_ADDRESS to use this machine"
-                ) from error
-        else:
-            ray.init(
-                address="local",
-                num_cpus=workers or None,
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                object_store_memory=200_000_000,
-            )
+    if ray.is_initialized():
+        yield
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    here: dict[str, Any] = {"num_cpus": workers or None, "include_dashboard": False, "object_store_memory": 200_000_000}
+    try:
+        ray.init(
+            address=address or "local",
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            **({} if address else here),
+        )
+    except (ConnectionError, ValueError) as error:
+        if not address:
+            raise
+        raise ConfigurationError(
+            f"RAY_ADDRESS={address}: {error}; expected a running cluster, as `ray start --head` makes it. "
+            "Unset RAY_ADDRESS to use this machine"
+        ) from error
     try:
         yield
     finally:
-        if started:
-            ray.shutdown()
+        ray.shutdown()
