@@ -37,18 +37,16 @@ __all__ = [
     "select_experiments",
 ]
 
-_MODULES = {
-    "claims.definition": ("EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"),
-    "claims.reproduction": ("Report", "Verdict", "judge", "reproduce"),
-    "claims.rules": ("RULES", "Measurement", "Outcome", "Outcomes"),
-}
-_HOMES = {name: f"{__name__}.{module}" for module, names in _MODULES.items() for name in names}
+#: Where they are, those that load least first.
+_MODULES = ("rules", "definition", "reproduction")
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    for module in _MODULES if name in __all__ else ():
+        home = import_module(f"{__name__}.claims.{module}")
+        if name in home.__all__:
+            return getattr(home, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -6,6 +6,7 @@ from flwr.app import Context
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.experiments.app.run_config import run_settings
+from flwr_fco.experiments.runs.run import partition_of
 from flwr_fco.objectives import Objective
 
 __all__ = ["app", "load_objective"]
@@ -14,7 +15,7 @@ __all__ = ["app", "load_objective"]
 def load_objective(context: Context) -> Objective:
     """Return the loss on this node's share of the data."""
     settings = run_settings(context.run_config, int(context.node_config["num-partitions"]))
-    return settings.load().dataset.objective(int(context.node_config["partition-id"]))
+    return settings.load().dataset.objective(partition_of(context))
 
 
 app = client_app(load_objective)

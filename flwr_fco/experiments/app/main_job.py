@@ -21,11 +21,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.pictures.appearance import appearance
-from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.experiments.runs.local_superlink import flower_run, local_superlink
 from flwr_fco.experiments.runs.run_folder import RunRecord, read_run
 from flwr_fco.experiments.runs.settings import RunSettings
@@ -99,28 +97,22 @@ def draw(runs: Mapping[str, RunRecord], reference: Mapping[str, float], path: Pa
 
     figure = Figure(figsize=(11, 3.4), layout="constrained")
     panels = figure.subplots(1, 3)
-    best = reference["objective"]
-    color, line, _ = appearance("centralized")
-    solution: dict[str, Any] = {"color": color, "linestyle": line}
-    for axes, (key, title) in zip(
-        panels,
-        (
-            ("objective", "objective above scikit-learn's (relative)"),
-            ("accuracy", "test accuracy"),
-            ("density", "density (share of coefficients that are not 0)"),
-        ),
-        strict=True,
-    ):
+    titles = {
+        "objective": "objective above scikit-learn's (relative)",
+        "accuracy": "test accuracy",
+        "density": "density (share of coefficients that are not 0)",
+    }
+    for axes, (key, title) in zip(panels, titles.items(), strict=True):
+        relative = key == "objective"
         for name, run in runs.items():
             rounds = [line["round"] for line in run.metrics]
             values = np.array([line[key] for line in run.metrics])
-            color, line, _ = appearance(name)
-            shown = values / best - 1 if key == "objective" else values
-            axes.plot(rounds, shown, label=name, linewidth=1.4, color=color, linestyle=line)
-        if key == "objective":
+            shown = values / reference[key] - 1 if relative else values
+            axes.plot(rounds, shown, label=name, linewidth=1.4, **_look(name))
+        if relative:
             axes.set_yscale("log")
         else:
-            axes.axhline(reference[key], **solution, linewidth=1, label="scikit-learn, centralised")
+            axes.axhline(reference[key], linewidth=1, label="scikit-learn, centralised", **_look("centralized"))
             axes.set_ylim(0, 1)
         axes.set_title(title, fontsize=9.5)
         axes.set_xlabel("round")
@@ -128,6 +120,11 @@ def draw(runs: Mapping[str, RunRecord], reference: Mapping[str, float], path: Pa
     panels[1].legend(fontsize=8.5, loc="lower right")
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=110)
+
+
+def _look(method: str) -> dict[str, Any]:
+    own = appearance(method)
+    return {"color": own.color, "linestyle": own.line}
 
 
 def run_one(
@@ -190,22 +187,17 @@ def compare(
     with console.status("scikit-learn is solving the pooled problem"):
         solution = sklearn_solution(task.clients, task.regularizer, tol=1e-6)
     reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, None, time.monotonic() - began)
-    rows = []
+    rows, block = [], task.layout["coefficients"].block
     for name, run in runs.items():
         w = task.layout.flatten(run.arrays)
         last = run.metrics[-1]
-        f1 = _support_f1(task, w, solution)
+        f1 = support_scores(w[block], solution[block]).f1
         rows.append(Row(name, task.scores(w), f1, int(last["bytes-down"] + last["bytes-up"]), seconds[name]))
     rows.append(reference)
     show(rows, console)
     draw(runs, reference.scores, picture)
     console.print(f"Picture: {picture}")
     return rows
-
-
-def _support_f1(task: Task, w: Vector, reference: Vector) -> float:
-    block = task.layout["coefficients"].block
-    return support_scores(w[block], reference[block]).f1
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

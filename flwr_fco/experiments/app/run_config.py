@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from flwr_fco.core.validation import checked, suggestion
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.named import PROBLEMS, REGULARIZERS
 from flwr_fco.experiments.runs.methods import STRATEGIES
-from flwr_fco.experiments.runs.settings import RunSettings
-from flwr_fco.server.options import AUTO
+from flwr_fco.experiments.runs.settings import RunSettings, range_of
 
 __all__ = ["APP_PROBLEMS", "run_settings"]
 
@@ -50,9 +49,12 @@ def _at_least(least: int) -> tuple[str, Callable[[Any], bool]]:
     return f"a whole number >= {least}", lambda value: value >= least
 
 
+def _as_setting(setting: str, *names: str) -> _Key:
+    """Return a key with the type and the range of a setting of runs."""
+    return _Key(*range_of(setting), names or (setting.replace("_", "-"),))
+
+
 _POSITIVE = "a finite number > 0", lambda value: 0.0 < value < math.inf
-_POSITIVE_OR_AUTO = "a finite number > 0, or 'auto'", lambda value: value == AUTO or 0.0 < value < math.inf
-_RATE = float | Literal["auto"]
 _ABSOLUTE = (
     'an absolute path (the ServerApp runs in the SuperLink\'s working directory, not in yours), or "" to write nothing',
     lambda value: not value or Path(value).is_absolute(),
@@ -64,21 +66,21 @@ KEYS: dict[str, _Key] = {
     "strategy": _Key(str, *_one_of(STRATEGIES), ()),
     "regularizer": _Key(str, *_one_of(REGULARIZERS), ("regularizer",)),
     "strength": _Key(float, "a finite number >= 0", lambda value: 0.0 <= value < math.inf, ("strength",)),
-    "client-lr": _Key(_RATE, *_POSITIVE_OR_AUTO, ("client-lr",)),
-    "server-lr": _Key(_RATE, *_POSITIVE_OR_AUTO, ("server-lr",)),
+    "client-lr": _as_setting("client_lr"),
+    "server-lr": _as_setting("server_lr"),
     "batch-size": _Key(int, *_at_least(1), ("batch-size",)),
     "local-steps": _Key(int, *_at_least(1), ("local-steps",)),
-    "num-server-rounds": _Key(int, *_at_least(1), ("num-rounds",)),
+    "num-server-rounds": _as_setting("num_rounds"),
     "num-nodes": _Key(int, *_at_least(2), ("num-clients",)),
     "alpha": _Key(float, *_POSITIVE, ("alpha",)),
     "train-fraction": _Key(float, "a number between 0 and 1", lambda value: 0.0 < value < 1.0, ("train-fraction",)),
-    "seed": _Key(int, "a whole number from 0 to 2**32 - 1", lambda value: 0 <= value < 2**32, ("seed",)),
-    "evaluate-every": _Key(int, *_at_least(1), ("structure-every", "objective-every")),
+    "seed": _as_setting("seed"),
+    "evaluate-every": _as_setting("structure_every", "structure-every", "objective-every"),
     "output-dir": _Key(str, *_ABSOLUTE, ()),
 }
 #: How the data are split, where there is something to split: synthetic clients draw their own.
 _SPLIT = ("alpha", "train-fraction")
-_EXAMPLES = {str: '"..."', int: "3", float: "0.1", _RATE: "0.1"}
+_EXAMPLES = {str: '"..."', int: "3"}
 
 
 def run_settings(run_config: Mapping[str, Any], num_nodes: int | None = None) -> RunSettings:
@@ -132,7 +134,7 @@ def _checked(key: str, value: Any) -> Any:
     try:
         value = checked(key, value, entry.kind)
     except ConfigurationError as error:
-        raise ConfigurationError(f"{error}. Give it as in -c '{key}={_EXAMPLES[entry.kind]}'") from None
+        raise ConfigurationError(f"{error}. Give it as in -c '{key}={_EXAMPLES.get(entry.kind, '0.1')}'") from None
     if not entry.allowed(value):
         raise ConfigurationError(f"{key}={value!r}; expected {entry.expected}")
     return value

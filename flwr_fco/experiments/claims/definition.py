@@ -24,7 +24,7 @@ __all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "
 
 #: Arguments of rules that are limits.
 _LIMITS = frozenset(
-    {"within", "at_least", "at_most", "bound", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}
+    {"within", "at_least", "at_most", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}
 )
 
 
@@ -181,6 +181,14 @@ class Definition:
     shortened: bool = False
     overrides: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def groups(self) -> dict[str, list[str]]:
+        """The labels of each group of runs."""
+        found: dict[str, list[str]] = {}
+        for line in self.runs:
+            found.setdefault(line.group, []).append(line.label)
+        return found
+
     def quick_version(self) -> Definition:
         """Return the same experiment with fewer rounds, seeds and runs, and the claims that it can decide."""
         quick = self.quick
@@ -198,18 +206,10 @@ class Definition:
             runs = runs[:: quick["keep-every"]]
             kept = {line.label for line in runs}
             tuned = tuple(point._replace(runs=tuple(own for own in point.runs if own[0] in kept)) for point in tuned)
+        problem = str(quick.get("settings", {}).get("problem", self.problem))
+        own: dict[str, Any] = {"title": f"{self.title} (quick)", "problem": problem, "seeds": tuple(quick["seeds"])}
         return replace(
-            self,
-            title=f"{self.title} (quick)",
-            problem=str(quick.get("settings", {}).get("problem", self.problem)),
-            seeds=tuple(quick["seeds"]),
-            runs=runs,
-            claims=claims,
-            quick={},
-            limits={},
-            table={},
-            tuned=tuned,
-            shortened=True,
+            self, runs=runs, claims=claims, quick={}, limits={}, table={}, tuned=tuned, shortened=True, **own
         )
 
     def with_settings(self, overrides: Mapping[str, Any]) -> Definition:
@@ -367,22 +367,20 @@ def load_definition(name: str) -> Definition:
 
 def _parse(name: str, data: Mapping[str, Any]) -> Definition:
     shared = data.get("settings", {})
-    varied = [
+    varied = (
         Variation(own["part"], own.get("key", ""), tuple(own.get("values", ("",))), own.get("set", {}))
         for own in data.get("vary", [])
-    ]
-    tune = Tune(**data["tune"]) if "tune" in data else None
+    )
+    points_of_panels = [(variation, value) for variation in varied for value in variation.values]
     runs: list[RunLine] = []
     tuned: list[Tuned] = []
     for own in data["runs"]:
-        if tune is None:
+        if "tune" not in data:
             runs += _expand(own, shared)
-            continue
-        for variation in varied:
-            for value in variation.values:
-                lines, points = _vary(own, shared, variation, value, tune)
-                runs += lines
-                tuned += points
+        for variation, value in points_of_panels:
+            lines, points = _vary(own, shared, variation, value, Tune(**data["tune"]))
+            runs += lines
+            tuned += points
     labels = {line.label for line in runs} | {line.group for line in runs} | {point.label for point in tuned}
     claims = []
     for own in data["claims"]:
@@ -401,24 +399,11 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
                 f"{sorted(labels)} and a rule among {sorted(RULES)}"
             )
         claims.append(claim)
-    return Definition(
-        name,
-        data["title"],
-        data["source"],
-        data["problem"],
-        tuple(data["seeds"]),
-        tuple(data["panels"]),
-        data.get("kind", "curves"),
-        tuple(runs),
-        tuple(claims),
-        str(data.get("scale", "")),
-        tuple(data.get("coloured", ())),
-        bool(data.get("gap", False)),
-        data["quick"],
-        {metric: (float(low), float(high)) for metric, (low, high) in data.get("limits", {}).items()},
-        data.get("table", {}),
-        tuple(tuned),
-    )
+    own = {key: tuple(value) if isinstance(value, list) else value for key, value in data.items()}
+    own = {"kind": "curves", **{key: own[key] for key in own.keys() & Definition.__dataclass_fields__.keys()}}
+    limits = {metric: (float(low), float(high)) for metric, (low, high) in data.get("limits", {}).items()}
+    found = {"runs": tuple(runs), "claims": tuple(claims), "tuned": tuple(tuned), "limits": limits}
+    return Definition(**{**own, "name": name, **found})
 
 
 def _vary(

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from flwr.app import Context
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.runs.methods import STRATEGIES
 from flwr_fco.experiments.runs.recorder import build_strategy
-from flwr_fco.experiments.runs.run import RunResult
+from flwr_fco.experiments.runs.run import RunResult, clients_with
 from flwr_fco.experiments.runs.settings import RunSettings
-from flwr_fco.objectives import Objective
 from flwr_fco.pooled import density
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid
@@ -86,15 +83,12 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
         )
         return new
 
-    def load_objective(context: Context) -> Objective:
-        return objectives[int(context.node_config["partition-id"])]
-
     # On the instance: the class stays what the paper's box says, and the clients see no difference.
     strategy.aggregate = aggregate  # type: ignore[method-assign]
     began = time.perf_counter()
     result = simulate(
         strategy,
-        client_app(load_objective),
+        clients_with(objectives),
         num_nodes=len(objectives),
         num_rounds=settings.num_rounds,
         initial_arrays=task.initial_arrays(),

@@ -8,10 +8,11 @@ import math
 import multiprocessing
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,12 +24,13 @@ from flwr_fco.experiments.claims.densities import measure_densities
 from flwr_fco.experiments.claims.rules import RULES, Outcome, Outcomes
 from flwr_fco.experiments.pictures.report import draw_curves, draw_images, draw_scatter, draw_tuned, require_matplotlib
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
+from flwr_fco.experiments.problems.named import load_task
 from flwr_fco.experiments.runs.run import run
-from flwr_fco.experiments.runs.run_folder import json_object
+from flwr_fco.experiments.runs.run_folder import json_object, replace_file
 from flwr_fco.experiments.runs.settings import RunSettings, format_assignments
 from flwr_fco.wire import flower as _flower
 
-__all__ = ["Report", "Verdict", "judge", "reproduce", "tuned_table", "value_table", "verdict_table"]
+__all__ = ["Report", "Verdict", "draw_figure", "judge", "reproduce", "tuned_table", "value_table", "verdict_table"]
 
 #: Metrics that figures show on a logarithmic axis.
 _LOGARITHMIC = frozenset(
@@ -117,11 +119,15 @@ class Report(NamedTuple):
 class _Job(NamedTuple):
     line: RunLine
     settings: RunSettings
-    kind: str
-    gap: bool
+    definition: Definition
     file: Path
     #: The array that is kept for the figure.
-    array: str = ""
+    array: str
+
+    @property
+    def kept(self) -> Path:
+        """Where that array is."""
+        return self.file.with_suffix(".npy")
 
 
 def judge(definition: Definition, outcomes: Outcomes) -> list[Verdict]:
@@ -196,15 +202,9 @@ def reproduce(
     began = time.perf_counter()
     _claim_folder(definition, folder)
     (folder / "runs").mkdir(exist_ok=True)
+    array = definition.panels[0] if definition.kind == "images" else ""
     jobs = [
-        _Job(
-            line,
-            definition.run_settings(line, seed),
-            definition.kind,
-            definition.gap,
-            folder / "runs" / f"{_slug(line.label)}-seed-{seed}.json",
-            definition.panels[0] if definition.kind == "images" else "",
-        )
+        _Job(line, definition.run_settings(line, seed), definition, folder / "runs" / _slug(line.label, seed), array)
         for seed in definition.seeds
         for line in definition.runs
     ]
@@ -213,39 +213,27 @@ def reproduce(
     for job in jobs:
         alike.setdefault(json.dumps(job.settings.to_config(), sort_keys=True), []).append(job)
     by_job: dict[Path, Outcome] = {}
-    done = 0
     with _executor(workers) as mapped:
         for group, outcome in zip(alike.values(), mapped(_do, [group[0] for group in alike.values()]), strict=True):
             for job in group:
                 _require_metrics(definition, job.line, outcome)
                 by_job[job.file] = outcome
-            done += len(group)
             if on_run is not None:
-                on_run(done, len(jobs))
-    outcomes: dict[str, list[Outcome]] = {line.label: [] for line in definition.runs}
+                on_run(len(by_job), len(jobs))
+    outcomes: dict[str, list[Outcome]] = {}
     for job in jobs:
-        outcomes[job.line.label].append(by_job[job.file])
+        outcomes.setdefault(job.line.label, []).append(by_job[job.file])
     verdicts = judge(definition, outcomes)
     seconds = time.perf_counter() - began
     (folder / "verdicts.json").write_text(
         json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8"
     )
-    text = verdict_table(definition, verdicts)
-    if definition.overrides:
-        heading, _, rest = text.partition("\n\n")
-        text = f"{heading}\n\n{_overridden(definition)}\n\n{rest}"
-    if definition.tuned:
-        text += "\n" + tuned_table(definition, outcomes)
-    if definition.table:
-        text += "\n" + value_table(definition, outcomes)
-    (folder / "verdicts.md").write_text(text, encoding="utf-8")
+    (folder / "verdicts.md").write_text(_page(definition, verdicts, outcomes), encoding="utf-8")
     if definition.kind == "images":
-        first = {job.line.label: np.load(_kept(job)) for job in jobs if job.settings.seed == definition.seeds[0]}
+        first = {job.line.label: np.load(job.kept) for job in jobs if job.settings.seed == definition.seeds[0]}
         draw_images(first, definition.title, folder / "figure.png")
-    elif definition.tuned:
-        _draw_tuned(definition, outcomes, folder / "figure.png")
     else:
-        _draw(definition, outcomes, folder / "figure.png")
+        draw_figure(definition, outcomes, folder / "figure.png")
     return Report(definition, verdicts, outcomes, folder, seconds)
 
 
@@ -268,9 +256,7 @@ def _claim_folder(definition: Definition, folder: Path) -> None:
                 "Give another by --out"
             )
     folder.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    partial.write_text(json.dumps(wanted) + "\n", encoding="utf-8")
-    partial.replace(file)
+    replace_file(file, lambda place: place.write(f"{json.dumps(wanted)}\n".encode()))
 
 
 def _described(held: Mapping[str, Any]) -> str:
@@ -278,16 +264,22 @@ def _described(held: Mapping[str, Any]) -> str:
     return f"{held.get('experiment')}{' --quick' if held.get('quick') else ''}{given}"
 
 
-def _overridden(definition: Definition) -> str:
-    """Return what the page says of settings that are not the definition's."""
-    text = (
-        f"The settings are not those of the definition: {', '.join(format_assignments(definition.overrides))} in every "
-        "run (of baselines: the options of the problem). The labels and notes are the definition's, and the claims are "
-        "judged as they are there."
-    )
-    if "problem" in definition.overrides:
-        text += f" Options of the definition that {definition.problem} does not have are left out."
-    return text
+def _page(definition: Definition, verdicts: Sequence[Verdict], outcomes: Outcomes) -> str:
+    """Return all tables, and what is to be said of settings that are not the definition's."""
+    text = verdict_table(definition, verdicts)
+    if definition.overrides:
+        heading, _, rest = text.partition("\n\n")
+        note = (
+            f"The settings are not those of the definition: {', '.join(format_assignments(definition.overrides))} in "
+            "every run (of baselines: the options of the problem). The labels and notes are the definition's, and the "
+            "claims are judged as they are there."
+        )
+        if "problem" in definition.overrides:
+            note += f" Options of the definition that {definition.problem} does not have are left out."
+        text = f"{heading}\n\n{note}\n\n{rest}"
+    if definition.tuned:
+        text += "\n" + tuned_table(definition, outcomes)
+    return text + "\n" + value_table(definition, outcomes) if definition.table else text
 
 
 def _require_metrics(definition: Definition, line: RunLine, outcome: Outcome) -> None:
@@ -316,15 +308,8 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
     # fco-fig3: LASSO I, half of the truth is not zero
     """
     seeds = ", ".join(map(str, definition.seeds))
-    lines = [
-        f"# {definition.name}: {definition.title}",
-        "",
-        f"{definition.source}. Problem {definition.problem}, seeds {seeds}; "
-        "measured: median [smallest, largest] over them.",
-        "",
-        "| claim | the paper's sentence | its number | measured | rates (client, server) | verdict | rule |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    head = ("claim", "the paper's sentence", "its number", "measured", "rates (client, server)", "verdict", "rule")
+    rows = []
     for verdict in verdicts:
         words = "**does not hold**" if verdict.verdict == "does not hold" else verdict.verdict
         if verdict.ours:
@@ -340,8 +325,18 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
             words + (f"; {verdict.note}" if verdict.note else ""),
             f"`{verdict.rule}`" if verdict.rule else "",
         ]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([cell.replace("|", "\\|") for cell in cells])
+    source = f"{definition.source}. Problem {definition.problem}, seeds {seeds}; "
+    text = f"# {definition.name}: {definition.title}\n\n{source}measured: median [smallest, largest] over them.\n\n"
+    return text + _table(head, rows)
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "\n".join([_row(head), "|---" * len(head) + "|", *map(_row, rows)]) + "\n"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def value_table(definition: Definition, outcomes: Outcomes) -> str:
@@ -370,12 +365,9 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
     """
     table = definition.table
     metric, rounds, known = table["metric"], table["rounds"], table.get("known", {})
-    lines = [
-        f"Median [smallest, largest] over the seeds{'; known: ' + table['source'] if known else ''}.",
-        "",
-        f"| {metric} after round | " + " | ".join(f"{when:,}" for when in rounds) + (" | known |" if known else " |"),
-        "|---" * (len(rounds) + 1 + bool(known)) + "|",
-    ]
+    text = f"Median [smallest, largest] over the seeds{'; known: ' + table['source'] if known else ''}.\n\n"
+    head = [f"{metric} after round", *(f"{when:,}" for when in rounds), *(["known"] if known else [])]
+    rows = []
     for line in definition.runs:
         # A run that is over has no value at a later round.
         last = line.settings.get("num-rounds", math.inf)
@@ -385,8 +377,8 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
         ]
         if known:
             cells.append(" / ".join(f"{value:g}" for value in known.get(line.label, [])))
-        lines.append(f"| {line.label} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+        rows.append([line.label, *cells])
+    return text + _table(head, rows)
 
 
 def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
@@ -404,25 +396,22 @@ def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
     str
     """
     tune = definition.tuned[0].tune
-    lines = [
-        f"At the best rates of each seed by {'largest' if tune.largest else 'smallest'} {tune.metric}"
-        + (f" (mean of the last {tune.window} evaluations)" if tune.window > 1 else "")
-        + ": median [smallest, largest] over the seeds; (client, server) rates of the first seed.",
-        "",
-    ]
+    text = f"At the best rates of each seed by {'largest' if tune.largest else 'smallest'} {tune.metric}"
+    text += f" (mean of the last {tune.window} evaluations)" if tune.window > 1 else ""
+    text += ": median [smallest, largest] over the seeds; (client, server) rates of the first seed.\n"
     for variation in dict.fromkeys(point.variation.part for point in definition.tuned):
         points = [point for point in definition.tuned if point.variation.part == variation]
         values = list(dict.fromkeys(point.value for point in points))
-        lines += [f"| {variation} | " + " | ".join(map(str, values)) + " |", "|---" * (len(values) + 1) + "|"]
+        rows = []
         for method in dict.fromkeys(point.method for point in points):
             cells = []
             for point in (point for point in points if point.method == method):
                 best = point.best(outcomes)
                 first = best.rates[0]
                 cells.append(_band(best.values) + (f" ({first[0]:g}, {first[1]:g})" if first else ""))
-            lines.append(f"| {method} | " + " | ".join(cells) + " |")
-        lines.append("")
-    return "\n".join(lines)
+            rows.append([method, *cells])
+        text += "\n" + _table([variation, *map(str, values)], rows)
+    return text
 
 
 def _value_at(outcome: Outcome, metric: str, when: float) -> float:
@@ -435,35 +424,25 @@ def _value_at(outcome: Outcome, metric: str, when: float) -> float:
 
 def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
     scale = claim.scale or definition.scale
+    said: dict[str, Any] = {"name": claim.name, "sentence": claim.sentence, "scale": scale, "ours": claim.ours}
     if claim.outside:
-        return Verdict(
-            claim.name, claim.sentence, claim.number, "", (), "", "outside", "", claim.outside, scale, claim.ours
-        )
-    arguments = dict(claim.arguments)
-    if claim.rule == "share":
-        groups: dict[str, list[str]] = {}
-        for line in definition.runs:
-            groups.setdefault(line.group, []).append(line.label)
-        found = RULES["share"](outcomes, groups=groups, **arguments)
-    else:
-        found = RULES[claim.rule](outcomes, **arguments)
+        empty: dict[str, Any] = {"measured": "", "values": (), "rates": "", "rule": ""}
+        return Verdict(number=claim.number, verdict="outside", note=claim.outside, **empty, **said)
+    groups = {"groups": definition.groups} if claim.rule == "share" else {}
+    found = RULES[claim.rule](outcomes, **groups, **claim.arguments)
     text = ", ".join(f"{key}={_plain(value)}" for key, value in claim.arguments.items())
     subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
-    rates = list(dict.fromkeys(line.rates for line in definition.runs if line.label in subjects))
-    verdict = "holds" if found.holds else "tie" if found.tie else "does not hold"
+    rates = dict.fromkeys(line.rates for line in definition.runs if line.label in subjects)
     return Verdict(
-        claim.name,
-        claim.sentence,
-        f"{claim.number} (the limit is ours)" if claim.has_limit_of_ours else claim.number,
-        f"{found.meaning}: {_band(found.values)}",
-        tuple(found.values),
-        "; ".join(rates) or "all of the grid",
-        verdict,
-        f"{claim.rule}({text})",
-        claim.note,
-        scale,
-        claim.ours,
-        claim.repeats,
+        number=f"{claim.number} (the limit is ours)" if claim.has_limit_of_ours else claim.number,
+        measured=f"{found.meaning}: {_band(found.values)}",
+        values=tuple(found.values),
+        rates="; ".join(rates) or "all of the grid",
+        verdict="holds" if found.holds else "tie" if found.tie else "does not hold",
+        rule=f"{claim.rule}({text})",
+        note=claim.note,
+        repeats=claim.repeats,
+        **said,
     )
 
 
@@ -482,8 +461,8 @@ def _plain(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _slug(label: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.]+", "-", label).strip("-").lower()
+def _slug(label: str, seed: int) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9.]+', '-', label).strip('-').lower()}-seed-{seed}.json"
 
 
 @contextmanager
@@ -508,42 +487,34 @@ def _finished(file: Path) -> dict[str, Any]:
 def _do(job: _Job) -> Outcome:
     """Return the outcome of a job, from its file if it has been done with the same settings."""
     config = job.settings.to_config()
-    if job.file.is_file() and (not job.array or _kept(job).is_file()):
+    if job.file.is_file() and (not job.array or job.kept.is_file()):
         known = _finished(job.file)
         if known.get("settings") == config:
             return Outcome(known["history"], known["diverged"])
-    measure = measure_densities if job.kind == "densities" and job.line.strategy not in BASELINES else run
+    measure = measure_densities if job.definition.kind == "densities" and job.line.strategy not in BASELINES else run
     # Some pairs of a grid are there to diverge.
-    with _flower.quiet(logging.ERROR) if job.kind == "tuned" else nullcontext():
+    with _flower.quiet(logging.ERROR) if job.definition.kind == "tuned" else nullcontext():
         result = measure(job.settings)
     history = result.history
-    if job.gap and "objective" in history[-1]:
+    if job.definition.gap and "objective" in history[-1]:
         best = _optimum(job.settings)
         history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
     content = {"settings": config, "diverged": result.diverged, "seconds": round(result.seconds, 3), "history": history}
     if job.array:
-        np.save(_kept(job), result.arrays[job.array])
-    partial = job.file.with_suffix(".partial")
-    partial.write_text(json.dumps(content), encoding="utf-8")
-    partial.replace(job.file)
+        np.save(job.kept, result.arrays[job.array])
+    replace_file(job.file, lambda place: place.write(json.dumps(content).encode()))
     return Outcome(history, result.diverged)
 
 
-def _kept(job: _Job) -> Path:
-    """Return where the array is that the figure shows."""
-    return job.file.with_suffix(".npy")
-
-
-_optima: dict[str, float] = {}
-
-
 def _optimum(settings: RunSettings) -> float:
-    """Return the objective of the centralized solution, solved once for each data set of a process."""
-    key = json.dumps([settings.problem, settings.seed, settings.problem_options], sort_keys=True)
-    if key not in _optima:
-        task = settings.load()
-        _optima[key] = task.objective(solve_baseline(task, "centralized", tol=1e-10).w)
-    return _optima[key]
+    """Return the objective of the centralized solution."""
+    return _solved(settings.problem, settings.seed, json.dumps(settings.problem_options, sort_keys=True))
+
+
+@cache
+def _solved(problem: str, seed: int, options: str) -> float:
+    task = load_task(problem, seed, json.loads(options))
+    return task.objective(solve_baseline(task, "centralized", tol=1e-10).w)
 
 
 def _series(outcomes: Sequence[Outcome], panel: str) -> list[Any]:
@@ -580,6 +551,21 @@ def _coloured(definition: Definition) -> list[str]:
     return sorted(order, key=lambda curve: (-named.count(curve), order.index(curve)))[:_COLOURED]
 
 
+def draw_figure(definition: Definition, outcomes: Outcomes, path: Path) -> None:
+    """Draw what an experiment of any kind but ``"images"`` has found.
+
+    Parameters
+    ----------
+    definition : Definition
+    outcomes : mapping of str to sequence of Outcome
+        By label, then by seed.
+    path : Path
+        The PNG.
+    """
+    draw = _draw_tuned if definition.tuned else _draw_scatter if definition.kind == "scatter" else _draw_curves
+    draw(definition, outcomes, path)
+
+
 def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
     """Draw every method at its best rates: a panel for what is varied and for each metric."""
     strategies = {line.label: line.strategy for line in definition.runs}
@@ -591,65 +577,50 @@ def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
             panel = found.setdefault((point.variation.part, metric), {})
             values = [own.final(metric, point.tune.window) for own in best]
             panel.setdefault(point.method, []).append((point.value, [v for v in values if not math.isnan(v)]))
-    draw_tuned(
-        found,
-        definition.title,
-        path,
-        methods=methods,
-        logarithmic=_LOGARITHMIC,
-        limits=definition.limits,
-    )
+    limits = definition.limits
+    draw_tuned(found, definition.title, path, methods=methods, logarithmic=_LOGARITHMIC, limits=limits)
 
 
-def _draw(definition: Definition, outcomes: Outcomes, path: Path) -> None:
-    baselines = {line.label for line in definition.runs if line.strategy in BASELINES}
-    if definition.kind == "scatter":
-        groups: dict[str, list[str]] = {}
-        for line in definition.runs:
-            groups.setdefault(line.group, []).append(line.label)
-        x, y = definition.panels
-        lines = [line for own in outcomes.values() for run in own for line in run.history]
-        measured = {int(line["round"]) for line in lines if x in line and y in line}
-        moments = sorted(measured & {10, 30, 100, 300}) or [max(measured)]
-        points = {
-            group: [
-                [
-                    (line[x], line[y])
-                    for label in labels
-                    for run in outcomes[label]
-                    for line in run.history
-                    if line["round"] == when and x in line and y in line
-                ]
-                for when in moments
-            ]
-            for group, labels in groups.items()
-            if group not in baselines
-        }
-        boxes: dict[str, Mapping[str, Sequence[float]]] = {}
-        for claim in definition.claims:
-            if claim.rule == "share":
-                boxes.setdefault(claim.arguments["group"], claim.arguments["bounds"])
-        titles = [f"round {when}" for when in moments]
-        draw_scatter(points, titles, x, y, definition.title, path, boxes=boxes)
-        return
+def _draw_scatter(definition: Definition, outcomes: Outcomes, path: Path) -> None:
+    """Draw a dot for every pair of rates: a row for each method, a column for some rounds."""
+    x, y = definition.panels
+    dots = {
+        label: [(int(line["round"]), (line[x], line[y])) for own in runs for line in own.history if {x, y} <= {*line}]
+        for label, runs in outcomes.items()
+    }
+    measured = {when for own in dots.values() for when, _ in own}
+    moments = sorted(measured & {10, 30, 100, 300}) or [max(measured)]
+    baselines = {line.group for line in definition.runs if line.strategy in BASELINES}
+    points = {
+        group: [[dot for label in labels for at, dot in dots[label] if at == when] for when in moments]
+        for group, labels in definition.groups.items()
+        if group not in baselines
+    }
+    boxes: dict[str, Mapping[str, Sequence[float]]] = {}
+    for claim in definition.claims:
+        if claim.rule == "share":
+            boxes.setdefault(claim.arguments["group"], claim.arguments["bounds"])
+    draw_scatter(points, [f"round {when}" for when in moments], x, y, definition.title, path, boxes=boxes)
+
+
+def _draw_curves(definition: Definition, outcomes: Outcomes, path: Path) -> None:
     parts = list(dict.fromkeys(line.part for line in definition.runs))
     panels = {(part, metric): f"{metric}, {part}" if part else metric for part in parts for metric in definition.panels}
     curves: dict[str, dict[str, Any]] = {}
     for line in definition.runs:
         for metric in definition.panels:
             curves.setdefault(line.curve, {})[panels[line.part, metric]] = _series(outcomes[line.label], metric)
+    metrics = {panel: metric for (_, metric), panel in panels.items()}
     draw_curves(
         curves,
-        list(panels.values()),
+        list(metrics),
         definition.title,
         path,
         # A row for each part, where there are several and each has several panels.
         columns=len(definition.panels) if min(len(parts), len(definition.panels)) > 1 else 0,
         methods={line.curve: line.strategy for line in definition.runs},
         coloured=_coloured(definition),
-        levels=baselines,
-        logarithmic={panel for (_, metric), panel in panels.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},
-        limits={
-            panel: definition.limits[metric] for (_, metric), panel in panels.items() if metric in definition.limits
-        },
+        levels={line.label for line in definition.runs if line.strategy in BASELINES},
+        logarithmic={panel for panel, metric in metrics.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},
+        limits={panel: definition.limits[metric] for panel, metric in metrics.items() if metric in definition.limits},
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import colorsys
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["APPEARANCES", "MARKERS", "Appearance", "appearance", "variant"]
+__all__ = ["APPEARANCES", "MARKERS", "Appearance", "appearance", "appearances", "variant"]
 
 
 class Appearance(NamedTuple):
@@ -36,47 +37,27 @@ _ORANGE, _SKY, _VIOLET, _BROWN, _GREY, _BLACK = "#e69f00", "#56b4e9", "#6a3d9a",
 _COLORS = (_BLUE, _RED, _GREEN, _PINK, _ORANGE, _SKY, _VIOLET, _BROWN, _GREY, _BLACK)
 _LINES = ("solid", "dashed", "dashdot", "dotted")
 
-#: By the name of a strategy or baseline. A colour is a family, a line style a member of it: solid as the papers
-#: recommend it, dashed the variant (the server alone applies psi; on a graph; restricted).
+#: A colour is a family, a line style a member of it, in the order of the styles: solid as the papers recommend it, then
+#: its variants (the server alone applies psi; on a graph; restricted) and relatives.
+_FAMILIES: Mapping[str, tuple[str, ...]] = {
+    _BLUE: ("FedDualAvg", "FedDualAvgOSP", "FedDA", "DFedDA"),
+    _RED: ("FedMid", "FedMidOSP", "FedMiP", "DFedMid"),
+    _GREEN: ("FedDAGT", "DFedDAGT", "FedDyn", "FedPD"),
+    _PINK: ("ReFedDAGT", "DReFedDAGT", "MultistepReFedDAGT", "FedDR"),
+    _GREY: ("FedAvgSubgradient", "FedAvgS", "LocalSGD", "FedSAM"),
+    _ORANGE: ("FastFedDA", "CFedDA", "MCFedDA", "FedProx"),
+    _SKY: ("FeDualEx", "ExtraStepLocalSGD", "DistributedPGDA", "FedCM"),
+    _VIOLET: ("Scaffold", "ScaffoldS", "Scaffnew", "DScaffold"),
+    _BROWN: ("DualFL", "APDAInexact", "FiveGCS"),
+    _BLACK: ("", "centralized", "", "local"),
+}
+#: By the name of a strategy or baseline.
 APPEARANCES: Mapping[str, Appearance] = MappingProxyType(
     {
-        "FedDualAvg": Appearance(_BLUE, "solid"),
-        "FedDualAvgOSP": Appearance(_BLUE, "dashed"),
-        "FedDA": Appearance(_BLUE, "dashdot"),
-        "DFedDA": Appearance(_BLUE, "dotted"),
-        "FedMid": Appearance(_RED, "solid"),
-        "FedMidOSP": Appearance(_RED, "dashed"),
-        "FedMiP": Appearance(_RED, "dashdot"),
-        "DFedMid": Appearance(_RED, "dotted"),
-        "FedDAGT": Appearance(_GREEN, "solid"),
-        "DFedDAGT": Appearance(_GREEN, "dashed"),
-        "ReFedDAGT": Appearance(_PINK, "solid"),
-        "DReFedDAGT": Appearance(_PINK, "dashed"),
-        "MultistepReFedDAGT": Appearance(_PINK, "dashdot"),
-        "FedAvgSubgradient": Appearance(_GREY, "solid"),
-        "FedAvgS": Appearance(_GREY, "dashed"),
-        "FastFedDA": Appearance(_ORANGE, "solid"),
-        "CFedDA": Appearance(_ORANGE, "dashed"),
-        "MCFedDA": Appearance(_ORANGE, "dashdot"),
-        "FeDualEx": Appearance(_SKY, "solid"),
-        "ExtraStepLocalSGD": Appearance(_SKY, "dashed"),
-        "DistributedPGDA": Appearance(_SKY, "dashdot"),
-        "Scaffold": Appearance(_VIOLET, "solid"),
-        "ScaffoldS": Appearance(_VIOLET, "dashed"),
-        "DScaffold": Appearance(_VIOLET, "dotted"),
-        "DualFL": Appearance(_BROWN, "solid"),
-        "APDAInexact": Appearance(_BROWN, "dashed"),
-        "FiveGCS": Appearance(_BROWN, "dashdot"),
-        "Scaffnew": Appearance(_VIOLET, "dashdot"),
-        "FedDyn": Appearance(_GREEN, "dashdot"),
-        "FedPD": Appearance(_GREEN, "dotted"),
-        "FedDR": Appearance(_PINK, "dotted"),
-        "FedProx": Appearance(_ORANGE, "dotted"),
-        "FedCM": Appearance(_SKY, "dotted"),
-        "LocalSGD": Appearance(_GREY, "dashdot"),
-        "FedSAM": Appearance(_GREY, "dotted"),
-        "centralized": Appearance(_BLACK, "dashed"),
-        "local": Appearance(_BLACK, "dotted"),
+        name: Appearance(color, line)
+        for color, names in _FAMILIES.items()
+        for name, line in zip(names, _LINES, strict=False)
+        if name
     }
 )
 
@@ -138,3 +119,24 @@ def variant(method: str, number: int) -> Appearance:
     light = light + (0.78 - light) * 0.55 if number % 2 else light * 0.55
     shade = "".join(f"{round(255 * part):02x}" for part in colorsys.hls_to_rgb(hue, light, saturation))
     return Appearance(f"#{shade}", own.line, MARKERS[1 + (number - 1) % (len(MARKERS) - 1)])
+
+
+def appearances(methods: Mapping[str, str]) -> dict[str, Appearance]:
+    """Return how the curves of one figure look: as their methods, the second curve of a method with a marker.
+
+    Parameters
+    ----------
+    methods : mapping of str to str
+        Label of a curve to the name of its method.
+
+    Examples
+    --------
+    >>> [look.marker for look in appearances({"a": "FedMid", "b": "FedDA", "c": "FedMid"}).values()]
+    ['', '', 'o']
+    """
+    seen: Counter[str] = Counter()
+    found = {}
+    for label, method in methods.items():
+        found[label] = variant(method, seen[method])
+        seen[method] += 1
+    return found

@@ -7,13 +7,14 @@ import html
 import io
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from importlib import resources
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.experiments.pictures.appearance import Appearance, variant
+from flwr_fco.experiments.pictures.appearance import Appearance, appearances
 from flwr_fco.experiments.pictures.comparison import Group, logarithmic_metrics, metric_names
 from flwr_fco.experiments.pictures.report import Series, require_matplotlib, svg_of_curves
 from flwr_fco.experiments.problems.baselines import BASELINES
@@ -31,33 +32,6 @@ _PARTS = (
 #: What a round adds to its metrics in some engines, shown among the costs.
 _COSTS = ("bytes-down", "bytes-up", "seconds")
 _HEIGHT = 128
-
-_STYLE = """
-:root { --ink: #1c2430; --soft: #5b6675; --line: #e3e7ec; --ground: #f5f7f9; }
-* { box-sizing: border-box; }
-body { margin: 0; background: var(--ground); color: var(--ink); font: 15px/1.5 system-ui, sans-serif; }
-main { max-width: 1320px; margin: 0 auto; padding: 28px 20px 60px; }
-h1 { font-size: 25px; margin: 0 0 2px; } h2 { font-size: 18px; margin: 0 0 10px; } h3 { font-size: 14px; margin: 0; }
-p { margin: 0 0 10px; color: var(--soft); }
-section { background: #fff; border: 1px solid var(--line); border-radius: 10px; padding: 18px 20px; margin-top: 18px; }
-.keys { display: flex; flex-wrap: wrap; gap: 6px 22px; margin-top: 12px; }
-.key { display: inline-flex; align-items: center; gap: 8px; white-space: nowrap; }
-.panels { display: grid; grid-template-columns: repeat(auto-fill, minmax(330px, 1fr)); gap: 10px 18px; }
-.panels svg { width: 100%; height: auto; display: block; }
-.scroll { overflow-x: auto; }
-table { border-collapse: collapse; font-size: 14px; }
-th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); text-align: left; white-space: nowrap; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-th { color: var(--soft); font-weight: 600; white-space: normal; vertical-align: bottom; }
-tr.differs td { background: #fff7e0; } tr:last-child td { border: 0; }
-.bad { color: #b3261e; font-weight: 600; }
-.bar { display: flex; height: 20px; border-radius: 4px; overflow: hidden; background: var(--line); }
-.split { display: grid; grid-template-columns: minmax(140px, 260px) 1fr 90px; gap: 8px 14px; align-items: center; }
-.map { margin: 14px 0 0; } .map img { width: 100%; image-rendering: pixelated; border: 1px solid var(--line); }
-.map img { display: block; }
-.ends { display: flex; justify-content: space-between; color: var(--soft); font-size: 12px; }
-summary { cursor: pointer; color: var(--soft); }
-"""
 
 
 def html_page(groups: Sequence[Group]) -> str:
@@ -78,7 +52,7 @@ def html_page(groups: Sequence[Group]) -> str:
         If matplotlib, which draws the curves, is not installed.
     """
     require_matplotlib("a report as HTML needs matplotlib (--format text does not)")
-    looks = _looks(groups)
+    looks = appearances({group.label: group.method for group in groups})
     problems = ", ".join({str(group.config.get("problem", "unknown problem")): None for group in groups})
     count = sum(len(group.records) for group in groups)
     keys = "".join(
@@ -93,6 +67,7 @@ def html_page(groups: Sequence[Group]) -> str:
         ("Where the time went", _times(groups)),
         ("Settings", _settings(groups)),
     ]
+    style = (resources.files(__package__ or "") / "page.css").read_text(encoding="utf-8")
     body = "\n".join(f"<section><h2>{title}</h2>{text}</section>" for title, text in sections if text)
     return f"""<!DOCTYPE html>
 <html lang="en">
@@ -101,7 +76,8 @@ def html_page(groups: Sequence[Group]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <title>flwr-fco: {html.escape(problems)}</title>
-<style>{_STYLE}</style>
+<style>
+{style}</style>
 </head>
 <body>
 <main>
@@ -113,15 +89,6 @@ def html_page(groups: Sequence[Group]) -> str:
 </body>
 </html>
 """
-
-
-def _looks(groups: Sequence[Group]) -> dict[str, Appearance]:
-    seen: dict[str, int] = {}
-    found = {}
-    for group in groups:
-        found[group.label] = variant(group.method, seen.get(group.method, 0))
-        seen[group.method] = seen.get(group.method, 0) + 1
-    return found
 
 
 def _sample(look: Appearance) -> str:
@@ -151,16 +118,12 @@ def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], *, nu
 def _final(groups: Sequence[Group], looks: Mapping[str, Appearance]) -> str:
     metrics = list({key: None for group in groups for key in metric_names([group])})
     rows = []
-    for group in groups:
-        for record in group.records:
-            outcome = _outcome(record)
-            last: dict[str, float] = {}
-            for line in record.metrics:
-                last.update(line)
-            seed = str(record.config.get("seed", ""))
-            name = f'<span class="key">{_sample(looks[group.label])}{html.escape(group.label)}</span>'
-            values = [f"{last[metric]:.4g}" if metric in last else "" for metric in metrics]
-            rows.append(("", [name, html.escape(seed), outcome, f"{last.get('round', 0):g}", *values]))
+    for group, record in _records(groups):
+        last = {key: value for line in record.metrics for key, value in line.items()}
+        seed = html.escape(str(record.config.get("seed", "")))
+        name = f'<span class="key">{_sample(looks[group.label])}{html.escape(group.label)}</span>'
+        values = [f"{last[metric]:.4g}" if metric in last else "" for metric in metrics]
+        rows.append(("", [name, seed, _outcome(record), f"{last.get('round', 0):g}", *values]))
     return _table(["run", "seed", "", "rounds", *metrics], rows, numbers_from=3)
 
 
@@ -212,32 +175,32 @@ def _without_names(svg: str) -> str:
     return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
 
 
+def _records(groups: Sequence[Group]) -> Iterator[tuple[Group, RunRecord]]:
+    return ((group, record) for group in groups for record in group.records)
+
+
 def _costs(groups: Sequence[Group]) -> str:
-    known = [group for group in groups if any(record.exchanges for record in group.records)]
-    if not known:
+    if not any(record.exchanges for _, record in _records(groups)):
         return ""
     megabytes, left_out = "megabytes sent so far", "replies left out so far"
-    curves: dict[str, dict[str, list[Series]]] = {group.label: {} for group in groups}
+    curves: dict[str, dict[str, list[Series]]] = {group.label: {megabytes: [], left_out: []} for group in groups}
     total = 0
     rows = []
-    for group in known:
-        own: dict[str, list[Series]] = {megabytes: [], left_out: []}
-        for record in group.records:
-            lines = record.exchanges
-            if not lines:
-                continue
-            stretch = int(record.config.get("stretch", 1))
-            rounds = np.array([line["round"] * stretch for line in lines])
-            down, up = (np.array([line.get(key, 0) for line in lines]) for key in ("bytes-down", "bytes-up"))
-            lost = np.array([line.get("num-left-out", 0) for line in lines])
-            skipped = sum(int(line.get("skipped", 0)) for line in lines)
-            own[megabytes].append((rounds, np.cumsum(down + up) / 1e6))
-            own[left_out].append((rounds, np.cumsum(lost)))
-            total += int(lost.sum())
-            seed = str(record.config.get("seed", ""))
-            numbers = [f"{down.sum() / 1e6:.3g}", f"{up.sum() / 1e6:.3g}", str(int(lost.sum())), str(skipped)]
-            rows.append(("", [html.escape(group.label), html.escape(seed), *numbers]))
-        curves[group.label] = dict(own)
+    for group, record in _records(groups):
+        lines = record.exchanges
+        if not lines:
+            continue
+        rounds = np.array([line["round"] for line in lines]) * int(record.config.get("stretch", 1))
+        down, up, lost, skipped = (
+            np.array([line.get(key, 0) for line in lines])
+            for key in ("bytes-down", "bytes-up", "num-left-out", "skipped")
+        )
+        curves[group.label][megabytes].append((rounds, np.cumsum(down + up) / 1e6))
+        curves[group.label][left_out].append((rounds, np.cumsum(lost)))
+        total += int(lost.sum())
+        sent = [f"{part.sum() / 1e6:.3g}" for part in (down, up)]
+        counts = [str(int(part.sum())) for part in (lost, skipped)]
+        rows.append(("", [html.escape(group.label), html.escape(str(record.config.get("seed", ""))), *sent, *counts]))
     shown = [megabytes, left_out] if total else [megabytes]
     table = _table(["run", "seed", "MB down", "MB up", "replies left out", "rounds skipped"], rows, numbers_from=2)
     note = "" if total else "<p>No reply was left out.</p>"
@@ -246,22 +209,19 @@ def _costs(groups: Sequence[Group]) -> str:
 
 def _times(groups: Sequence[Group]) -> str:
     rows = []
-    for group in groups:
-        for record in group.records:
-            if not record.exchanges:
-                continue
-            seconds = {key: sum(float(line.get(key, 0.0)) for line in record.exchanges) for key, _, _ in _PARTS}
-            total = sum(seconds.values())
-            if total <= 0:
-                continue
-            pieces = "".join(
-                f'<div style="width:{100 * seconds[key] / total:.2f}%;background:{color}" '
-                f'title="{name}: {seconds[key]:.3g} s"></div>'
-                for key, name, color in _PARTS
-            )
-            seed = record.config.get("seed", "")
-            name = html.escape(f"{group.label} (seed {seed})" if len(group.records) > 1 else group.label)
-            rows.append(f'<div>{name}</div><div class="bar">{pieces}</div><div>{total:.3g} s</div>')
+    for group, record in _records(groups):
+        seconds = {key: sum(float(line.get(key, 0.0)) for line in record.exchanges) for key, _, _ in _PARTS}
+        total = sum(seconds.values())
+        if total <= 0:
+            continue
+        pieces = "".join(
+            f'<div style="width:{100 * seconds[key] / total:.2f}%;background:{color}" '
+            f'title="{name}: {seconds[key]:.3g} s"></div>'
+            for key, name, color in _PARTS
+        )
+        seed = record.config.get("seed", "")
+        name = html.escape(f"{group.label} (seed {seed})" if len(group.records) > 1 else group.label)
+        rows.append(f'<div>{name}</div><div class="bar">{pieces}</div><div>{total:.3g} s</div>')
     if not rows:
         return ""
     keys = "".join(

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.pictures.appearance import Appearance, appearance, variant
+from flwr_fco.experiments.pictures.appearance import Appearance, appearance, appearances
 
 __all__ = [
     "band",
@@ -24,6 +24,7 @@ __all__ = [
     "draw_images",
     "draw_scatter",
     "draw_tuned",
+    "figure_of_curves",
     "markdown_table",
     "require_matplotlib",
     "spans_decades",
@@ -112,10 +113,59 @@ def spans_decades(values: Sequence[float] | NDArray[Any]) -> bool:
 
 
 def draw_curves(
+    curves: Mapping[str, Mapping[str, Sequence[Series]]], panels: Sequence[str], title: str, path: Path, **options: Any
+) -> None:
+    """Draw metrics against rounds: a panel a metric, a line a label.
+
+    Parameters
+    ----------
+    curves, panels, title
+        As for :func:`figure_of_curves`.
+    path : Path
+        ``.png`` (or no ending): a PNG for screens of twice the usual density, and an SVG beside it; ``.svg``, ``.pdf``:
+        that alone.
+    **options
+        Those of :func:`figure_of_curves`.
+
+    Raises
+    ------
+    ConfigurationError
+        If matplotlib is not installed.
+    """
+    _save(figure_of_curves(curves, panels, title, **options), path)
+
+
+def svg_of_curves(
+    curves: Mapping[str, Mapping[str, Sequence[Series]]], panels: Sequence[str], salt: str, **options: Any
+) -> str:
+    """Return what :func:`draw_curves` draws as the text of an SVG element, for a page.
+
+    Parameters
+    ----------
+    curves, panels
+        As for :func:`figure_of_curves`.
+    salt : str
+        Goes into the identifiers: two elements of one page need different ones.
+    **options
+        Those of :func:`figure_of_curves`.
+
+    Returns
+    -------
+    str
+    """
+    from matplotlib import rc_context
+
+    drawn = io.StringIO()
+    with rc_context({**_SVG, "svg.hashsalt": salt}):
+        figure_of_curves(curves, panels, "", **options).savefig(drawn, format="svg", metadata={"Date": None})
+    text = drawn.getvalue()
+    return text[text.index("<svg") :]
+
+
+def figure_of_curves(
     curves: Mapping[str, Mapping[str, Sequence[Series]]],
     panels: Sequence[str],
     title: str,
-    path: Path,
     *,
     methods: Mapping[str, str] = MappingProxyType({}),
     coloured: Collection[str] | None = None,
@@ -124,8 +174,9 @@ def draw_curves(
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
     cut: Collection[str] = (),
     columns: int = 0,
-) -> None:
-    """Draw metrics against rounds: a panel a metric, a line a label.
+    legend: bool = True,
+) -> Any:
+    """Return a figure of metrics against rounds: a panel a metric, a line a label.
 
     The line goes through the medians of the seeds, a band from the smallest to the largest of them.
     With few labels there is a legend below, with many each curve of the last panel of a row has its label at its end.
@@ -137,9 +188,6 @@ def draw_curves(
     panels : sequence of str
         Metrics; one named ``"METRIC against COST"`` has costs, on a logarithmic axis, in the place of rounds.
     title : str
-    path : Path
-        ``.png`` (or no ending): a PNG for screens of twice the usual density, and an SVG beside it; ``.svg``, ``.pdf``:
-        that alone.
     methods : mapping of str to str
         Label to the name of the strategy or baseline, which decides colour and line style; by default the label is it.
     coloured : collection of str, optional
@@ -154,82 +202,31 @@ def draw_curves(
         Labels of runs that diverged: each is cut where it leaves what the others show, with a cross there.
     columns : int, default 0
         Panels in a row; 0: up to three panels in one row, more in two.
+    legend : bool, default True
+        Whether labels are written at all.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
 
     Raises
     ------
     ConfigurationError
         If matplotlib is not installed.
     """
-    figure = _figure_of_curves(
-        curves,
-        panels,
-        title,
-        methods=methods,
-        coloured=coloured,
-        levels=levels,
-        logarithmic=logarithmic,
-        limits=limits,
-        cut=cut,
-        columns=columns,
-    )
-    _save(figure, path)
-
-
-def svg_of_curves(
-    curves: Mapping[str, Mapping[str, Sequence[Series]]], panels: Sequence[str], salt: str, **options: Any
-) -> str:
-    """Return what :func:`draw_curves` draws as the text of an SVG element, for a page.
-
-    Parameters
-    ----------
-    curves, panels
-        As for :func:`draw_curves`.
-    salt : str
-        Goes into the identifiers: two elements of one page need different ones.
-    **options
-        Those of :func:`draw_curves`, and ``legend=False`` for none.
-
-    Returns
-    -------
-    str
-    """
-    from matplotlib import rc_context
-
-    drawn = io.StringIO()
-    with rc_context({**_SVG, "svg.hashsalt": salt}):
-        _figure_of_curves(curves, panels, "", **options).savefig(drawn, format="svg", metadata={"Date": None})
-    text = drawn.getvalue()
-    return text[text.index("<svg") :]
-
-
-def _figure_of_curves(
-    curves: Mapping[str, Mapping[str, Sequence[Series]]],
-    panels: Sequence[str],
-    title: str,
-    *,
-    methods: Mapping[str, str] = MappingProxyType({}),
-    coloured: Collection[str] | None = None,
-    levels: Collection[str] = (),
-    logarithmic: Collection[str] = (),
-    limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
-    cut: Collection[str] = (),
-    columns: int = 0,
-    legend: bool = True,
-) -> Any:
     columns = columns or (len(panels) if len(panels) <= 3 else -(-len(panels) // 2))
     rows = -(-len(panels) // columns)
     shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
-    named = [label for label in shown if coloured is None or label in coloured or label in levels]
+    grey = {label for label in shown if coloured is not None and label not in coloured and label not in levels}
+    named = [label for label in shown if label not in grey]
     direct = legend and len(named) > _LEGEND
     width = 3.6 * columns + 0.4 + (0.075 * max(map(len, named)) if direct else 0.0)
     figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
     for unused in axes[len(panels) :]:
         unused.set_axis_off()
-    looks = _looks(shown, methods)
-    grey = {label for label in shown if coloured is not None and label not in coloured and label not in levels}
-    for label in grey:
-        looks[label] = _BACKGROUND
+    looks = appearances({label: methods.get(label, label) for label in shown})
+    looks.update(dict.fromkeys(grey, _BACKGROUND))
     handles: dict[str, Any] = {}
     grey_handle: Any = None
     labelled: set[str] = set()
@@ -238,15 +235,11 @@ def _figure_of_curves(
         reach = _reach([curves[label].get(metric, []) for label in shown if label not in cut])
         for number, label in enumerate(shown):
             runs = curves[label].get(metric, [])
-            if not runs:
-                continue
-            rounds, middle, low, high = band(runs)
+            rounds, middle, low, high = band(runs) if runs else (np.array([]),) * 4
             if rounds.size == 0:
                 continue
             # A line is thinner than those below it, so equal curves are seen.
-            thickness = 3.0 - 2.0 * number / max(1, len(shown) - 1) if len(shown) > 1 else 1.8
-            if label in grey:
-                thickness = 1.0
+            thickness = 3.0 - 2.0 * number / (len(shown) - 1) if len(shown) > 1 else 1.8
             color, line, marker = looks[label]
             if label in levels:
                 drawn = place.axhline(middle[-1], color=color, linestyle=line, linewidth=1.4)
@@ -259,18 +252,9 @@ def _figure_of_curves(
                     if not kept:
                         continue
                     place.plot(rounds[-1], middle[-1], marker="X", markersize=8, color=color, zorder=5)
-                every = max(1, rounds.size // 8)
-                (drawn,) = place.plot(
-                    rounds,
-                    middle,
-                    color=color,
-                    linestyle=line,
-                    linewidth=thickness,
-                    marker=marker or None,
-                    markersize=4,
-                    markevery=every,
-                    zorder=1.5 if label in grey else 2,
-                )
+                own = {"linewidth": 1.0, "zorder": 1.5} if label in grey else {"linewidth": thickness, "zorder": 2}
+                points = {"marker": marker or None, "markersize": 4, "markevery": max(1, rounds.size // 8)}
+                (drawn,) = place.plot(rounds, middle, color=color, linestyle=line, **own, **points)
                 if label in grey:
                     grey_handle = drawn
                     continue
@@ -286,8 +270,7 @@ def _figure_of_curves(
         place.set_xlabel(across or "round")
         if across:
             place.set_xscale("log")
-        place.grid(alpha=0.25)
-        place.spines[["top", "right"]].set_visible(False)
+        _open(place)
         if direct and position % columns == columns - 1:
             _label_ends(place, ends, looks)
             labelled.update(ends)
@@ -299,15 +282,19 @@ def _figure_of_curves(
     if missing and legend:
         # Inches that a column of the legend takes at this size of the letters.
         column = 0.55 + 0.075 * max(map(len, missing))
-        figure.legend(
-            missing.values(),
-            missing.keys(),
-            loc="outside lower center",
-            ncols=max(1, min(len(missing), int(width / column))),
-            fontsize=8.5,
-            frameon=False,
-        )
+        _legend_below(figure, missing, int(width / column), 8.5)
     return figure
+
+
+def _open(place: Any) -> None:
+    """Give a panel a grid, and no frame at the top and on the right."""
+    place.grid(alpha=0.25)
+    place.spines[["top", "right"]].set_visible(False)
+
+
+def _legend_below(figure: Any, handles: Mapping[str, Any], columns: int, size: float) -> None:
+    look = {"loc": "outside lower center", "frameon": False, "fontsize": size}
+    figure.legend(handles.values(), handles.keys(), ncols=max(1, min(len(handles), columns)), **look)
 
 
 def _make_logarithmic(place: Any) -> None:
@@ -319,17 +306,6 @@ def _make_logarithmic(place: Any) -> None:
     place.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,)))
     place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     place.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _looks(labels: Sequence[str], methods: Mapping[str, str]) -> dict[str, Appearance]:
-    """Return how each label's curve looks: as its method, the second curve of a method with a marker."""
-    seen: dict[str, int] = {}
-    found = {}
-    for label in labels:
-        method = methods.get(label, label)
-        found[label] = variant(method, seen.get(method, 0))
-        seen[method] = seen.get(method, 0) + 1
-    return found
 
 
 def _reach(groups: Sequence[Sequence[Series]]) -> float:
@@ -362,16 +338,9 @@ def _label_ends(place: Any, ends: Mapping[str, tuple[float, float]], looks: Mapp
     for i in reversed(range(len(positions))):
         positions[i] = min(positions[i], top)
         top = positions[i] - gap
+    how = {"xycoords": "axes fraction", "fontsize": 8, "va": "center", "annotation_clip": False}
     for label, height in zip(ordered, positions, strict=True):
-        place.annotate(
-            label,
-            (1.02, height),
-            xycoords="axes fraction",
-            color=looks[label].color,
-            fontsize=8,
-            va="center",
-            annotation_clip=False,
-        )
+        place.annotate(label, (1.02, height), color=looks[label].color, **how)
 
 
 def draw_scatter(
@@ -459,16 +428,11 @@ def draw_tuned(
     ConfigurationError
         If matplotlib is not installed.
     """
-    parts = list(dict.fromkeys(part for part, _ in points))
-    metrics = list(dict.fromkeys(metric for _, metric in points))
+    parts, metrics = (list(dict.fromkeys(key[i] for key in points)) for i in (0, 1))
     panels = [(part, metric) for metric in metrics for part in parts]
     alone = len(parts) == 1
-    if alone:
-        columns = len(metrics)
-    elif len(metrics) > 1 or len(parts) < 6:
-        columns = len(parts)
-    else:
-        columns = -(-len(parts) // 2)
+    two_rows = len(metrics) == 1 and len(parts) >= 6
+    columns = len(metrics) if alone else -(-len(parts) // 2) if two_rows else len(parts)
     rows = -(-len(panels) // columns)
     figure = _figure(2.7 * columns + 0.9, 2.6 * rows + 1.0)
     axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if columns < 6 and not alone else False)
@@ -477,7 +441,7 @@ def draw_tuned(
     reached: dict[str, list[float]] = {metric: [] for metric in metrics}
     for (_, metric), own in points.items():
         reached[metric] += [one for found in own.values() for _, seeds in found for one in seeds]
-    looks = _looks(list(methods), methods)
+    looks = appearances(methods)
     handles: dict[str, Any] = {}
     for position, (place, (part, metric)) in enumerate(zip(axes.ravel(), panels, strict=False)):
         panel = points[part, metric]
@@ -509,8 +473,7 @@ def draw_tuned(
             place.set_xscale("log")
             place.set_xticks(values, [f"{value:g}" for value in values], minor=False)
             place.minorticks_off()
-        place.grid(alpha=0.25)
-        place.spines[["top", "right"]].set_visible(False)
+        _open(place)
         if numbers and (alone or metric == metrics[-1]):
             place.set_xlabel(part)
         if not numbers and not alone and metric == metrics[0]:
@@ -518,14 +481,7 @@ def draw_tuned(
         if alone or position % columns == 0:
             place.set_ylabel(metric)
     _set_title(figure, title)
-    figure.legend(
-        handles.values(),
-        handles.keys(),
-        loc="outside lower center",
-        ncols=min(6, len(handles)),
-        frameon=False,
-        fontsize=9,
-    )
+    _legend_below(figure, handles, 6, 9)
     _save(figure, path)
 
 

@@ -22,7 +22,6 @@ from torch.nn import functional
 from flwr_fco.core.layout import Vector
 from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
 from flwr_fco.experiments.problems.tasks import AdversarialTraining, Task
-from flwr_fco.pooled import client_weights
 from flwr_fco.regularizers import Regularizer
 
 __all__ = ["AdversarialNetwork", "AttackedNetwork", "ConstrainedNetwork", "NetworkImages", "two_layers"]
@@ -233,26 +232,21 @@ class ConstrainedNetwork(Task):
             "norm": max(float(np.linalg.norm(kernel, self.order)) for kernel in kernels),
         }
 
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports.
+    def part(self, w: Vector) -> NDArray[np.float64]:
+        """Return all parameters."""
+        return w
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        full : bool, default True
-            Also the training loss (``objective``), ``training-accuracy``, and on the test images ``accuracy`` and
-            ``validation-loss``.
-        """
-        found = self.structure(w)
-        if full:
-            shares = client_weights(self.clients)
-            training = [client.metrics(w) for client in self.clients]
-            test = self._test.metrics(w)
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return the training loss, and accuracies and loss on the training and on the test images."""
+        training = [client.metrics(w) for client in self.clients]
+        test = self._test.metrics(w)
+        return {
             # In the ball psi is 0; a float32 model can be a rounding error outside, which `norm` shows.
-            found["objective"] = float(shares @ np.array([own["loss"] for own in training]))
-            found["training-accuracy"] = float(shares @ np.array([own["accuracy"] for own in training]))
-            found["accuracy"], found["validation-loss"] = test["accuracy"], test["loss"]
-        return found
+            "objective": self.mean(own["loss"] for own in training),
+            "training-accuracy": self.mean(own["accuracy"] for own in training),
+            "accuracy": test["accuracy"],
+            "validation-loss": test["loss"],
+        }
 
 
 class AdversarialNetwork(AdversarialTraining):

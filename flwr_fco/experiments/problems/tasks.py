@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco import datasets
+from flwr_fco import datasets, pooled
 from flwr_fco.client_apps.minimisers import minimise
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.datasets import (
-    AdversarialImages,
-    FederatedDataset,
-    PartitionedClassification,
-    SparseGraphProblem,
-    SyntheticBrain,
-    SyntheticRegression,
-    SyntheticSaddle,
-)
+from flwr_fco.datasets import FederatedDataset
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import (
     BilinearSaddle,
@@ -34,27 +27,8 @@ from flwr_fco.objectives import (
     TraceRegression,
     UniversalAdversarialLogistic,
 )
-from flwr_fco.pooled import (
-    client_weights,
-    composite_objective,
-    density,
-    duality_gap,
-    lasso_duality_gap,
-    logistic_duality_gap,
-    natural_residual,
-    numerical_rank,
-    recovery_error,
-    saddle_metrics,
-    stationarity,
-    strongest_perturbation,
-    support_scores,
-)
 from flwr_fco.regularizers import L1, Box, Regularizer, Zero
 from flwr_fco.work import Minimise
-
-if TYPE_CHECKING:
-    from flwr_fco.experiments.problems.networks import NetworkImages
-    from flwr_fco.torch import TorchObjective
 
 __all__ = [
     "AdversarialTraining",
@@ -81,8 +55,12 @@ class Task(ABC):
     dataset : FederatedDataset
     regularizer : Regularizer
         psi.
+    threshold : float, optional
+        Coefficients, or singular values, above it count as non-zero; by default that of the class.
     """
 
+    #: See the argument of that name.
+    threshold: float = 0.0
     #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
     over_nodes: ClassVar[bool] = False
     #: Whether a line also says what the clients' work has cost so far: gradients, Hessian products, both (passes over a
@@ -91,8 +69,10 @@ class Task(ABC):
     #: Whether the clients' losses are convex, so that a baseline can find the minimum and certify it.
     convex: ClassVar[bool] = True
 
-    def __init__(self, dataset: FederatedDataset, regularizer: Regularizer) -> None:
+    def __init__(self, dataset: FederatedDataset, regularizer: Regularizer, threshold: float | None = None) -> None:
         self.dataset, self.regularizer = dataset, regularizer
+        if threshold is not None:
+            self.threshold = threshold
 
     @cached_property
     def clients(self) -> list[Objective]:
@@ -135,12 +115,19 @@ class Task(ABC):
         -------
         dict of str to float
         """
-        entry = self.layout["coefficients"]
-        found = self.structure(w[entry.block].reshape(entry.shape))
+        found = self.structure(self.part(w))
         if full:
-            found["objective"] = self.objective(w)
-            found.update(self.validation(w))
+            found.update(self.further(w))
         return found
+
+    def part(self, w: Vector) -> NDArray[np.float64]:
+        """Return what :meth:`structure` looks at: the coefficients."""
+        entry = self.layout["coefficients"]
+        return w[entry.block].reshape(entry.shape)
+
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return what needs a pass over the data: the objective, scores on validation data."""
+        return {"objective": self.objective(w), **self.validation(w)}
 
     def objective(self, w: Vector) -> float:
         """Return sum_m p_m F_m(w) + psi(w) with p_m by numbers of examples.
@@ -149,7 +136,7 @@ class Task(ABC):
         equal to 1e-12 of the largest term.
         """
         if self._gram is None:
-            return composite_objective(self.clients, None, self._psi, w)
+            return pooled.composite_objective(self.clients, None, self._psi, w)
         return self._gram.value(w) + float(self._psi.value(w))
 
     @cached_property
@@ -189,12 +176,16 @@ class Task(ABC):
         tuple of str and float
             A duality gap where psi is an l1 norm, else the norm of the proximal gradient mapping.
         """
-        pooled = self.clients if clients is None else clients
+        losses = self.clients if clients is None else clients
         if isinstance(self.regularizer, L1):
-            least_squares = isinstance(pooled[0], LeastSquares | TraceRegression)
-            gap = lasso_duality_gap if least_squares else logistic_duality_gap
-            return "duality gap", gap(pooled, None, self.regularizer.strength, w)
-        return "proximal gradient mapping", stationarity(pooled, None, self.regularizer, w)
+            least_squares = isinstance(losses[0], LeastSquares | TraceRegression)
+            gap = pooled.lasso_duality_gap if least_squares else pooled.logistic_duality_gap
+            return "duality gap", gap(losses, None, self.regularizer.strength, w)
+        return "proximal gradient mapping", pooled.stationarity(losses, None, self.regularizer, w)
+
+    def mean(self, values: Iterable[float]) -> float:
+        """Return the mean of a number of each client, weighted by its number of examples."""
+        return float(pooled.client_weights(self.clients) @ np.array(list(values)))
 
 
 class _PooledSquares(NamedTuple):
@@ -208,7 +199,7 @@ class _PooledSquares(NamedTuple):
     def of(cls, clients: list[Objective]) -> _PooledSquares:
         size = clients[0].layout.size
         gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
-        for share, client in zip(client_weights(clients), clients, strict=True):
+        for share, client in zip(pooled.client_weights(clients), clients, strict=True):
             assert isinstance(client, LeastSquares | TraceRegression)
             weight = float(share) * client.scale / client.num_examples
             rows = client.features.astype(np.float64, copy=False)
@@ -232,25 +223,21 @@ class SparseRecovery(Task):
     dataset : SyntheticRegression
     regularizer : Regularizer
     threshold : float, default 1e-2
-        Coefficients above it count as non-zero.
     """
 
-    dataset: SyntheticRegression
-
-    def __init__(self, dataset: SyntheticRegression, regularizer: Regularizer, threshold: float = 1e-2) -> None:
-        super().__init__(dataset, regularizer)
-        self.threshold = threshold
+    dataset: datasets.SyntheticRegression
+    threshold = 1e-2
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return precision, recall, F1 and density of the support, and the distance to the truth."""
         truth = self.dataset.coefficients
-        precision, recall, f1 = support_scores(coefficients, truth, self.threshold)
+        precision, recall, f1 = pooled.support_scores(coefficients, truth, self.threshold)
         return {
             "precision": precision,
             "recall": recall,
             "f1": f1,
-            "density": density(coefficients, self.threshold),
-            "recovery-error": recovery_error(coefficients, truth),
+            "density": pooled.density(coefficients, self.threshold),
+            "recovery-error": pooled.recovery_error(coefficients, truth),
         }
 
 
@@ -265,25 +252,20 @@ class RankRecovery(Task):
         Singular values above it count.
     """
 
-    dataset: SyntheticRegression
-
-    def __init__(self, dataset: SyntheticRegression, regularizer: Regularizer, threshold: float = 1e-2) -> None:
-        super().__init__(dataset, regularizer)
-        self.threshold = threshold
+    dataset: datasets.SyntheticRegression
+    threshold = 1e-2
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the rank and the distance to the truth in the Frobenius norm."""
         # Singular values do not exist beyond the range of floats; a run that is there has diverged anyway.
         finite = bool(np.isfinite(coefficients).all())
-        rank = numerical_rank(coefficients, self.threshold) if finite else min(coefficients.shape)
-        return {"rank": float(rank), "recovery-error": recovery_error(coefficients, self.dataset.coefficients)}
+        rank = pooled.numerical_rank(coefficients, self.threshold) if finite else min(coefficients.shape)
+        return {"rank": float(rank), "recovery-error": pooled.recovery_error(coefficients, self.dataset.coefficients)}
 
     @cached_property
     def _held_out(self) -> Objective:
-        parts = [self.dataset.held_out(index, 16) for index in range(self.dataset.num_clients)]
-        features = np.concatenate([part.features for part in parts])
-        targets = np.concatenate([part.targets for part in parts])
-        return self.dataset.build_objective(datasets.Samples(features, targets))
+        parts = (self.dataset.held_out(index, 16) for index in range(self.dataset.num_clients))
+        return self.dataset.build_objective(_together(parts))
 
     def validation(self, w: Vector) -> dict[str, float]:
         """Return the mean squared error on other examples of the clients."""
@@ -301,15 +283,11 @@ class Classification(Task):
         Coefficients above it count as non-zero.
     """
 
-    dataset: PartitionedClassification
-
-    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, threshold: float = 0.0) -> None:
-        super().__init__(dataset, regularizer)
-        self.threshold = threshold
+    dataset: datasets.PartitionedClassification
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the density."""
-        return {"density": density(coefficients, self.threshold)}
+        return {"density": pooled.density(coefficients, self.threshold)}
 
     @cached_property
     def _test(self) -> Logistic | MultinomialLogistic:
@@ -318,13 +296,11 @@ class Classification(Task):
     def validation(self, w: Vector) -> dict[str, float]:
         """Return accuracy, loss and regularized loss on the test part, and the accuracy in training."""
         metrics = self._test.metrics(w)
-        shares = client_weights(self.clients)
-        correct = [client.metrics(w)["accuracy"] for client in self.clients]
         return {
             "accuracy": metrics["accuracy"],
             "validation-loss": metrics["loss"],
             "validation-objective": metrics["loss"] + float(self._psi.value(w)),
-            "training-accuracy": float(shares @ np.array(correct)),
+            "training-accuracy": self.mean(client.metrics(w)["accuracy"] for client in self.clients),
         }
 
 
@@ -340,7 +316,7 @@ class ConstrainedClassification(Classification):
         Of its norm.
     """
 
-    def __init__(self, dataset: PartitionedClassification, regularizer: Regularizer, order: int) -> None:
+    def __init__(self, dataset: datasets.PartitionedClassification, regularizer: Regularizer, order: int) -> None:
         super().__init__(dataset, regularizer)
         self.order = order
 
@@ -361,23 +337,17 @@ class PatternRecovery(Task):
         Coefficients above it count as non-zero.
     """
 
-    dataset: SyntheticBrain
-
-    def __init__(self, dataset: SyntheticBrain, regularizer: Regularizer, threshold: float = 1e-4) -> None:
-        super().__init__(dataset, regularizer)
-        self.threshold = threshold
+    dataset: datasets.SyntheticBrain
+    threshold = 1e-4
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the density, and the share of the chosen voxels that are inside the pattern."""
-        inside = support_scores(coefficients, self.dataset.pattern, self.threshold).precision
-        return {"density": density(coefficients, self.threshold), "precision": inside}
+        inside = pooled.support_scores(coefficients, self.dataset.pattern, self.threshold).precision
+        return {"density": pooled.density(coefficients, self.threshold), "precision": inside}
 
     @cached_property
     def _test(self) -> Objective:
-        parts = [self.dataset.held_out(index) for index in range(2)]
-        features = np.concatenate([part.features for part in parts])
-        targets = np.concatenate([part.targets for part in parts])
-        return self.dataset.build_objective(datasets.Samples(features, targets))
+        return self.dataset.build_objective(_together(self.dataset.held_out(index) for index in range(2)))
 
     def validation(self, w: Vector) -> dict[str, float]:
         """Return accuracy and regularized loss on two sessions that no client has."""
@@ -425,11 +395,8 @@ class PooledMinimum(Task):
         FlwrFcoError
             If it is not as good as that.
         """
-        parts = [self.dataset.client(index) for index in range(self.dataset.num_clients)]
-        examples = datasets.Samples(
-            np.concatenate([part.features for part in parts]), np.concatenate([part.targets for part in parts])
-        )
-        solution = self._reference(self._objective(examples))
+        parts = (self.dataset.client(index) for index in range(self.dataset.num_clients))
+        solution = self._reference(self._objective(_together(parts)))
         return solution, self._value_and_norm(solution)[0]
 
     def _reference(self, objective: Objective) -> Vector:
@@ -472,7 +439,7 @@ class PooledMinimum(Task):
     def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
         """Return E and the norm of its gradient, in one pass over the data."""
         total, slope = 0.0, np.zeros(w.size)
-        for share, client in zip(client_weights(self.clients), self.clients, strict=True):
+        for share, client in zip(pooled.client_weights(self.clients), self.clients, strict=True):
             value, gradient = client.value_and_gradient(w)
             total += float(share) * value
             slope += float(share) * gradient
@@ -536,6 +503,12 @@ class NonsmoothMinimum(PooledMinimum):
         return found.point
 
 
+def _together(parts: Iterable[datasets.Samples]) -> datasets.Samples:
+    """Return the examples of all parts."""
+    features, targets = zip(*((part.features, part.targets) for part in parts), strict=True)
+    return datasets.Samples(np.concatenate(features), np.concatenate(targets))
+
+
 def _with_ones(features: NDArray[Any]) -> NDArray[Any]:
     """Return the features with a column of ones."""
     return np.column_stack([features, np.ones(len(features), dtype=features.dtype)])
@@ -551,7 +524,7 @@ class StreamingRecovery(Task):
     """
 
     over_nodes: ClassVar[bool] = True
-    dataset: SparseGraphProblem
+    dataset: datasets.SparseGraphProblem
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the l1 and the Euclidean distance to the optimum without psi, and the expected loss above it.
@@ -562,8 +535,8 @@ class StreamingRecovery(Task):
         support = np.flatnonzero(optimum)
         largest = np.argpartition(np.abs(coefficients), -support.size)[-support.size :]
         return {
-            "l1-error": recovery_error(coefficients, optimum, norm="l1"),
-            "recovery-error": recovery_error(coefficients, optimum),
+            "l1-error": pooled.recovery_error(coefficients, optimum, norm="l1"),
+            "recovery-error": pooled.recovery_error(coefficients, optimum),
             "gap": self.dataset.gap(coefficients),
             "support-recovery": float(np.isin(largest, support).mean()),
         }
@@ -587,11 +560,25 @@ class StreamingRecovery(Task):
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
         """Return the norm of the proximal gradient mapping: an expectation has no dual problem in rows."""
-        pooled = self.clients if clients is None else clients
-        return "proximal gradient mapping", stationarity(pooled, None, self.regularizer, w)
+        losses = self.clients if clients is None else clients
+        return "proximal gradient mapping", pooled.stationarity(losses, None, self.regularizer, w)
 
 
-class BilinearGame(Task):
+class _Game(Task):
+    """A saddle-point problem: what a round reports is about both players, and cheap."""
+
+    dataset: datasets.SyntheticSaddle
+
+    def part(self, w: Vector) -> NDArray[np.float64]:
+        """Return both players."""
+        return w
+
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return nothing."""
+        return {}
+
+
+class BilinearGame(_Game):
     """A bilinear saddle-point problem: the duality gap in closed form, and the structure of both players.
 
     Parameters
@@ -606,9 +593,9 @@ class BilinearGame(Task):
         Of the random start point.
     """
 
-    dataset: SyntheticSaddle
-
-    def __init__(self, dataset: SyntheticSaddle, regularizer: Regularizer, start: str, start_seed: int) -> None:
+    def __init__(
+        self, dataset: datasets.SyntheticSaddle, regularizer: Regularizer, start: str, start_seed: int
+    ) -> None:
         super().__init__(dataset, regularizer)
         self.start, self.start_seed = start, start_seed
 
@@ -626,7 +613,7 @@ class BilinearGame(Task):
     def _pooled(self) -> list[Objective]:
         # The mean of bilinear functions is one: an evaluation costs one product, not one a client.
         clients = [client for client in self.clients if isinstance(client, BilinearSaddle)]
-        return [BilinearSaddle.pooled(clients, client_weights(self.clients))]
+        return [BilinearSaddle.pooled(clients, pooled.client_weights(self.clients))]
 
     @cached_property
     def _diameter(self) -> float:
@@ -635,37 +622,25 @@ class BilinearGame(Task):
         return 0.5 * float(((self.dataset.bound + np.abs(start)) ** 2).sum())
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return gap, residual, densities and ranks.
+        """Return gap, residual, densities and ranks, and of vectors in a box ``diameter``, the theorems' B.
 
         Parameters
         ----------
         coefficients : ndarray of float64
             Both players, the flat vector.
         """
-        found = saddle_metrics(self._pooled, None, self.regularizer, coefficients)
+        found = pooled.saddle_metrics(self._pooled, None, self.regularizer, coefficients)
         # Outside the constraints the gap is infinite, which no axis has.
-        return {name: value for name, value in found.items() if np.isfinite(value)}
-
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports: the structure, and of vectors in a box ``diameter``, the theorems' B.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        full : bool, default True
-            Everything is cheap: the same either way.
-        """
-        found = self.structure(w)
-        if self.dataset.kind == "sparse":
-            found["diameter"] = self._diameter
-        return found
+        found = {name: value for name, value in found.items() if np.isfinite(value)}
+        return {**found, "diameter": self._diameter} if self.dataset.kind == "sparse" else found
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
         """Return the natural residual, which is 0 at the saddle points."""
-        return "natural residual", natural_residual(self._pooled if clients is None else clients, None, self._psi, w)
+        losses = self._pooled if clients is None else clients
+        return "natural residual", pooled.natural_residual(losses, None, self._psi, w)
 
 
-class QuadraticGame(Task):
+class QuadraticGame(_Game):
     """Strongly convex-concave quadratics without psi, whose saddle point is known: what unequal clients do to a method.
 
     Parameters
@@ -674,15 +649,13 @@ class QuadraticGame(Task):
         ``"quadratic"``.
     """
 
-    dataset: SyntheticSaddle
-
-    def __init__(self, dataset: SyntheticSaddle) -> None:
+    def __init__(self, dataset: datasets.SyntheticSaddle) -> None:
         super().__init__(dataset, Zero())
 
     @cached_property
     def _pooled(self) -> QuadraticSaddle:
         clients = [client for client in self.clients if isinstance(client, QuadraticSaddle)]
-        return QuadraticSaddle.pooled(clients, client_weights(self.clients))
+        return QuadraticSaddle.pooled(clients, pooled.client_weights(self.clients))
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the duality gap and the Euclidean distance to the saddle point.
@@ -693,21 +666,12 @@ class QuadraticGame(Task):
             Both players, the flat vector.
         """
         distance = float(np.linalg.norm(coefficients - self._pooled.solution))
-        return {"gap": duality_gap([self._pooled], None, self.regularizer, coefficients), "distance": distance}
-
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports, all of it cheap: the same with and without `full`.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        full : bool, default True
-        """
-        return self.structure(w)
+        return {"gap": pooled.duality_gap([self._pooled], None, self.regularizer, coefficients), "distance": distance}
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
         """Return the duality gap."""
-        return "duality gap", duality_gap(self.clients if clients is None else clients, None, self.regularizer, w)
+        losses = self.clients if clients is None else clients
+        return "duality gap", pooled.duality_gap(losses, None, self.regularizer, w)
 
 
 class AdversarialTraining(Task):
@@ -715,7 +679,8 @@ class AdversarialTraining(Task):
 
     Parameters
     ----------
-    dataset : AdversarialImages or NetworkImages
+    dataset : flwr_fco.datasets.AdversarialImages
+        Or of a network.
     regularizer : Regularizer
         psi of the perturbation.
     start : float
@@ -726,18 +691,20 @@ class AdversarialTraining(Task):
         Entries of the perturbation above it count as non-zero.
     """
 
-    dataset: AdversarialImages | NetworkImages
+    #: Images with a test part, and what an attack on them is: for a linear classifier, or for a network.
+    dataset: Any
+    threshold = 1e-5
 
     def __init__(
         self,
-        dataset: AdversarialImages | NetworkImages,
+        dataset: FederatedDataset,
         regularizer: Regularizer,
         start: float,
         start_seed: int,
-        threshold: float = 1e-5,
+        threshold: float | None = None,
     ) -> None:
-        super().__init__(dataset, regularizer)
-        self.start, self.start_seed, self.threshold = start, start_seed, threshold
+        super().__init__(dataset, regularizer, threshold)
+        self.start, self.start_seed = start, start_seed
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
         """Return a classifier of zeros and a random perturbation in the box.
@@ -756,36 +723,35 @@ class AdversarialTraining(Task):
         coefficients : ndarray of float64
             The perturbation.
         """
-        return {"density": density(coefficients, self.threshold), "attack-size": float(np.abs(coefficients).mean())}
+        size = float(np.abs(coefficients).mean())
+        return {"density": pooled.density(coefficients, self.threshold), "attack-size": size}
 
     @cached_property
-    def _test(self) -> UniversalAdversarialLogistic | TorchObjective:
-        return self.dataset.test_objective()
+    def _test(self) -> Objective:
+        return self.dataset.test_objective()  # type: ignore[no-any-return]
 
-    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports.
+    def part(self, w: Vector) -> NDArray[np.float64]:
+        """Return the perturbation."""
+        return self.layout.views(w)["perturbation"]
 
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        full : bool, default True
-            Also ``training-loss``, the mean over all clients' perturbed images, and on the test images ``accuracy``
-            and ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it; of linear
-            classifiers also ``hardened-accuracy``: under the perturbation in the box, at no price, that hurts the
-            model most there (a network's loss is not convex in it, and nobody knows the worst).
+    def further(self, w: Vector) -> dict[str, float]:
+        """Return losses and accuracies.
+
+        ``training-loss`` is the mean over all clients' perturbed images. On the test images there are ``accuracy`` and
+        ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it; of linear classifiers
+        also ``hardened-accuracy``: under the perturbation in the box, at no price, that hurts the model most there (a
+        network's loss is not convex in it, and nobody knows the worst).
         """
-        found = self.structure(self.layout.views(w)["perturbation"])
-        if full:
-            losses = [client.value(w) for client in self.clients]
-            found["training-loss"] = float(client_weights(self.clients) @ np.array(losses))
-            metrics = self._test.metrics(w)
-            found.update({name: metrics[f"clean-{name}"] for name in ("accuracy", "loss")})
-            found.update({f"attacked-{name}": metrics[name] for name in ("accuracy", "loss")})
-            if isinstance(self._test, UniversalAdversarialLogistic):
-                strongest = strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
-                found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
+        found = {"training-loss": self.mean(client.value(w) for client in self.clients)}
+        metrics = self._test.metrics(w)
+        for name in ("accuracy", "loss"):
+            found |= {name: metrics[f"clean-{name}"], f"attacked-{name}": metrics[name]}
+        if isinstance(self._test, UniversalAdversarialLogistic):
+            strongest = pooled.strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
+            found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
         return found
 
     def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
         """Return the natural residual: 0 at points that neither player can leave to first order."""
-        return "natural residual", natural_residual(self.clients if clients is None else clients, None, self._psi, w)
+        losses = self.clients if clients is None else clients
+        return "natural residual", pooled.natural_residual(losses, None, self._psi, w)

@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,55 +22,16 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fco.client_apps import client_app as make_client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.baselines import BASELINES
-from flwr_fco.experiments.problems.named import data_directory
+from flwr_fco.experiments.problems.named import data_directory, find_problem
 from flwr_fco.experiments.runs.local_superlink import flower_run, local_superlink
 from flwr_fco.experiments.runs.recorder import Recorder
-from flwr_fco.experiments.runs.run import RunResult
+from flwr_fco.experiments.runs.run import RunResult, partition_of
 from flwr_fco.experiments.runs.run_folder import RunFolder, read_run
 from flwr_fco.experiments.runs.settings import RunSettings
-from flwr_fco.objectives import Objective
 
 __all__ = ["client_app", "run_with_flower", "server_app"]
 
 _DIVERGED, _RECORD = "diverged.json", "record"
-#: Problems whose files must be found from the SuperLink's working directory too.
-_FILES = {
-    "haxby": "haxby-slice",
-    "logistic-mnist": "mnist",
-    "logistic-cifar10": "cifar10",
-    "mnist-l1-ball": "mnist",
-    "mnist-l2-ball": "mnist",
-    "adversarial-mnist": "mnist",
-    "adversarial-cifar10": "cifar10",
-    "two-layers-mnist": "mnist",
-    "adversarial-network-cifar10": "cifar10",
-}
-_PYPROJECT = """\
-[build-system]
-requires = ["hatchling"]
-build-backend = "hatchling.build"
-
-[project]
-name = "flwr-fco-run"
-version = "1.0.0"
-description = "A run of flwr-fco."
-license = "Apache-2.0"
-dependencies = []
-
-[tool.hatch.build.targets.wheel]
-packages = ["flwr_fco_run"]
-
-[tool.flwr.app]
-publisher = "flwr-fco"
-
-[tool.flwr.app.components]
-serverapp = "flwr_fco_run.apps:server"
-clientapp = "flwr_fco_run.apps:client"
-
-[tool.flwr.app.config]
-settings = {settings}
-folder = ""
-"""
 _APPS = """\
 from flwr_fco.experiments.runs.flower import client_app, server_app
 
@@ -114,7 +76,8 @@ def run_with_flower(
     code.mkdir(parents=True, exist_ok=True)
     # In the app, not on the command line: Flower's parser of overrides trips over quotes in a value. A JSON string is
     # a TOML string.
-    content = _PYPROJECT.replace("{settings}", json.dumps(json.dumps(settings.to_config())))
+    template = (resources.files(__package__ or "") / "flower_app.toml").read_text(encoding="utf-8")
+    content = template.replace('"{settings}"', json.dumps(json.dumps(settings.to_config())))
     (place / "app" / "pyproject.toml").write_text(content, encoding="utf-8")
     (place / "app" / "README.md").write_text("A run of flwr-fco.\n", encoding="utf-8")
     (code / "__init__.py").write_text("", encoding="utf-8")
@@ -140,9 +103,9 @@ def run_with_flower(
 def _with_absolute_path(settings: RunSettings) -> RunSettings:
     """Return the settings with the place of the problem's files, or of what it fetches, for any working directory."""
     options = settings.problem_options
-    path = str(options.get("path", ""))
-    if settings.problem in _FILES and not options.get("fetch", False) and options.get("source", "files") == "files":
-        path = str(data_directory(_FILES[settings.problem], path))
+    path, files = str(options.get("path", "")), find_problem(settings.problem).files
+    if files and not options.get("fetch", False) and options.get("source", "files") == "files":
+        path = str(data_directory(files, path))
     if not path:
         return settings
     return replace(settings, problem_options={**options, "path": str(Path(path).resolve())})
@@ -154,7 +117,7 @@ server_app = ServerApp()
 @server_app.main()
 def _serve(grid: Grid, context: Context) -> None:
     """Train, evaluate on the server, write the record."""
-    settings = RunSettings.from_config(json.loads(str(context.run_config["settings"])))
+    settings = _settings(context)
     folder = RunFolder(Path(str(context.run_config["folder"])), settings.to_config())
     recorder = Recorder(settings.load(), settings, sink=folder.add)
     began = time.perf_counter()
@@ -165,9 +128,8 @@ def _serve(grid: Grid, context: Context) -> None:
     (folder.path / _DIVERGED).write_text(json.dumps(outcome), encoding="utf-8")
 
 
-def _load_objective(context: Context) -> Objective:
-    settings = RunSettings.from_config(json.loads(str(context.run_config["settings"])))
-    return settings.load().dataset.objective(int(context.node_config["partition-id"]))
+def _settings(context: Context) -> RunSettings:
+    return RunSettings.from_config(json.loads(str(context.run_config["settings"])))
 
 
-client_app = make_client_app(_load_objective)
+client_app = make_client_app(lambda context: _settings(context).load().dataset.objective(partition_of(context)))

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
 
 __all__ = [
-    "STAGED",
     "STRATEGIES",
+    "THEORETICAL",
     "automatic_options",
     "equal_stages",
     "extrapolates",
     "halving_stages",
+    "make_stages",
     "make_strategy",
     "needs_everyone",
+    "no_stages",
     "option_names",
 ]
 
@@ -176,5 +178,50 @@ def _arguments(kind: type[CompositeStrategy]) -> list[str]:
     return list(inspect.signature(kind).parameters)
 
 
-#: Strategies that a length of stages makes sense for.
-STAGED = tuple(name for name, kind in STRATEGIES.items() if "stages" in _arguments(kind))
+#: Of strategies with stages: how one length makes all of them, from it, the rounds of the run, and the option that is
+#: named here if there is one.
+_STAGES: Mapping[str, tuple[Callable[..., list[Any]], str]] = {
+    "MCFedDA": (lambda length, num_rounds, radius: halving_stages(length, radius), "radius"),
+    "MultistepReFedDAGT": (equal_stages, ""),
+}
+#: Strategies whose stages can follow from a theorem.
+THEORETICAL = ("MultistepReFedDAGT",)
+
+
+def no_stages(strategy: str, options: Mapping[str, Any]) -> str:
+    """Return what is to be expected of the setting stage-rounds where a strategy has no use for it; else nothing.
+
+    Parameters
+    ----------
+    strategy : str
+    options : mapping of str to value
+        Of the strategy, in kebab-case.
+
+    Examples
+    --------
+    >>> no_stages("FedMid", {})
+    '0, because FedMid has no stages (MCFedDA and MultistepReFedDAGT have)'
+    """
+    if strategy not in _STAGES:
+        return f"0, because {strategy} has no stages ({' and '.join(_STAGES)} have)"
+    needed = _STAGES[strategy][1]
+    if not needed or isinstance(options.get(needed), int | float):
+        return ""
+    return f"0, or a number as the option {needed}, that of the first stage's ball; {needed}={options.get(needed)!r}"
+
+
+def make_stages(strategy: str, length: int, num_rounds: int, options: Mapping[str, Any]) -> list[Any]:
+    """Return the stages of a run whose strategy has some.
+
+    Parameters
+    ----------
+    strategy : str
+    length : int
+        Communications of the first stage.
+    num_rounds : int
+        Communications of the run.
+    options : mapping of str to value
+        Of the strategy, in kebab-case.
+    """
+    make, needed = _STAGES[strategy]
+    return make(length, num_rounds, *([options[needed]] if needed else []))

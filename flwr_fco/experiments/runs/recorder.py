@@ -14,7 +14,7 @@ from flwr.serverapp.strategy import Result
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import Task
-from flwr_fco.experiments.runs.methods import equal_stages, halving_stages, make_strategy, needs_everyone
+from flwr_fco.experiments.runs.methods import make_stages, make_strategy, needs_everyone
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.regularizers import Regularizer
@@ -278,15 +278,11 @@ def build_strategy(
         "on_divergence": "warn",
         "seed": settings.seed,
     }
-    if settings.local_steps:
-        decided["local_steps"] = settings.local_steps
-    else:
-        decided["local_epochs"] = settings.local_epochs
-    length = max(1, settings.stage_rounds // settings.stretch)
-    if settings.stage_rounds and settings.strategy == "MCFedDA":
-        decided["stages"] = halving_stages(length, settings.strategy_options["radius"])
-    elif settings.stage_rounds:
-        decided["stages"] = equal_stages(length, settings.exchanges)
+    work = "local_steps" if settings.local_steps else "local_epochs"
+    decided[work] = getattr(settings, work)
+    if settings.stage_rounds:
+        length = max(1, settings.stage_rounds // settings.stretch)
+        decided["stages"] = make_stages(settings.strategy, length, settings.exchanges, settings.strategy_options)
     elif settings.stage_accuracy:
         decided["stages"] = _stages_of_theory(settings, num_clients)
     options = {key.replace("-", "_"): value for key, value in settings.strategy_options.items()}

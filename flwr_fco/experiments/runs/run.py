@@ -25,7 +25,7 @@ from flwr_fco.server.rounds.hooks import Callback
 from flwr_fco.server.rounds.loop import EvaluateFunction
 from flwr_fco.simulation import simulate
 
-__all__ = ["RunResult", "run", "save_run"]
+__all__ = ["RunResult", "clients_with", "partition_of", "run", "save_run"]
 
 
 class RunResult(NamedTuple):
@@ -112,11 +112,7 @@ def run(
     recorder = Recorder(task, settings, sink, on_round)
     began = time.perf_counter()
     _simulate(recorder, recorder.strategy, _client_app(task), recorder.evaluate, recorder.record)
-    arrays = _model(recorder)
-    seconds = time.perf_counter() - began
-    return RunResult(
-        settings, recorder.history, arrays, recorder.diverged, seconds, recorder.left_out, chosen=_chosen(recorder)
-    )
+    return _result(recorder, time.perf_counter() - began, recorder.left_out)
 
 
 def _run_in_folder(
@@ -148,24 +144,14 @@ def _run_in_folder(
     _simulate(recorder, strategy, clients, journal.evaluate, journal.record)
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
-    return RunResult(
-        settings,
-        recorder.history,
-        _model(recorder),
-        recorder.diverged,
-        status.seconds,
-        journal.left_out,
-        stopped,
-        _chosen(recorder),
-    )
+    return _result(recorder, status.seconds, journal.left_out, stopped)
 
 
-def _chosen(recorder: Recorder) -> list[str]:
-    """Return what the strategy has chosen, a text for each option."""
+def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped: int = 0) -> RunResult:
     strategy = recorder.strategy
-    return [
-        f"{name.replace('_', '-')}={strategy.chosen[name]:.4g}: {reason}" for name, reason in strategy.reasons.items()
-    ]
+    model = {name: array.numpy() for name, array in strategy.primal_arrays().items()}
+    chosen = [f"{key.replace('_', '-')}={strategy.chosen[key]:.4g}: {why}" for key, why in strategy.reasons.items()]
+    return RunResult(recorder.settings, recorder.history, model, recorder.diverged, seconds, left_out, stopped, chosen)
 
 
 def _simulate(
@@ -184,17 +170,19 @@ def _simulate(
         )
 
 
+def partition_of(context: Context) -> int:
+    """Return which part of the data a node has."""
+    return int(context.node_config["partition-id"])
+
+
+def clients_with(objectives: Sequence[Objective], held_out: Sequence[Objective] | None = None) -> ClientApp:
+    """Return the app of clients whose losses are here, and with `held_out` those that they evaluate."""
+    evaluated = None if held_out is None else lambda context: held_out[partition_of(context)]
+    return client_app(lambda context: objectives[partition_of(context)], load_evaluation_objective=evaluated)
+
+
 def _client_app(task: Task) -> ClientApp:
-    objectives = task.clients
-
-    def load_objective(context: Context) -> Objective:
-        return objectives[int(context.node_config["partition-id"])]
-
-    return client_app(load_objective)
-
-
-def _model(recorder: Recorder) -> dict[str, NDArray[Any]]:
-    return {name: array.numpy() for name, array in recorder.strategy.primal_arrays().items()}
+    return clients_with(task.clients)
 
 
 def _run_baseline(settings: RunSettings, task: Task, sink: Callable[[Mapping[str, float]], None] | None) -> RunResult:

@@ -14,14 +14,24 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["LEFT_OUT", "RunFolder", "RunRecord", "RunStatus", "SupportHistory", "json_object", "only_begun", "read_run"]
+__all__ = [
+    "LEFT_OUT",
+    "RunFolder",
+    "RunRecord",
+    "RunStatus",
+    "SupportHistory",
+    "json_object",
+    "only_begun",
+    "read_run",
+    "replace_file",
+]
 
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
@@ -131,9 +141,8 @@ class RunFolder:
         if support is not None:
             self._save(_SUPPORT, {"rounds": support.rounds, "share": support.share})
         self.save_model(arrays)
-        partial = self.path / f".{_STATUS}.partial"
-        partial.write_text(json.dumps(status._asdict()) + "\n", encoding="utf-8")
-        partial.replace(self.path / _STATUS)
+        text = json.dumps(status._asdict()) + "\n"
+        replace_file(self.path / _STATUS, lambda file: file.write(text.encode()))
         for state in self.path.glob("state-*.npz"):
             if state.name != status.state:
                 state.unlink()
@@ -157,10 +166,8 @@ class RunFolder:
         self._save(_MODEL, arrays)
 
     def _save(self, name: str, arrays: Mapping[str, NDArray[Any]]) -> None:
-        partial = self.path / f".{name}.partial"
-        with _writing(self.path / name), partial.open("wb") as file:
-            np.savez(file, **dict(arrays))  # type: ignore[arg-type]
-        partial.replace(self.path / name)
+        with _writing(self.path / name):
+            replace_file(self.path / name, lambda file: np.savez(file, **dict(arrays)))  # type: ignore[arg-type]
 
     def save_left_out(self, rows: Iterable[Any]) -> None:
         """Save which replies did not count, and why; nothing is written where all did.
@@ -275,6 +282,14 @@ def _support(path: Path) -> SupportHistory:
     if set(arrays) != {"rounds", "share"} or arrays["share"].shape[:1] != arrays["rounds"].shape:
         raise _damaged(path, "expected the arrays rounds and share, with a row for each round")
     return SupportHistory(arrays["rounds"], arrays["share"])
+
+
+def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
+    """Write a file beside its place and put it there in one step: a process that is killed leaves the old one."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        write(file)
+    partial.replace(path)
 
 
 def json_object(text: str) -> dict[str, Any]:

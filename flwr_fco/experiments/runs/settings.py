@@ -7,8 +7,8 @@ import json
 import math
 import re
 import tomllib
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, get_type_hints
 
@@ -18,16 +18,17 @@ from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.experiments.problems.named import find_problem, load_task
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.experiments.runs.methods import (
-    STAGED,
     STRATEGIES,
+    THEORETICAL,
     automatic_options,
     extrapolates,
     needs_everyone,
+    no_stages,
     option_names,
 )
 from flwr_fco.server.options import AUTO
 
-__all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "short_name"]
+__all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "range_of", "short_name"]
 
 #: Settings that a configuration names only where they are not the default: older run folders do not have them.
 _OCCASIONAL = (
@@ -43,6 +44,15 @@ _OCCASIONAL = (
 
 #: Of the name of a folder, in characters: file systems have 255.
 _LONGEST_NAME = 120
+
+
+def _whole(default: int, least: int) -> Any:
+    return field(default=default, metadata={"range": (lambda value: value >= least, f"a whole number >= {least}")})
+
+
+_RATE = {"range": (lambda value: value == AUTO or 0.0 < value < math.inf, "a finite number > 0, or 'auto'")}
+_SEED = {"range": (lambda value: 0 <= value < 2**32, "a whole number from 0 to 2**32 - 1")}
+_NOT_NEGATIVE = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0")}
 
 
 @dataclass(frozen=True)
@@ -106,24 +116,24 @@ class RunSettings:
 
     problem: str
     strategy: str
-    seed: int = 0
-    client_lr: float | Literal["auto"] = 0.1
-    server_lr: float | Literal["auto"] = 1.0
-    num_rounds: int = 100
-    clients_per_round: int = 10
-    batch_size: int = 32
-    local_epochs: int = 1
-    local_steps: int = 0
-    structure_every: int = 1
-    objective_every: int = 10
+    seed: int = field(default=0, metadata=_SEED)
+    client_lr: float | Literal["auto"] = field(default=0.1, metadata=_RATE)
+    server_lr: float | Literal["auto"] = field(default=1.0, metadata=_RATE)
+    num_rounds: int = _whole(100, 1)
+    clients_per_round: int = _whole(10, 0)
+    batch_size: int = _whole(32, 0)
+    local_epochs: int = _whole(1, 1)
+    local_steps: int = _whole(0, 0)
+    structure_every: int = _whole(1, 1)
+    objective_every: int = _whole(10, 1)
     mirror_map: str = "euclidean"
-    stretch: int = 1
+    stretch: int = _whole(1, 1)
     plateau: str = ""
-    plateau_node: int = -1
-    plateau_every: int = 10
-    plateau_patience: int = 30
-    stage_rounds: int = 0
-    stage_accuracy: float = 0.0
+    plateau_node: int = _whole(-1, -1)
+    plateau_every: int = _whole(10, 1)
+    plateau_patience: int = _whole(30, 1)
+    stage_rounds: int = _whole(0, 0)
+    stage_accuracy: float = field(default=0.0, metadata=_NOT_NEGATIVE)
     problem_options: dict[str, Any] = field(default_factory=dict)
     strategy_options: dict[str, Any] = field(default_factory=dict)
 
@@ -189,44 +199,21 @@ class RunSettings:
     def __post_init__(self) -> None:
         for name, kind in _types().items():
             object.__setattr__(self, name, checked(name.replace("_", "-"), getattr(self, name), kind))
+        for own in fields(self):
+            allowed, expected = own.metadata.get("range", (lambda value: True, ""))
+            if not allowed(getattr(self, own.name)):
+                raise self._error(own.name, expected)
         for name in ("client_lr", "server_lr"):
-            value = getattr(self, name)
-            if value != AUTO and not 0.0 < value < math.inf:
-                raise self._error(name, "a finite number > 0, or 'auto'")
-            if value == AUTO and self.plateau:
+            if self.plateau and getattr(self, name) == AUTO:
                 raise self._error(name, f"a number: plateau={self.plateau!r} halves it")
-        for name, least in (
-            ("num_rounds", 1),
-            ("clients_per_round", 0),
-            ("batch_size", 0),
-            ("local_epochs", 1),
-            ("local_steps", 0),
-            ("structure_every", 1),
-            ("objective_every", 1),
-            ("stretch", 1),
-            ("plateau_node", -1),
-            ("plateau_every", 1),
-            ("plateau_patience", 1),
-            ("stage_rounds", 0),
-        ):
-            if getattr(self, name) < least:
-                raise self._error(name, f"a whole number >= {least}")
         if self.plateau_node >= 0 and not self.plateau:
             raise self._error("plateau_node", "-1, because there is no plateau")
         if self.stretch > self.num_rounds:
             raise self._error("stretch", f"at most num-rounds={self.num_rounds}")
-        if self.stage_rounds and self.strategy not in STAGED:
-            raise self._error("stage_rounds", f"0, because {self.strategy} has no stages ({' and '.join(STAGED)} have)")
-        if not 0.0 <= self.stage_accuracy < math.inf:
-            raise self._error("stage_accuracy", "a finite number >= 0")
-        radius = self.strategy_options.get("radius")
-        if self.stage_rounds and self.strategy == "MCFedDA" and not isinstance(radius, int | float):
-            expected = f"0, or a number as the option radius, that of the first stage's ball; radius={radius!r}"
+        if self.stage_rounds and (expected := no_stages(self.strategy, self.strategy_options)):
             raise self._error("stage_rounds", expected)
-        if self.stage_accuracy and (self.strategy != "MultistepReFedDAGT" or self.stage_rounds):
-            raise self._error("stage_accuracy", "0, or MultistepReFedDAGT without stage-rounds")
-        if not 0 <= self.seed < 2**32:
-            raise self._error("seed", "a whole number from 0 to 2**32 - 1")
+        if self.stage_accuracy and (self.strategy not in THEORETICAL or self.stage_rounds):
+            raise self._error("stage_accuracy", f"0, or {' or '.join(THEORETICAL)} without stage-rounds")
 
     @property
     def exchanges(self) -> int:
@@ -242,11 +229,11 @@ class RunSettings:
 
     def to_config(self) -> dict[str, Any]:
         """Return the settings as one flat dictionary in kebab-case."""
-        fields = type(self).__dataclass_fields__
+        usual = type(self).__dataclass_fields__
         flat = {
             key.replace("_", "-"): value
             for key, value in asdict(self).items()
-            if key not in _OCCASIONAL or value != fields[key].default
+            if key not in _OCCASIONAL or value != usual[key].default
         }
         options = {**flat.pop("problem-options"), **flat.pop("strategy-options")}
         return {**flat, **options}
@@ -417,5 +404,21 @@ def _types() -> dict[str, Any]:
 
 
 def _run_keys() -> list[str]:
-    fields = RunSettings.__dataclass_fields__
-    return [name.replace("_", "-") for name in fields if not name.endswith("options")][2:]
+    return [name.replace("_", "-") for name in _types()][2:]
+
+
+def range_of(name: str) -> tuple[Any, str, Callable[[Any], bool]]:
+    """Return the type of a setting, the values that it may have, in words, and whether it may have one.
+
+    Parameters
+    ----------
+    name : str
+        Of a field of :class:`RunSettings` that has a range.
+
+    Examples
+    --------
+    >>> range_of("num_rounds")[:2]
+    (<class 'int'>, 'a whole number >= 1')
+    """
+    allowed, expected = RunSettings.__dataclass_fields__[name].metadata["range"]
+    return _types()[name], expected, allowed

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, MetricRecord
+from flwr.app import ArrayRecord, MetricRecord
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.datasets.base import Samples, stream
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.experiments.runs.recorder import build_strategy
+from flwr_fco.experiments.runs.run import clients_with
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.objectives import Objective
 from flwr_fco.simulation.fit_path import PathResult, fit_path
@@ -64,9 +63,6 @@ def path_of_problem(
     task = settings.load()
     train, validation = split_clients(task, held_out, settings.seed)
 
-    def of(objectives: list[Objective]) -> Any:
-        return lambda context: objectives[_partition(context)]
-
     rounds = itertools.count(1)
 
     def tell(server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
@@ -75,7 +71,7 @@ def path_of_problem(
 
     return fit_path(
         build_strategy(settings, task.dataset.num_clients, task.regularizer),
-        client_app(of(train), load_evaluation_objective=of(validation)),
+        clients_with(train, validation),
         num_nodes=task.dataset.num_clients,
         num_rounds=settings.exchanges,
         initial_arrays=task.initial_arrays(),
@@ -117,7 +113,3 @@ def split_clients(task: Task, held_out: float, seed: int) -> tuple[list[Objectiv
         for rows, part in ((np.sort(order[cut:]), parts[0]), (np.sort(order[:cut]), parts[1])):
             part.append(dataset.build_objective(Samples(samples.features[rows], samples.targets[rows])))
     return parts
-
-
-def _partition(context: Context) -> int:
-    return int(context.node_config["partition-id"])

@@ -1,6 +1,5 @@
-"""Sweeps over settings: a grid or a random sample, through Ray Tune, each trial in process inside a Ray task.
+"""Sweeps over settings: a grid or a random sample, on Ray, each trial in process inside a task of Ray's.
 
-A trial takes seconds, so several of them make one Ray trial: a worker loads the data once and goes through its batch.
 Every finished trial is a line of ``trials.jsonl`` at once; a sweep that was stopped goes on with what is missing.
 """
 
@@ -47,8 +46,6 @@ Trial = dict[str, Any]
 
 _TRIALS = "trials.jsonl"
 _DOMAIN = re.compile(r"(uniform|loguniform|integers)\(\s*([^,]+),\s*([^,]+)\)")
-#: Batches per worker: enough that a batch of diverged trials, which takes no time, does not leave a worker idle.
-_BATCHES_PER_WORKER = 8
 
 
 @dataclass(frozen=True)
@@ -123,13 +120,12 @@ class Axis(NamedTuple):
 
     def candidates(self) -> Any:
         """Return what scikit-learn's ``ParameterSampler`` draws from: the values, or a distribution of SciPy's."""
-        if self.distribution == "uniform":
-            return stats.uniform(self.low, self.high - self.low)
-        if self.distribution == "loguniform":
-            return stats.loguniform(self.low, self.high)
-        if self.distribution == "integers":
-            return stats.randint(int(self.low), int(self.high) + 1)
-        return list(self.values)
+        make: dict[str, Callable[[float, float], Any]] = {
+            "uniform": lambda low, high: stats.uniform(low, high - low),
+            "loguniform": stats.loguniform,
+            "integers": lambda low, high: stats.randint(int(low), int(high) + 1),
+        }
+        return make[self.distribution](self.low, self.high) if self.distribution else list(self.values)
 
 
 def parse_axis(key: str, text: str) -> Axis:
@@ -323,7 +319,7 @@ def run_sweep(
         ``trials.jsonl`` in it gets a line for each finished trial, ``trials.csv`` the table at the end.
     criterion : Criterion
     engine : {"ray", "in-process"}, default "ray"
-        Ray Tune: the cluster at RAY_ADDRESS if that is set, else this machine; or one after the other without Ray.
+        Ray: the cluster at RAY_ADDRESS if that is set, else this machine; or one after the other without Ray.
     workers : int, default 0
         Ray workers on this machine; 0: one a core.
     on_trial : callable, optional
@@ -337,7 +333,7 @@ def run_sweep(
     Raises
     ------
     ConfigurationError
-        If the engine is unknown, Ray Tune is not installed, or there is no cluster at RAY_ADDRESS.
+        If the engine is unknown, Ray is not installed, or there is no cluster at RAY_ADDRESS.
     FlwrFcoError
         If a trial raised.
 
@@ -365,9 +361,14 @@ def run_sweep(
 
     if missing and engine == "in-process":
         for own in missing:
-            keep(score_run(run(own), criterion))
+            keep(_trial(own, criterion))
     elif missing:
-        _with_ray(missing, folder, criterion, workers, keep)
+        errors = _on_ray(missing, criterion, workers, keep)
+        if errors:
+            raise FlwrFcoError(
+                f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
+                f"The first error: {errors[0]}"
+            )
     trials = [done[_key(own.to_config())] for own in settings]
     write_table(trials, folder / "trials.csv")
     return trials
@@ -454,104 +455,60 @@ def _key(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()
 
 
-def _batches(settings: Sequence[RunSettings], count: int) -> list[list[RunSettings]]:
-    """Return batches of trials that share data, each a mixture of short and long ones."""
-    groups: dict[str, list[RunSettings]] = {}
-    for own in settings:
-        data = json.dumps([own.problem, own.seed, own.problem_options], sort_keys=True)
-        groups.setdefault(data, []).append(own)
-    size = max(1, len(settings) // count)
-    found = []
-    for group in groups.values():
-        parts = -(-len(group) // size)
-        found += [group[first::parts] for first in range(parts)]
-    return found
-
-
-def _with_ray(
-    settings: Sequence[RunSettings], folder: Path, criterion: Criterion, workers: int, keep: Callable[[Trial], None]
-) -> None:
+def _on_ray(
+    settings: Sequence[RunSettings], criterion: Criterion, workers: int, keep: Callable[[Trial], None]
+) -> list[Exception]:
+    """Hand on every trial when it has finished; return the errors of those that have not."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
-    os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     try:
-        from ray import tune
+        import ray
     except ImportError as error:
-        raise ConfigurationError(
-            "a sweep on Ray needs Ray Tune: pip install 'ray[tune]', or use --engine in-process"
-        ) from error
-
-    class Keep(tune.Callback):
-        """Hands finished trials on; Tune pickles its callbacks, a progress bar cannot be pickled."""
-
-        def __init__(self, keep: Callable[[Trial], None]) -> None:
-            self.keep = keep
-
-        def __getstate__(self) -> dict[str, Any]:
-            return {}
-
-        def on_trial_result(
-            self, iteration: int, trials: Any, trial: Any, result: Mapping[str, Any], **info: Any
-        ) -> None:
-            self.keep(json.loads(result["trial"]))
-
-    with _ray(workers) as cores:
-        batches = _batches(settings, cores * _BATCHES_PER_WORKER)
-        tuner = tune.Tuner(
-            tune.with_resources(tune.with_parameters(_trial_batch, batches=batches, criterion=criterion), {"cpu": 1}),
-            param_space={"batch": tune.grid_search(list(range(len(batches))))},
-            # An actor that is used again has the data of its last batch.
-            tune_config=tune.TuneConfig(reuse_actors=True),
-            run_config=tune.RunConfig(
-                name="tune", storage_path=str(folder.resolve() / "ray"), verbose=0, callbacks=[Keep(keep)]
-            ),
-        )
-        results = tuner.fit()
-    if results.errors:
-        raise FlwrFcoError(
-            f"{len(results.errors)} of {len(batches)} batches of trials failed; the finished trials are in {folder}. "
-            f"The first error: {results.errors[0]}"
-        )
+        raise ConfigurationError("a sweep on Ray needs Ray: pip install ray, or use --engine in-process") from error
+    # A trial that raised is not repeated here: the same sweep, given again, does what is missing.
+    task = ray.remote(num_cpus=1, max_retries=0)(_trial)
+    errors: list[Exception] = []
+    with _ray(workers):
+        # A worker keeps the data of its last trials, so those that share data come one after the other.
+        ordered = sorted(settings, key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
+        pending = [task.remote(own, criterion) for own in ordered]
+        while pending:
+            (done,), pending = ray.wait(pending)
+            try:
+                keep(ray.get(done))
+            except ray.exceptions.RayError as error:
+                errors.append(error)
+    return errors
 
 
-def _trial_batch(config: dict[str, Any], batches: list[list[RunSettings]], criterion: Criterion) -> None:
-    """Run the trials of a batch in this worker."""
-    from ray import tune
-
-    for own in batches[config["batch"]]:
-        trial = score_run(run(own), criterion)
-        # Tune flattens dictionaries and renames keys; a text it leaves alone.
-        tune.report({"trial": json.dumps(trial)})
+def _trial(settings: RunSettings, criterion: Criterion) -> Trial:
+    return score_run(run(settings), criterion)
 
 
 @contextlib.contextmanager
-def _ray(workers: int) -> Iterator[int]:
-    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it; yield the number of cores."""
+def _ray(workers: int) -> Iterator[None]:
+    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it."""
     import ray
 
-    started = not ray.is_initialized()
-    if started:
-        address = os.environ.get("RAY_ADDRESS")
-        if address:
-            try:
-                ray.init(address=address, logging_level=logging.ERROR, log_to_driver=False)
-            except (ConnectionError, ValueError) as error:
-                raise ConfigurationError(
-                    f"RAY_ADDRESS={address}: {error}; expected a running cluster, as `ray start --head` makes it. "
-                    "Unset RAY_ADDRESS to use this machine"
-                ) from error
-        else:
-            ray.init(
-                address="local",
-                num_cpus=workers or None,
-                include_dashboard=False,
-                logging_level=logging.ERROR,
-                log_to_driver=False,
-                object_store_memory=200_000_000,
-            )
+    if ray.is_initialized():
+        yield
+        return
+    address = os.environ.get("RAY_ADDRESS")
+    here: dict[str, Any] = {"num_cpus": workers or None, "include_dashboard": False, "object_store_memory": 200_000_000}
     try:
-        resources = ray.cluster_resources()  # type: ignore[no-untyped-call]
-        yield max(1, int(resources.get("CPU", 1)))
+        ray.init(
+            address=address or "local",
+            logging_level=logging.ERROR,
+            log_to_driver=False,
+            **({} if address else here),
+        )
+    except (ConnectionError, ValueError) as error:
+        if not address:
+            raise
+        raise ConfigurationError(
+            f"RAY_ADDRESS={address}: {error}; expected a running cluster, as `ray start --head` makes it. "
+            "Unset RAY_ADDRESS to use this machine"
+        ) from error
+    try:
+        yield
     finally:
-        if started:
-            ray.shutdown()
+        ray.shutdown()

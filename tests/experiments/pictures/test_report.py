@@ -13,7 +13,7 @@ from PIL import Image
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.pictures import report
 from flwr_fco.experiments.pictures.appearance import appearance
-from flwr_fco.experiments.pictures.report import draw_curves, draw_heat_map, require_matplotlib
+from flwr_fco.experiments.pictures.report import draw_curves, draw_heat_map, figure_of_curves, require_matplotlib
 
 ROUNDS = np.arange(20.0)
 
@@ -23,7 +23,7 @@ def curve(values):
 
 
 def lines(curves, **options):
-    figure = report._figure_of_curves(curves, ["objective"], "", **options)
+    figure = figure_of_curves(curves, ["objective"], "", **options)
     return figure, figure.axes[0].get_lines()
 
 
@@ -91,7 +91,7 @@ def test_a_long_title_is_broken_and_not_cut_off(panels):
     title = "fMRI: four algorithms (set: " + ", ".join(f"clients-per-round-{i}=20" for i in range(9)) + ")"
     names = [f"f{number}" for number in range(panels)]
     sinking = {name: [(ROUNDS, 1.0 / (1 + ROUNDS))] for name in names}
-    figure = report._figure_of_curves({"FedDualAvg": sinking}, names, title)
+    figure = figure_of_curves({"FedDualAvg": sinking}, names, title)
     figure.draw_without_rendering()
     drawn = figure._suptitle
     assert drawn.get_text().replace("\n", " ") == title

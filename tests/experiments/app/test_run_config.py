@@ -11,7 +11,7 @@ from flwr_fco.experiments.runs.methods import STRATEGIES
 from flwr_fco.experiments.runs.recorder import build_strategy
 from flwr_fco.experiments.runs.settings import RunSettings
 
-PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+PYPROJECT = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
 CONFIG = PYPROJECT["tool"]["flwr"]["app"]["config"]
 
 

@@ -83,18 +83,6 @@ BLOWN = run(0.0, 9.0, diverged=1)
             {"a": run(0.95), "b": run(0.9), "best": GOOD},
             {"a": run(0.95), "b": BLOWN, "best": GOOD},
         ),
-        (
-            "always-at-most",
-            {"runs": ["a", "b"], "metric": "f1", "bound": 1.0},
-            {"a": GOOD, "b": BAD},
-            {"a": GOOD, "b": run(0.5, 1.1, 0.5)},
-        ),
-        (
-            "always-at-most",
-            {"runs": ["a", "b"], "metric": "f1", "bound": 10.0},
-            {"a": GOOD, "b": BAD},
-            {"a": GOOD, "b": BLOWN},
-        ),
         ("stays-stable", {"run": "a"}, {"a": GOOD}, {"a": BLOWN}),
         (
             "always-below",

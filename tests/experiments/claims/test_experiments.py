@@ -111,7 +111,7 @@ def test_the_papers_figures_are_there():
 
 
 def test_the_images_of_an_experiment_are_drawn_and_kept(tmp_path):
-    definition = load_definition("spp-fig7").quick_version()
+    definition = load_definition("spp-fig7").quick_version().with_settings({"num-rounds": 3})
     definition = replace(definition, seeds=(3,))
     reproduce(definition, tmp_path)
     kept = np.load(next((tmp_path / "runs").glob("pgda-*.npy")))
@@ -426,7 +426,7 @@ def test_the_second_papers_printed_settings():
 
 def test_the_second_papers_constants_are_those_that_were_tuned():
     """Each run's constants are the bold ones of the page that docs/tune_rates.py wrote."""
-    page = Path(__file__).parents[2] / "docs" / "reproduction" / "tracking-rates.md"
+    page = Path(__file__).parents[3] / "docs" / "reproduction" / "tracking-rates.md"
     names = {"linear": "gt-fig1", "logistic": "gt-fig2"}
     for part in page.read_text(encoding="utf-8").split("## sparse-")[1:]:
         definition = load_definition(names[part.partition("-")[0]])

@@ -1,4 +1,4 @@
-"""Runs by Flower: what is settled before anything is submitted. The runs themselves are in test_cli.py."""
+"""Runs by Flower: what is settled before anything is submitted. The runs themselves are in cli/test_commands.py."""
 
 from pathlib import Path
 

@@ -127,7 +127,7 @@ def test_report_and_plot_of_one_seed(tmp_path):
     pytest.importorskip("matplotlib")
     pictures = []
     for name, extra in (("both", ()), ("one", ("--seed", 2))):
-        picture = tmp_path / f"{name}.png"
+        picture = tmp_path / f"{name}.svg"
         assert call("plot", *folders, "--metric", "f1", "--out", picture, *extra).exit_code == 0
         pictures.append(picture.read_bytes())
     assert pictures[0] != pictures[1]
@@ -333,11 +333,11 @@ def test_plot_refuses_to_mix_problems_silently(tmp_path):
     pytest.importorskip("matplotlib")
     for problem in ("lasso-small", "breast-cancer"):
         assert call("run", problem, "--set", "num-rounds=2", "--out", tmp_path / problem).exit_code == 0
-    both = (tmp_path / "lasso-small", tmp_path / "breast-cancer", "--out", tmp_path / "both.png")
+    both = (tmp_path / "lasso-small", tmp_path / "breast-cancer", "--out", tmp_path / "both.svg")
     result = call("plot", *both)
     assert result.exit_code == 2
     assert "different problems: lasso-small, breast-cancer" in result.stderr
-    assert not (tmp_path / "both.png").exists()
+    assert not (tmp_path / "both.svg").exists()
     assert call("plot", *both, "--overlay").exit_code == 0
 
 
@@ -606,10 +606,12 @@ def test_reproduce_refuses_what_a_run_would_and_a_folder_of_another(tmp_path, mo
 
 
 def test_every_choice_of_an_experiment_has_a_folder_of_its_own(tmp_path, monkeypatch):
-    from flwr_fco.experiments.cli import commands as cli
+    from flwr_fco.experiments.cli import reproducing
 
     folders = []
-    monkeypatch.setattr(cli, "_reproduce", lambda definition, folder, *rest: folders.append(str(folder)) or True)
+    monkeypatch.setattr(
+        reproducing, "_reproduce", lambda definition, folder, *rest: folders.append(str(folder)) or True
+    )
     given = ("--set", "num-rounds=9")
     for extra in ((), ("--quick",), given, ("--quick", *given), ("--out", "x"), ("--out", "x", "--quick", *given)):
         call("reproduce", "fco-fig3", *extra)

@@ -133,14 +133,6 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
         json.loads(line)
 
 
-def test_batches_hold_every_trial_once_and_share_data():
-    settings = [own for seed in (0, 1, 2) for own in grid(("FedDualAvg", "FedMid", "FedMidOSP"), seed)]
-    batches = sweep._batches(settings, 6)
-    assert sorted(map(repr, (own for batch in batches for own in batch))) == sorted(map(repr, settings))
-    assert all(len({own.seed for own in batch}) == 1 for batch in batches)
-    assert 6 <= len(batches) <= 9
-
-
 def test_an_unknown_engine_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match="engine='dask'"):
         run_sweep(grid(), tmp_path, CRITERIA["f1"], engine="dask")
@@ -148,7 +140,7 @@ def test_an_unknown_engine_is_named(tmp_path):
 
 @pytest.mark.slow
 def test_ray_gives_the_same_trials(tmp_path):
-    pytest.importorskip("ray.tune")
+    pytest.importorskip("ray")
     seen = []
     lock = threading.RLock()  # cannot be pickled, as a progress bar cannot
 

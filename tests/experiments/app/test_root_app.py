@@ -19,7 +19,7 @@ from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.wire import flower as _flower
 
-CONFIG = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
+CONFIG = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))
 CONFIG = {**CONFIG["tool"]["flwr"]["app"]["config"], "num-server-rounds": 4, "num-nodes": 3}
 SCORES = {"objective", "density", "accuracy", "training-accuracy", "validation-loss", "validation-objective"}
 LASSO = {"problem": "lasso", "client-lr": 0.0001, "server-lr": 1.0, "strength": 0.2, "batch-size": 64}

@@ -1,0 +1,109 @@
+"""The command ``reproduce``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.markup import escape
+
+from flwr_fco.errors import DataNotFoundError, NotInstalledError
+from flwr_fco.experiments.cli import shell
+
+if TYPE_CHECKING:
+    from flwr_fco.experiments.claims.definition import Definition
+
+__all__ = ["reproduce"]
+
+
+def reproduce(
+    experiment: Annotated[
+        str, typer.Argument(help="An experiment of `flwr-fco list`, a pattern such as `'fco-fig1*'`, or `all`.")
+    ],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of every run, of the problem, or `problem` itself; may be given several times.",
+        ),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer rounds, two seeds, one claim, which must hold (else exit code 1).")
+    ] = False,
+    seed: Annotated[int | None, typer.Option("--seed", min=0, help="The first of the seeds.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder; finished runs in it are not repeated.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    quiet: shell.Quiet = False,
+) -> None:
+    """Run an experiment of `flwr-fco list`, several by a pattern, or `all`: data, figure and a table of verdicts.
+
+    Examples (with `all` or a pattern each gets its own folder in `--out`, and those whose data files or optional
+    packages are absent are skipped with a message):
+
+    `flwr-fco reproduce fco-fig3 --out results/fco-fig3 --workers 2`
+
+    `flwr-fco reproduce "fco-*" --out results`
+
+    `flwr-fco reproduce all --quick`
+
+    On other data or with other settings, in a folder whose name says so; claims are judged as they are. Nothing is
+    downloaded unless it is asked for:
+
+    `flwr-fco reproduce fco-fig13 --set problem=femnist --set fetch=true`
+
+    `flwr-fco reproduce fco-fig5 --set fetch=true --set num-held-out=12 --set split=5 --set clients-per-round=20`
+    """
+    from flwr_fco.experiments import EXPERIMENTS, select_experiments
+
+    overrides = shell.parsed(settings)
+    # All of them before the first one runs: a setting that one does not have is an error.
+    chosen = [_chosen(name, quick, seed, overrides) for name in select_experiments(experiment)]
+    alone = experiment in EXPERIMENTS
+    held = True
+    for definition in chosen:
+        # Below --out a pattern's quick versions are named as the experiments: they are all quick.
+        below = definition.folder_name() if out is None else replace(definition, shortened=False).folder_name()
+        folder = out if out is not None and alone else (out or Path("results")) / below
+        try:
+            held = _reproduce(definition, folder, workers, quiet) and held
+        except (DataNotFoundError, NotInstalledError) as error:
+            if alone:
+                raise
+            shell.say(f"{definition.name} skipped: {error}")
+    if quick and not held:
+        raise typer.Exit(shell.FAILED)
+
+
+def _chosen(name: str, quick: bool, seed: int | None, overrides: dict[str, Any]) -> Definition:
+    """Return an experiment, or its quick version, from a seed and with settings of its own."""
+    from flwr_fco.experiments import load_definition
+
+    definition = load_definition(name)
+    if quick:
+        definition = definition.quick_version()
+    if seed is not None:
+        definition = replace(definition, seeds=tuple(seed + i for i in range(len(definition.seeds))))
+    return definition.with_settings(overrides)
+
+
+def _reproduce(definition: Definition, folder: Path, workers: int, quiet: bool) -> bool:
+    """Run an experiment, print its table, return whether all claims hold."""
+    from flwr_fco.experiments import reproduce as run_experiment
+
+    name = definition.name
+    total = len(definition.runs) * len(definition.seeds)
+    with shell.progress(total, f"{name}: runs", quiet) as advance:
+        found = run_experiment(definition, folder, workers=workers, on_run=lambda done, _: advance(done))
+    table = shell.make_table(f"{name}: {definition.title}", (), show_lines=True)
+    for column in ("claim", "paper", "measured", "rates", "verdict"):
+        table.add_column(column, overflow="fold")
+    for verdict in found.verdicts:
+        cells = (verdict.name, verdict.number, verdict.measured, verdict.rates)
+        color = {"holds": "green", "does not hold": "red"}.get(verdict.verdict, "yellow")
+        table.add_row(*map(escape, cells), f"[{color}]{'ours: ' * verdict.ours}{verdict.verdict}[/{color}]")
+    shell.console().print(table)
+    shell.say(f"{found.seconds:.0f} s; data, figure and verdicts: {folder}")
+    return all(verdict.holds for verdict in found.verdicts)

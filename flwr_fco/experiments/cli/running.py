@@ -1,0 +1,290 @@
+"""The commands ``run``, ``path`` and ``sweep``."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import shlex
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from flwr_fco.core.validation import suggestion
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.cli import shell
+
+if TYPE_CHECKING:
+    from flwr_fco.experiments.runs.run import RunResult
+    from flwr_fco.experiments.runs.settings import RunSettings
+    from flwr_fco.experiments.runs.sweep import Criterion, Trial
+
+__all__ = ["fit_path", "run", "sweep"]
+
+
+def run(
+    problem: shell.Problem,
+    strategy: Annotated[str, typer.Option(help="A strategy or baseline of `flwr-fco list`.")] = "FedDualAvg",
+    settings: shell.Settings = None,
+    seed: shell.Seed = 0,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="Run folder to write; by default below runs/, named after problem, strategy, seed, settings."
+        ),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="`in-process`, or `flower`: submit it with `flwr run` to a SuperLink of its own.")
+    ] = "in-process",
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none."),
+    ] = False,
+    quiet: shell.Quiet = False,
+) -> None:
+    """Run a problem of `flwr-fco list` with a strategy and print its metrics.
+
+    Ctrl-C ends the run after the round: what was done is in its folder, and the same command with `--resume` goes on,
+    to the same bits as a run that was never stopped (where clients remember something: if the server keeps a ledger
+    of it).
+
+    Examples
+    --------
+    `flwr-fco run lasso-I --strategy FedDualAvg --set server-lr=3`
+
+    `flwr-fco run haxby --strategy centralized --set path=data/haxby-slice`
+
+    `flwr-fco run femnist --set fetch=true` (nothing is downloaded without it)
+
+    `flwr-fco run digits --strategy FedMid --set num-rounds=20 --engine flower --out runs/flower`
+
+    `flwr-fco run lasso-I --strategy FedDualAvg --set server-lr=3 --resume`
+    """
+    from flwr_fco.experiments.runs.settings import RunSettings
+
+    chosen = RunSettings.of(problem, strategy, shell.parsed(settings), seed)
+    folder = out or Path("runs") / chosen.folder_name()
+    if engine not in ("in-process", "flower"):
+        raise ConfigurationError(f"engine={engine!r}; expected 'in-process' or 'flower'")
+    if resume and engine == "flower":
+        raise ConfigurationError("--resume goes on with runs of --engine in-process; a run by Flower begins anew")
+    if (folder / "config.json").exists() and not resume:
+        raise ConfigurationError(
+            f"the run folder {folder} holds a run already; --resume goes on with it if it was stopped, and shows "
+            "it if it has finished; or give another folder by --out"
+        )
+    result = _run(chosen, folder, engine, resume, quiet)
+    scores = shell.make_table(f"{problem}, {strategy}, seed {chosen.seed}", ["metric"])
+    scores.add_column("value", justify="right")
+    for name, value in result.history[-1].items():
+        scores.add_row(name, f"{value:.6g}")
+    shell.console().print(scores)
+    for text in result.chosen:
+        shell.say(f"Chosen: {text}")
+    shell.say(f"{result.seconds:.1f} s; run folder: {folder}")
+    if result.diverged:
+        shell.say(f"The run diverged in round {result.diverged} and was cut there; lower the rates.")
+        raise typer.Exit(shell.FAILED)
+    if result.stopped:
+        given = [part for text in settings or [] for part in ("--set", text)]
+        words = ["flwr-fco", "run", problem, "--strategy", strategy, *given, "--seed", str(seed)]
+        shell.say(f"Stopped after round {result.stopped} of {chosen.num_rounds}. To go on:")
+        shell.say(f"{shlex.join([*words, *(['--out', str(out)] if out else [])])} --resume", wrapped=False)
+        raise typer.Exit(shell.INTERRUPTED)
+
+
+def _run(chosen: RunSettings, folder: Path, engine: str, resume: bool, quiet: bool) -> RunResult:
+    """Run in this process or by Flower, with a progress bar, and leave a run folder."""
+    from flwr_fco.experiments.problems.baselines import BASELINES
+    from flwr_fco.experiments.runs.run import run, save_run
+
+    with shell.progress(chosen.num_rounds, f"{chosen.problem}, {chosen.strategy}", quiet) as advance:
+        if engine == "flower":
+            from flwr_fco.experiments.runs.flower import run_with_flower
+
+            result = run_with_flower(chosen, folder, on_round=advance)
+            save_run(result, folder)
+        elif chosen.strategy in BASELINES:
+            # There are no rounds to stop between: Ctrl-C ends it at once.
+            result = run(chosen, folder=folder, resume=resume)
+        else:
+            # Before Ctrl-C waits for the end of a round.
+            chosen.load()
+            with shell.stoppable() as stop:
+                result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop)
+        if not result.diverged and not result.stopped:
+            # A baseline has no rounds of its own, and a run that was resumed may have none left.
+            advance(chosen.num_rounds)
+    return result
+
+
+def fit_path(
+    problem: Annotated[str, typer.Argument(help="A problem of `flwr-fco list` whose psi has a strength.")],
+    strategy: Annotated[str, typer.Option(help="A strategy of `flwr-fco list`.")] = "FedDualAvg",
+    settings: shell.Settings = None,
+    strengths: Annotated[int, typer.Option(min=2, max=10_000, help="How many strengths.")] = 20,
+    ratio: Annotated[float, typer.Option(help="The smallest strength over the largest one.")] = 0.01,
+    held_out: Annotated[float, typer.Option(help="Share of every client's examples that is held out.")] = 0.25,
+    seed: shell.Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="New folder; by default below paths/, named as that of a run.")
+    ] = None,
+    quiet: shell.Quiet = False,
+) -> None:
+    """Fit a path of strengths of psi, from where everything becomes 0, and choose one by held-out data.
+
+    Every strength begins with the model of the last one and has 100 rounds, or those of `--set num-rounds=`. The folder
+    has a table (path.csv), the chosen models (best.npz, one-standard-error.npz), and with matplotlib a picture.
+
+    Examples
+    --------
+    `flwr-fco path lasso-small`
+
+    `flwr-fco path digits --strengths 30 --set num-rounds=200 --out paths/digits`
+    """
+    from flwr_fco.experiments.pictures.report import markdown_table
+    from flwr_fco.experiments.problems.baselines import BASELINES
+    from flwr_fco.experiments.runs.settings import RunSettings
+    from flwr_fco.experiments.runs.strengths import path_of_problem
+    from flwr_fco.models import save_npz
+    from flwr_fco.simulation.fit_path import plot_path
+
+    given = shell.parsed(settings)
+    if strategy in BASELINES:
+        raise ConfigurationError(f"strategy={strategy!r} is a baseline; a path is fitted by a strategy")
+    # Rates that were chosen for one strength are not for all.
+    chosen = RunSettings.of(problem, strategy, {"client-lr": "auto", "num-rounds": 100, **given}, seed)
+    folder = out or Path("paths") / RunSettings.of(problem, strategy, given, seed).folder_name()
+    if (folder / "path.csv").exists():
+        raise ConfigurationError(f"the folder {folder} holds a path already; give another folder by --out")
+    # Before the work, which a place that cannot be written would lose.
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        with shell.progress(strengths * chosen.exchanges, f"{problem}: rounds of all strengths", quiet) as advance:
+            found = path_of_problem(chosen, num_strengths=strengths, ratio=ratio, held_out=held_out, on_round=advance)
+    except BaseException:
+        with suppress(OSError):
+            folder.rmdir()
+        raise
+    found.to_csv(folder / "path.csv")
+    save_npz(found.best.result, folder / "best.npz")
+    save_npz(found.one_standard_error.result, folder / "one-standard-error.npz")
+    marks = {found.one_standard_error.strength: "one standard error", found.best.strength: "smallest loss"}
+    if len(marks) == 1:
+        marks = {found.best.strength: "smallest loss, one standard error"}
+    rows = [{**row, "chosen by": marks.get(float(row["strength"]), "")} for row in found.rows()]
+    typer.echo(markdown_table(rows))
+    try:
+        plot_path(found, folder / "path.png")
+    except ConfigurationError as error:
+        shell.say(f"No picture: {error}")
+    shell.say(f"Folder: {folder}")
+
+
+def sweep(
+    problem: shell.Problem,
+    strategy: Annotated[list[str], typer.Option(help="A strategy; may be given several times.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUES",
+            help="Values with commas between them, or uniform(a, b), loguniform(a, b), integers(a, b).",
+        ),
+    ] = None,
+    samples: Annotated[int, typer.Option(min=0, help="Number of trials of a random search; 0: the whole grid.")] = 0,
+    seed: shell.Seed = 0,
+    rule: Annotated[
+        str,
+        typer.Option(
+            help="recovery-error, f1, objective, validation-objective, accuracy, gap, l1-error, energy-error, "
+            "training-loss."
+        ),
+    ] = "recovery-error",
+    out: Annotated[Path | None, typer.Option(help="Folder; a sweep that was stopped goes on in it.")] = None,
+    engine: Annotated[str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), or `in-process`.")] = "ray",
+    workers: Annotated[int, typer.Option(min=0, help="Ray workers on this machine; 0: one a core.")] = 0,
+    quiet: shell.Quiet = False,
+) -> None:
+    """Sweep settings of a problem of `flwr-fco list`, in a grid or at random: a table, the best ones, heat maps.
+
+    Examples
+    --------
+    `flwr-fco sweep lasso-I --strategy FedDualAvg --strategy FedMid
+    --set client-lr=0.001,0.003,0.01,0.03,0.1,0.3,1 --set server-lr=0.01,0.03,0.1,0.3,1,3,10`
+
+    `flwr-fco sweep haxby --strategy FedDualAvg --set "client-lr=loguniform(1e-3, 1)" --samples 20
+    --rule validation-objective`
+    """
+    from flwr_fco.experiments.runs.settings import RunSettings, parse_assignments
+    from flwr_fco.experiments.runs.sweep import CRITERIA, expand_axes, parse_axis, run_sweep
+
+    if rule not in CRITERIA:
+        raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(CRITERIA)}{suggestion(rule, CRITERIA)}")
+    axes = [parse_axis(key, text) for key, text in parse_assignments(settings or []).items()]
+    varied = [axis.key for axis in axes if axis.distribution or len(axis.values) > 1]
+    heat_maps = len(varied) == 2 and not samples and all(_numeric(value) for a in axes for value in a.values)
+    if heat_maps:
+        from flwr_fco.experiments.pictures.report import require_matplotlib
+
+        require_matplotlib("the heat maps of a sweep of two settings need matplotlib")
+    points = expand_axes(axes, samples, seed)
+    trials = [RunSettings.of(problem, name, point, seed) for name in strategy for point in points]
+    folder = out or Path("sweeps") / f"{problem}-{seed}"
+    done = itertools.count(1)
+    with shell.progress(len(trials), f"{problem}: trials", quiet) as advance:
+        found = run_sweep(
+            trials,
+            folder,
+            CRITERIA[rule],
+            engine=engine,
+            workers=workers,
+            on_trial=lambda trial: advance(next(done)),
+        )
+    _show_best(found, problem, varied, strategy, CRITERIA[rule], folder)
+    if heat_maps:
+        _draw_heat_maps(found, varied, strategy, CRITERIA[rule], folder)
+
+
+def _show_best(
+    found: list[Trial], problem: str, varied: list[str], strategies: list[str], criterion: Criterion, folder: Path
+) -> None:
+    from flwr_fco.experiments.runs.sweep import best_trials
+
+    best = best_trials(found, criterion)
+    columns = ["strategy", *varied, "score", "trials", "diverged"]
+    table = shell.make_table(f"{problem}: {criterion.describe()}", columns)
+    for name in strategies:
+        own = [trial for trial in found if trial["settings"]["strategy"] == name]
+        cells, score = ["-"] * len(varied), "all diverged"
+        if name in best:
+            values = [best[name]["settings"][key] for key in varied]
+            cells = [f"{value:.4g}" if _numeric(value) else str(value) for value in values]
+            score = f"{best[name]['score']:.5g}"
+        table.add_row(name, *cells, score, str(len(own)), str(sum(bool(trial["diverged"]) for trial in own)))
+    shell.console().print(table)
+    (folder / "best.json").write_text(json.dumps(best, indent=2) + "\n", encoding="utf-8")
+    shell.say(f"{len(found)} trials: {folder / 'trials.csv'}")
+
+
+def _draw_heat_maps(
+    found: list[Trial], varied: list[str], strategies: list[str], criterion: Criterion, folder: Path
+) -> None:
+    from flwr_fco.experiments.pictures.report import draw_heat_map
+
+    rows, columns = varied
+    for name in strategies:
+        cells = {
+            (float(trial["settings"][rows]), float(trial["settings"][columns])): trial["score"]
+            for trial in found
+            if trial["settings"]["strategy"] == name
+        }
+        path = folder / f"heat-map-{name}.png"
+        title = f"{name}: {criterion.describe()}"
+        draw_heat_map(cells, rows, columns, title, path, largest=criterion.largest)
+        shell.say(f"Heat map: {path}")
+
+
+def _numeric(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
