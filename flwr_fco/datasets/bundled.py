@@ -1,4 +1,7 @@
-"""Real data that comes with scikit-learn, split over clients: nothing is downloaded."""
+"""Real data that comes with scikit-learn, split over clients: nothing is downloaded.
+
+scikit-learn is imported by the functions that need it: it takes as long as the rest of the package.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_digits
-from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import StandardScaler
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.datasets.partition import dirichlet_partition, iid_partition
@@ -150,6 +150,8 @@ def digits(
     >>> sum(data.client(index).targets.size for index in range(10))
     1347
     """
+    from sklearn.datasets import load_digits
+
     features, labels = load_digits(return_X_y=True)
     train, test = _split(features / 16.0, labels, train_fraction)
     return PartitionedClassification(train, test, _partition(train, num_clients, alpha, seed, min_size), 10)
@@ -196,6 +198,9 @@ def breast_cancer(
     >>> data.num_clients, data.test.features.shape
     (4, (143, 30))
     """
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.preprocessing import StandardScaler
+
     features, labels = load_breast_cancer(return_X_y=True)
     train, test = _split(features, labels, train_fraction)
     scaler = StandardScaler().fit(train.features)
@@ -205,6 +210,8 @@ def breast_cancer(
 
 
 def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) -> tuple[Samples, Samples]:
+    from sklearn.model_selection import train_test_split
+
     if not 0.0 < train_fraction < 1.0:
         raise ConfigurationError(f"train_fraction={train_fraction!r}; expected a number between 0 and 1, such as 0.75")
     train_features, test_features, train_labels, test_labels = train_test_split(

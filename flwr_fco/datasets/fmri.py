@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
-from scipy.signal import detrend
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.datasets.bundled import PartitionedClassification
@@ -188,6 +186,9 @@ def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[
         raise ConfigurationError(
             f"{series.shape[0]} volumes, but sessions have shape {sessions.shape}; expected one each"
         )
+    # Here, not above: it takes as long to import as all that every user of the package needs.
+    from scipy.signal import detrend
+
     result = np.empty(series.shape, dtype=np.float32)
     for session in np.unique(sessions):
         rows = sessions == session
@@ -468,6 +469,8 @@ class SyntheticBrain(FederatedDataset):
 
     def _smooth_noise(self, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return a field of variance 1 (away from the border) on the mask."""
+        from scipy.ndimage import gaussian_filter
+
         white = rng.standard_normal(self.grid, dtype=np.float32)
         smooth = gaussian_filter(white, self.smoothness, mode="wrap").reshape(-1)[self._mask]
         # A Gaussian of width s averages about (2 sqrt(pi) s)^3 independent voxels.

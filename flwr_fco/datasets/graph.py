@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 
 from flwr_fco.core.layout import Layout, Vector
@@ -170,6 +169,8 @@ class SparseGraphProblem(FederatedDataset):
     @cached_property
     def optimum(self) -> Vector:
         """The minimiser w* of the mean of the clients' expected losses."""
+        from scipy.optimize import brentq
+
         optimum = np.zeros(self.dimension)
         if self.kind == "linear":
             # Off the support the effects sum to 0 only up to rounding; the exact value is 0.

@@ -17,10 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import sklearn
 from numpy.typing import ArrayLike
-from sklearn.linear_model import ElasticNet, LogisticRegression
-from sklearn.utils.fixes import parse_version
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
@@ -198,6 +195,10 @@ def sklearn_solution(
     >>> sklearn_solution([client], L1(0.5)).round(6) + 0.0
     array([1.5, 0. ])
     """
+    import sklearn
+    from sklearn.linear_model import ElasticNet, LogisticRegression
+    from sklearn.utils.fixes import parse_version
+
     shares = client_weights(objectives, weights)
     first = objectives[0]
     if not isinstance(first, LeastSquares | TraceRegression | Logistic | MultinomialLogistic) or any(

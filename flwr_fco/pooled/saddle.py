@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linprog
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -355,6 +354,8 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     >>> round(game_solution([MatrixGame([[3.0, -1.0], [-2.0, 1.0]])]).value, 6)
     0.142857
     """
+    from scipy.optimize import linprog
+
     payoff = MatrixGame.pooled(objectives, client_weights(objectives, weights)).payoff
     rows, columns = payoff.shape
     # min v over (x, v) with P'x <= v, x >= 0, sum x = 1; y are the multipliers of the inequalities.
