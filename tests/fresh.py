@@ -60,25 +60,20 @@ def run_file(path: Path) -> Done:
 
 @cache
 def _server() -> subprocess.Popen:
-    compiled = tempfile.TemporaryDirectory()
     server = subprocess.Popen(
-        [sys.executable, __file__, compiled.name],
+        [sys.executable, __file__],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
 
-    @atexit.register
-    def end() -> None:
-        # The server ends when nothing is left to read.
-        server.communicate()
-        compiled.cleanup()
-
+    # It ends when nothing is left to read.
+    atexit.register(server.communicate)
     return server
 
 
-def _serve(compiled: str) -> None:
+def _serve() -> None:
     """Fork for each line of the standard input, and answer it with an exit status."""
     for name in _LIBRARIES:
         import_module(name)
@@ -90,20 +85,18 @@ def _serve(compiled: str) -> None:
         pid = os.fork()
         if not pid:
             # Left to itself, so that an exception or `sys.exit` ends this process as it ends any other.
-            return _run(*json.loads(line), compiled)
+            return _run(*json.loads(line))
         print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
     return None
 
 
-def _run(path: str, out: str, err: str, compiled: str) -> None:
+def _run(path: str, out: str, err: str) -> None:
     signal.alarm(600)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     for descriptor, target in ((1, out), (2, err)):
         os.dup2(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), descriptor)
     if any(name == "flwr_fco" or name.startswith("flwr_fco.") for name in sys.modules):
         raise RuntimeError("the package is loaded already, so a file could lack an import and run all the same")
-    # The second file need not compile the package again.
-    sys.dont_write_bytecode, sys.pycache_prefix = False, compiled
     os.chdir(os.path.dirname(path))
     # In the place of this file's folder.
     sys.path[0] = os.path.dirname(path)
@@ -113,4 +106,4 @@ def _run(path: str, out: str, err: str, compiled: str) -> None:
 
 
 if __name__ == "__main__":
-    _serve(sys.argv[1])
+    _serve()

@@ -3,6 +3,7 @@
 import os
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -100,8 +101,9 @@ def test_hooks_call_the_projects_own_tools():
     assert set(installed) >= TOOLS
 
 
-def hook_finds(name, text):
-    """Whether a `pygrep` hook finds its pattern: line by line, or in the whole file with --multiline."""
+@cache
+def pattern_of(name):
+    """Return the pattern of a `pygrep` hook, and whether it is sought in the whole file."""
     (hook,) = (
         hook
         for repo in yaml.safe_load(read(ROOT / ".pre-commit-config.yaml"))["repos"]
@@ -109,8 +111,13 @@ def hook_finds(name, text):
         if hook["id"] == name
     )
     assert hook["language"] == "pygrep"
-    pattern = hook["entry"].encode()
-    if "--multiline" in hook.get("args", []):
+    return hook["entry"].encode(), "--multiline" in hook.get("args", [])
+
+
+def hook_finds(name, text):
+    """Whether a `pygrep` hook finds its pattern: line by line, or in the whole file with --multiline."""
+    pattern, multiline = pattern_of(name)
+    if multiline:
         return re.search(pattern, text, re.MULTILINE | re.DOTALL) is not None
     return any(re.search(pattern, line.rstrip(b"\r\n")) for line in text.splitlines(keepends=True))
 
