@@ -235,7 +235,7 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     Returns
     -------
     ndarray, shape (M, M)
-        `mixing` itself if nobody is missing.
+        `mixing` itself if no node is missing.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
 
 
 def root_mean_square_norm(rows: ArrayLike) -> float:
-    """Return sqrt(mean over rows of ||row||_2^2): the size of the trackers of M clients, say.
+    """Return sqrt(mean over rows of ||row||_2^2): for example the size of M clients' trackers.
 
     Parameters
     ----------
@@ -359,7 +359,7 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     ----------
     graph : networkx.Graph
         Or anything with ``nodes`` and ``edges``. Node m of the federation is the m-th of ``graph.nodes``, sorted where
-        they can be. Directions, weights and loops are not looked at.
+        they can be. Directions, weights and loops are ignored.
     name : str, default "graph"
 
     Raises
@@ -484,7 +484,7 @@ def star(num_nodes: int) -> Topology:
 
 
 def complete(num_nodes: int) -> Topology:
-    """Return the graph in which everybody is linked to everybody: U = 11'/M, the centralised method.
+    """Return the complete graph: U = 11'/M, the centralised method.
 
     Parameters
     ----------
@@ -528,7 +528,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     seed : int, default 0
         The same seed gives the same graph.
     attempts : int, default 1000
-        Draws until one is connected.
+        Draws before giving up.
 
     Raises
     ------

@@ -2,7 +2,6 @@
 
 import gc
 import os
-import tempfile
 
 # Ray and Flower report usage over the network otherwise.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -11,9 +10,7 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 os.environ.setdefault("RAY_enable_worker_prestart", "0")
 # Where Python is told to write no bytecode, every process that a test starts would compile the package again.
-if os.environ.pop("PYTHONDONTWRITEBYTECODE", ""):
-    _BYTECODE = tempfile.TemporaryDirectory()
-    os.environ["PYTHONPYCACHEPREFIX"] = _BYTECODE.name
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_finish():

@@ -1,6 +1,6 @@
 """Real data that comes with scikit-learn, split over clients: nothing is downloaded.
 
-scikit-learn is imported by the functions that need it: it takes as long as the rest of the package.
+scikit-learn is imported only by the functions that need it: importing it takes as long as the rest of the package.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class PartitionedClassification(FederatedDataset):
         Labels are integers 0 .. num_classes - 1.
     test : Samples
     partition : tuple of ndarray of int64
-        Rows of `train`, one array a client.
+        Rows of `train`, one array per client.
     num_classes : int
-        Of the whole federation: two make `Logistic` objectives, more `MultinomialLogistic`.
+        Number of classes in the whole federation: two make `Logistic` objectives, more `MultinomialLogistic`.
 
     Examples
     --------
@@ -120,18 +120,18 @@ def digits(
     *,
     min_size: int = 10,
 ) -> PartitionedClassification:
-    """Return scikit-learn's handwritten digits (1,797 images, 8 x 8 pixels in [0, 1], 10 classes) on clients.
+    """Return scikit-learn's handwritten digits (1,797 images, 8 x 8 pixels in [0, 1], 10 classes), split over clients.
 
     Parameters
     ----------
     num_clients : int, default 10
     alpha : float or None, default 0.3
-        Of :func:`dirichlet_partition`; None for an even random split.
+        Concentration of :func:`dirichlet_partition`; None for an even random split.
     train_fraction : float, default 0.75
         Share of the images that clients get; the rest is the test split. It is stratified and does not depend on the
         seed.
     seed : int, default 0
-        Of the split over clients.
+        Seed of the split over clients.
     min_size : int, default 10
         Smallest number of images of a client.
 
@@ -142,7 +142,7 @@ def digits(
     Raises
     ------
     ConfigurationError
-        If the images cannot be split so.
+        If the images cannot be split this way.
 
     Examples
     --------
@@ -165,7 +165,7 @@ def breast_cancer(
     *,
     min_size: int = 10,
 ) -> PartitionedClassification:
-    """Return scikit-learn's breast cancer data (569 patients, 30 measurements, benign or not) on clients.
+    """Return scikit-learn's breast cancer data (569 patients, 30 measurements, benign or not), split over clients.
 
     Measurements are standardised with the means and deviations of the training part.
 
@@ -173,12 +173,12 @@ def breast_cancer(
     ----------
     num_clients : int, default 10
     alpha : float or None, default 0.3
-        Of :func:`dirichlet_partition`; None for an even random split.
+        Concentration of :func:`dirichlet_partition`; None for an even random split.
     train_fraction : float, default 0.75
         Share of the patients that clients get; the rest is the test split. It is stratified and does not depend on
         the seed.
     seed : int, default 0
-        Of the split over clients.
+        Seed of the split over clients.
     min_size : int, default 10
         Smallest number of patients of a client.
 
@@ -190,7 +190,7 @@ def breast_cancer(
     Raises
     ------
     ConfigurationError
-        If the patients cannot be split so.
+        If the patients cannot be split this way.
 
     Examples
     --------

@@ -214,7 +214,7 @@ def load_haxby(
         it), or with ``mask.nii.gz`` and ``subj1/bold.nii.gz``, ``subj1/labels.txt``, ... With `fetch`: where nilearn
         keeps its downloads.
     fetch : bool, default False
-        Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB a subject) what is not there yet.
+        Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB per subject) what is not there yet.
     subjects : sequence of int, default all six
         Which subjects to load, where there are several. All have the same standard mask of 39,912 voxels.
 
@@ -229,7 +229,7 @@ def load_haxby(
     NotInstalledError
         If nibabel (or nilearn, for `fetch`) is missing.
     ConfigurationError
-        If files do not fit together.
+        If the files do not belong together.
 
     Examples
     --------
@@ -344,11 +344,11 @@ class SyntheticBrain(FederatedDataset):
     num_clients : int, default 12
         Sessions.
     num_voxels : int, default 39,912
-        Of the mask (the standard mask of Haxby et al.).
+        Voxels in the mask (39,912 in the standard mask of Haxby et al.).
     grid : tuple of int, default (40, 64, 64)
         The scanner's grid.
     scans_per_client : int, default 18
-        Alternately of the two classes.
+        Scans per client, alternating between the two classes.
     smoothness : float, default 1.5
         Width of the Gaussian, in voxels.
     contrast : float, default 0.5

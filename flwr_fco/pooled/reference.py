@@ -49,7 +49,7 @@ def centralized_solution(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     regularizer : Regularizer or BoundRegularizer
         psi; if it is not bound to a layout, to that of the objectives.
     weights : array-like, shape (num_clients,), optional
@@ -74,8 +74,8 @@ def centralized_solution(
 
     Notes
     -----
-    Intercepts of multinomial logistic regression are unique up to a constant, and with an l1 norm and an even number of
-    classes so are its coefficients within an interval.
+    Intercepts of multinomial logistic regression are unique only up to a constant, and with an l1 norm and an even
+    number of classes its coefficients only up to an interval.
 
     The optimality of the result is measured by :func:`flwr_fco.pooled.stationarity`, certified by
     :func:`flwr_fco.pooled.lasso_duality_gap` where psi is an l1 norm.
@@ -169,7 +169,7 @@ def sklearn_solution(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client, all of one class with equal options.
+        One per client, all of one class with equal options.
     regularizer : Regularizer or BoundRegularizer
         strength ||w||_1 + ridge/2 ||w||^2 on the coefficients, the same for all of them, strength above 0.
     weights : array-like, shape (num_clients,), optional

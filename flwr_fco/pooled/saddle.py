@@ -73,7 +73,7 @@ def duality_gap(
     Parameters
     ----------
     objectives : sequence of SaddleObjective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
@@ -142,7 +142,7 @@ def natural_residual(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
@@ -173,12 +173,12 @@ def saddle_metrics(
     *,
     threshold: float = 1e-5,
 ) -> dict[str, float]:
-    """Return what the paper's figures show of a point.
+    """Return the metrics of a point that the paper's figures show.
 
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
@@ -224,7 +224,7 @@ def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | Non
     Parameters
     ----------
     objectives : sequence of QuadraticSaddle
-        One a client.
+        One per client.
     weights : array-like, optional
         See :func:`flwr_fco.pooled.client_weights`.
 
@@ -249,9 +249,9 @@ def strongest_perturbation(
 
         delta <- argmax_d <grad_delta f, d> - psi(d),
 
-    a corner of psi's constraint, never lowers f - psi, and the steps end after finitely many. For an l1 norm in a box
-    it is bound * sign(g) where |g| is above the strength, else 0: exactly sparse. Each start is first led to a corner
-    without psi's price.
+    a corner of psi's constraint, never lowers f - psi, and the steps end after a finite number. For an l1 norm in a box
+    it is bound * sign(g) where |g| is above the strength, else 0: exactly sparse. Each start is first moved to a corner
+    under psi's bounds alone, without its penalty.
 
     Parameters
     ----------
@@ -262,7 +262,7 @@ def strongest_perturbation(
     regularizer : Regularizer
         psi of the perturbation, separable and bounded: a box, an l1 norm with a bound.
     starts : int, default 8
-        Random starts besides.
+        Number of random starts, in addition to the model's own perturbation.
     seed : int, default 0
         Of the random starts.
 
@@ -336,7 +336,7 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     Parameters
     ----------
     objectives : sequence of MatrixGame
-        One a client.
+        One per client.
     weights : array-like, optional
         See :func:`flwr_fco.pooled.client_weights`.
 

@@ -34,7 +34,7 @@ class InjectedError(RuntimeError):
 
 @dataclass
 class Delivery:
-    """A message on its way to a client, in the hands of a fault.
+    """A message on its way to a client, as a fault receives it.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def lying(factor: float) -> Fault:
     Parameters
     ----------
     factor : float
-        -1 turns the increment round; 10 is within what honest heterogeneity may look like, so no bound sees it.
+        -1 reverses the increment; 10 is within the range of honest heterogeneity, so no bound catches it.
 
     Examples
     --------
@@ -310,7 +310,7 @@ class FaultyGrid(InProcessGrid):
         `absence` rounds under another id and without its state). A function of one's own takes a :class:`Delivery` and
         returns the messages that reach the server.
     seed : int, default 0
-        Of the faults.
+        Seed of the faults.
     rounds, partitions : container of int, optional
         Where faults may hit; by default everywhere.
     message_types : sequence of str, default ("train",)
@@ -318,10 +318,10 @@ class FaultyGrid(InProcessGrid):
     joins : mapping of int to int, optional
         Round in which a partition's node connects for the first time; by default all are there from the beginning.
     absence : int or None, default 3
-        Rounds that a node stays away after ``"leave"``; None: for ever.
+        Rounds that a node stays away after ``"leave"``; None: forever.
     missing : bool, default False
-        Whatever the fault, the message is lost in its place: the run that a server ought to come close to if it leaves
-        out what is wrong.
+        Lose the message in place of every fault: the run that a server should come close to if it leaves out what is
+        wrong.
     **options
         Those of :class:`flwr_fco.simulation.InProcessGrid`; a client's exception is an error reply by default.
 
@@ -465,7 +465,7 @@ def fault_mod(
     partitions: Container[int] | None = None,
     message_types: Sequence[str] = ("train",),
 ) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
-    """Return a Flower mod that lets a client fail: in Flower's own simulation and in a deployment too.
+    """Return a Flower mod that makes a client fail, also in Flower's own simulation and in a deployment.
 
     Parameters
     ----------
