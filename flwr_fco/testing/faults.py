@@ -283,13 +283,12 @@ class _Schedule:
         number = _round_of(message)
         rng = np.random.default_rng((self.seed, number, partition, 11))
         chance = float(rng.random())
-        if message.metadata.message_type not in self.message_types:
-            return None, rng
-        if self.rounds is not None and number not in self.rounds:
-            return None, rng
-        if self.partitions is not None and partition not in self.partitions:
-            return None, rng
-        for fault, probability in self.faults.items():
+        may_hit = (
+            message.metadata.message_type in self.message_types
+            and (self.rounds is None or number in self.rounds)
+            and (self.partitions is None or partition in self.partitions)
+        )
+        for fault, probability in self.faults.items() if may_hit else ():
             if chance < probability:
                 return fault, rng
             chance -= probability
@@ -422,27 +421,24 @@ class FaultyGrid(InProcessGrid):
             return []
         partition = self.partition_ids[node_id]
         fault, rng = self.schedule.draw(message, partition)
+        delivery = Delivery(message, self.contexts[node_id], rng, lambda: self._deliver(message))
         if fault is None:
-            return self._one(message)
+            return _answers(delivery)
         self.injected.append(Injected(_round_of(message), partition, _name(fault)))
         if self.missing:
             return []
         if fault == "delay":
-            self._late.extend(self._one(message))
+            self._late.extend(_answers(delivery))
             return []
         if fault == "leave":
             self._leave(node_id)
             return []
         function = FAULTS[fault] if isinstance(fault, str) else fault
         try:
-            return list(function(Delivery(message, self.contexts[node_id], rng, lambda: self._deliver(message))))
+            return list(function(delivery))
         except InjectedError as error:
             _flower.set_message_id(message, f"{next(self._numbers)}")
             return [Message(Error(CLIENT_APP_RAISED, f"{error}"), reply_to=message)]
-
-    def _one(self, message: Message) -> list[Message]:
-        reply = self._deliver(message)
-        return [] if reply is None else [reply]
 
     def _leave(self, node_id: int) -> None:
         old = self.contexts[node_id]
