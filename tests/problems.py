@@ -48,15 +48,14 @@ def flat(arrays):
 
 
 def run(strategy, objectives, rounds, *, start=None, mods=(), **options):
-    """Simulate on one node for each objective, from a flat start point (0 by default), with mods on the clients."""
-    layout = objectives[0].layout
+    """Simulate on one node for each objective, from a flat start point or named arrays, with mods on the clients."""
     strategy.fraction_evaluate = options.pop("fraction_evaluate", 0.0)
     return simulate(
         strategy,
         app_of(objectives, mods),
         num_nodes=len(objectives),
         num_rounds=rounds,
-        initial_arrays=layout.unflatten(np.zeros(layout.size) if start is None else start),
+        initial_arrays=start if isinstance(start, dict) else start_arrays(start=start),
         progress=False,
         **options,
     )

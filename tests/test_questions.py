@@ -1,12 +1,13 @@
 """Questions to clients: answered, checked and bounded as replies are, without a trace at the client."""
 
 import logging
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
-from problems import app_of, run
+from problems import app_of
+from problems import run as run_from
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.answers import find_answer
@@ -37,6 +38,7 @@ from flwr_fco.wire import records
 from flwr_fco.wire.questions import Answer, Question
 
 START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
+run = partial(run_from, start=START)
 
 
 def objectives_of(sizes=(6, 8, 10, 12, 14, 16), scales=None):
