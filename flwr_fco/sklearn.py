@@ -125,20 +125,7 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]
-    """What the estimators share: parts, a run, its end.
-
-    Parameters
-    ----------
-    fit_intercept : bool, default True
-        Whether there is an intercept, which is never regularized.
-    num_clients : int, default 4
-        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
-    max_rounds : int, default 5000
-        The fit ends with a warning after this many rounds.
-    tol : float, default 1e-9
-        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share
-        of them.
-    """
+    """What the estimators share: parts, a run, its end; their own docstrings describe the fields."""
 
     fit_intercept: bool = field(default=True, kw_only=True)
     num_clients: int = field(default=4, kw_only=True)
@@ -195,16 +182,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Vector, Vector]:
         """Train; return coefficients of shape (d, outputs) and intercepts of shape (outputs,).
 
-        Parameters
-        ----------
-        make : callable
-            ``(client, features) -> Objective``.
-        parts : list of ndarray, each of shape (n_m, d)
-        outputs : int
-        curvature : float
-            Largest second derivative of the loss with respect to a prediction.
-        l1, l2 : float
-            Strengths.
+        `make` builds a client's objective from its number and its features; `curvature` is the largest second
+        derivative of the loss with respect to a prediction.
         """
         total, d = sum(len(part) for part in parts), parts[0].shape[1]
         # What the clients tell before round 1: sums of features, and of their products.
