@@ -7,241 +7,138 @@ is imported when it is first used, so that ``import flwr_fco`` takes no time and
 from __future__ import annotations
 
 import sys
+from ast import ImportFrom, parse, walk
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flwr_fco.core.moved import OldNames
 
-if TYPE_CHECKING:
-    # The same names as in _EXPORTS, for editors and type checkers.
-    from flwr_fco.client_apps import client_app
-    from flwr_fco.mirror_maps import (
-        DiagonalMetric,
-        Euclidean,
-        MirrorMap,
-        OrthantEntropy,
-        PNorm,
-        Product,
-        SimplexEntropy,
-        TermwiseMap,
-    )
-    from flwr_fco.objectives import (
-        BilinearSaddle,
-        FunctionSaddle,
-        Hinge,
-        LeastSquares,
-        Logistic,
-        MatrixGame,
-        MultinomialLogistic,
-        Objective,
-        QuadraticSaddle,
-        SaddleObjective,
-        TraceRegression,
-        UniversalAdversarialLogistic,
-    )
-    from flwr_fco.regularizers import (
-        L1,
-        L2,
-        Adapter,
-        AffineSubspace,
-        BoundRegularizer,
-        Box,
-        ElasticNet,
-        FlatRegularizer,
-        FusedLasso,
-        GroupLasso,
-        HardSparsity,
-        L1Ball,
-        L2Ball,
-        L2Squared,
-        LInfinity,
-        LInfinityBall,
-        NonNegative,
-        Nuclear,
-        NuclearBall,
-        PerParameter,
-        Proximable,
-        Regularizer,
-        SeparableTerms,
-        Simplex,
-        SparseGroupLasso,
-        SpectralBall,
-        TotalVariation,
-        Zero,
-    )
-    from flwr_fco.simulation.fit_path import fit_path
-    from flwr_fco.simulation.simulate import simulate
-    from flwr_fco.strategies import (
-        APDAInexact,
-        CFedDA,
-        CompositeStrategy,
-        DFedDA,
-        DFedDAGT,
-        DFedMid,
-        DistributedPGDA,
-        DReFedDAGT,
-        DScaffold,
-        DualFL,
-        ExtraStepLocalSGD,
-        FastFedDA,
-        FedAvgS,
-        FedAvgSubgradient,
-        FedCM,
-        FedDA,
-        FedDAGT,
-        FedDR,
-        FedDualAvg,
-        FedDualAvgOSP,
-        FedDyn,
-        FedMid,
-        FedMidOSP,
-        FedMiP,
-        FedPD,
-        FedProx,
-        FedSAM,
-        FeDualEx,
-        FiveGCS,
-        LocalSGD,
-        MCFedDA,
-        MultistepReFedDAGT,
-        ReFedDAGT,
-        Scaffnew,
-        Scaffold,
-        ScaffoldS,
-    )
-
 __version__: str
 
-__all__ = [
-    "L1",
-    "L2",
-    "APDAInexact",
-    "Adapter",
-    "AffineSubspace",
-    "BilinearSaddle",
-    "BoundRegularizer",
-    "Box",
-    "CFedDA",
-    "CompositeStrategy",
-    "DFedDA",
-    "DFedDAGT",
-    "DFedMid",
-    "DReFedDAGT",
-    "DScaffold",
-    "DiagonalMetric",
-    "DistributedPGDA",
-    "DualFL",
-    "ElasticNet",
-    "Euclidean",
-    "ExtraStepLocalSGD",
-    "FastFedDA",
-    "FeDualEx",
-    "FedAvgS",
-    "FedAvgSubgradient",
-    "FedCM",
-    "FedDA",
-    "FedDAGT",
-    "FedDR",
-    "FedDualAvg",
-    "FedDualAvgOSP",
-    "FedDyn",
-    "FedMiP",
-    "FedMid",
-    "FedMidOSP",
-    "FedPD",
-    "FedProx",
-    "FedSAM",
-    "FiveGCS",
-    "FlatRegularizer",
-    "FunctionSaddle",
-    "FusedLasso",
-    "GroupLasso",
-    "HardSparsity",
-    "Hinge",
-    "L1Ball",
-    "L2Ball",
-    "L2Squared",
-    "LInfinity",
-    "LInfinityBall",
-    "LeastSquares",
-    "LocalSGD",
-    "Logistic",
-    "MCFedDA",
-    "MatrixGame",
-    "MirrorMap",
-    "MultinomialLogistic",
-    "MultistepReFedDAGT",
-    "NonNegative",
-    "Nuclear",
-    "NuclearBall",
-    "Objective",
-    "OrthantEntropy",
-    "PNorm",
-    "PerParameter",
-    "Product",
-    "Proximable",
-    "QuadraticSaddle",
-    "ReFedDAGT",
-    "Regularizer",
-    "SaddleObjective",
-    "Scaffnew",
-    "Scaffold",
-    "ScaffoldS",
-    "SeparableTerms",
-    "Simplex",
-    "SimplexEntropy",
-    "SparseGroupLasso",
-    "SpectralBall",
-    "TermwiseMap",
-    "TotalVariation",
-    "TraceRegression",
-    "UniversalAdversarialLogistic",
-    "Zero",
-    "client_app",
-    "fit_path",
-    "simulate",
-]
-
-_EXPORTS = {
-    "client_apps": "client_app",
-    "mirror_maps": "DiagonalMetric Euclidean MirrorMap OrthantEntropy PNorm Product SimplexEntropy TermwiseMap",
-    "objectives": (
-        "BilinearSaddle FunctionSaddle Hinge LeastSquares Logistic MatrixGame MultinomialLogistic Objective "
-        "QuadraticSaddle SaddleObjective TraceRegression UniversalAdversarialLogistic"
-    ),
-    "simulation.fit_path": "fit_path",
-    "regularizers": (
-        "L1 L2 Adapter AffineSubspace BoundRegularizer Box ElasticNet FlatRegularizer FusedLasso GroupLasso "
-        "HardSparsity L1Ball L2Ball L2Squared LInfinity LInfinityBall NonNegative Nuclear NuclearBall PerParameter "
-        "Proximable Regularizer SeparableTerms Simplex SparseGroupLasso SpectralBall TotalVariation Zero"
-    ),
-    "simulation": "simulate",
-    "strategies": (
-        "APDAInexact CFedDA CompositeStrategy DFedDA DFedDAGT DFedMid DReFedDAGT DScaffold "
-        "DistributedPGDA DualFL ExtraStepLocalSGD FastFedDA FeDualEx FedAvgS FedAvgSubgradient FedCM "
-        "FedDA FedDAGT FedDR FedDualAvg FedDualAvgOSP FedDyn FedMiP FedMid FedMidOSP FedPD FedProx "
-        "FedSAM FiveGCS LocalSGD MCFedDA MultistepReFedDAGT ReFedDAGT Scaffnew Scaffold ScaffoldS"
-    ),
-}
 sys.meta_path.append(OldNames)
-_HOMES = {name: part for part, names in _EXPORTS.items() for name in names.split()}
 
+if TYPE_CHECKING:
+    # The one list of names: type checkers read it, and so does the code below. (A stub file, as `lazy_loader` reads it,
+    # would be missing where Flower runs this repository as an app: it ships no .pyi.)
+    from flwr_fco.client_apps import client_app as client_app  # noqa: I001 (one import of a module, not one of a name)
+    from flwr_fco.mirror_maps import (
+        DiagonalMetric as DiagonalMetric,
+        Euclidean as Euclidean,
+        MirrorMap as MirrorMap,
+        OrthantEntropy as OrthantEntropy,
+        PNorm as PNorm,
+        Product as Product,
+        SimplexEntropy as SimplexEntropy,
+        TermwiseMap as TermwiseMap,
+    )
+    from flwr_fco.objectives import (
+        BilinearSaddle as BilinearSaddle,
+        FunctionSaddle as FunctionSaddle,
+        Hinge as Hinge,
+        LeastSquares as LeastSquares,
+        Logistic as Logistic,
+        MatrixGame as MatrixGame,
+        MultinomialLogistic as MultinomialLogistic,
+        Objective as Objective,
+        QuadraticSaddle as QuadraticSaddle,
+        SaddleObjective as SaddleObjective,
+        TraceRegression as TraceRegression,
+        UniversalAdversarialLogistic as UniversalAdversarialLogistic,
+    )
+    from flwr_fco.regularizers import (
+        L1 as L1,
+        L2 as L2,
+        Adapter as Adapter,
+        AffineSubspace as AffineSubspace,
+        BoundRegularizer as BoundRegularizer,
+        Box as Box,
+        ElasticNet as ElasticNet,
+        FlatRegularizer as FlatRegularizer,
+        FusedLasso as FusedLasso,
+        GroupLasso as GroupLasso,
+        HardSparsity as HardSparsity,
+        L1Ball as L1Ball,
+        L2Ball as L2Ball,
+        L2Squared as L2Squared,
+        LInfinity as LInfinity,
+        LInfinityBall as LInfinityBall,
+        NonNegative as NonNegative,
+        Nuclear as Nuclear,
+        NuclearBall as NuclearBall,
+        PerParameter as PerParameter,
+        Proximable as Proximable,
+        Regularizer as Regularizer,
+        SeparableTerms as SeparableTerms,
+        Simplex as Simplex,
+        SparseGroupLasso as SparseGroupLasso,
+        SpectralBall as SpectralBall,
+        TotalVariation as TotalVariation,
+        Zero as Zero,
+    )
+    from flwr_fco.simulation.fit_path import fit_path as fit_path
+    from flwr_fco.simulation.simulate import simulate as simulate
+    from flwr_fco.strategies import (
+        APDAInexact as APDAInexact,
+        CFedDA as CFedDA,
+        CompositeStrategy as CompositeStrategy,
+        DFedDA as DFedDA,
+        DFedDAGT as DFedDAGT,
+        DFedMid as DFedMid,
+        DistributedPGDA as DistributedPGDA,
+        DReFedDAGT as DReFedDAGT,
+        DScaffold as DScaffold,
+        DualFL as DualFL,
+        ExtraStepLocalSGD as ExtraStepLocalSGD,
+        FastFedDA as FastFedDA,
+        FedAvgS as FedAvgS,
+        FedAvgSubgradient as FedAvgSubgradient,
+        FedCM as FedCM,
+        FedDA as FedDA,
+        FedDAGT as FedDAGT,
+        FedDR as FedDR,
+        FedDualAvg as FedDualAvg,
+        FedDualAvgOSP as FedDualAvgOSP,
+        FedDyn as FedDyn,
+        FedMid as FedMid,
+        FedMidOSP as FedMidOSP,
+        FedMiP as FedMiP,
+        FedPD as FedPD,
+        FedProx as FedProx,
+        FedSAM as FedSAM,
+        FeDualEx as FeDualEx,
+        FiveGCS as FiveGCS,
+        LocalSGD as LocalSGD,
+        MCFedDA as MCFedDA,
+        MultistepReFedDAGT as MultistepReFedDAGT,
+        ReFedDAGT as ReFedDAGT,
+        Scaffnew as Scaffnew,
+        Scaffold as Scaffold,
+        ScaffoldS as ScaffoldS,
+    )
+else:
+    _HOMES = {
+        alias.name: node.module
+        for node in walk(parse(Path(__file__).read_text(encoding="utf-8")))
+        if isinstance(node, ImportFrom)
+        for alias in node.names
+        if alias.asname == alias.name
+    }
+    __all__ = sorted(_HOMES)
 
-def __getattr__(name: str) -> Any:
-    if name == "__version__":
-        try:
-            return version("flwr-fco")
-        except PackageNotFoundError:
-            # A clone on the path that was never installed.
-            return "0+unknown"
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    # The next look-up does not come here.
-    globals()[name] = value
-    return value
+    def __getattr__(name):
+        if name == "__version__":
+            try:
+                return version("flwr-fco")
+            except PackageNotFoundError:
+                # A clone on the path that was never installed.
+                return "0+unknown"
+        if name not in _HOMES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        # The next look-up does not come here.
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
 
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, "__version__"})
+    def __dir__():
+        return sorted({*globals(), *__all__, "__version__"})

@@ -36,7 +36,7 @@ class ConfigurationError(FlwrFcoError, ValueError):
 
 
 class UnknownOptionError(ConfigurationError, TypeError):
-    """An option that a strategy does not have: a :class:`TypeError` too, as Python's own is."""
+    """An option that a strategy does not have; also a :class:`TypeError`, like Python's own error."""
 
 
 class DataNotFoundError(FlwrFcoError, FileNotFoundError):
@@ -48,11 +48,11 @@ class NotInstalledError(ConfigurationError):
 
 
 class NoAnswerError(ConfigurationError):
-    """A question to the clients that nobody, or not everybody who had to, has answered."""
+    """A question that no client, or not every client that had to, has answered."""
 
 
 class MagnitudeError(ConfigurationError):
-    """Numbers that have grown beyond what can be computed with: rates that are too large, almost always."""
+    """Numbers too large to compute with, almost always because a rate is too large."""
 
 
 class UnsupportedPairError(ConfigurationError):

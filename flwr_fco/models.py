@@ -38,7 +38,7 @@ def save_npz(
     source : Result, ArrayRecord or mapping of str to array
         The model. Tensors of dtypes that NumPy does not have (bfloat16) become float32.
     path : path-like
-        The file; it is replaced at once, so that there is never half a file.
+        The file; it is replaced atomically.
 
     Returns
     -------
@@ -48,7 +48,7 @@ def save_npz(
     Raises
     ------
     ConfigurationError
-        If it is no model, or an array of it holds anything but numbers.
+        If the source is not a model, or one of its arrays is not numeric.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def load_npz(path: str | os.PathLike[str]) -> dict[str, NDArray[Any]]:
     Raises
     ------
     ConfigurationError
-        If the file is another one's.
+        If :func:`save_npz` did not write the file.
     """
     arrays: dict[str, NDArray[Any]] = {}
     if not zipfile.is_zipfile(path) and Path(path).is_file():
@@ -120,7 +120,7 @@ def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> 
     Returns
     -------
     dict of str to torch.Tensor
-        With memory of their own.
+        They share no memory with the source.
 
     Raises
     ------
@@ -151,7 +151,7 @@ def arrays_from(source: Any) -> ArrayRecord:
     Raises
     ------
     ConfigurationError
-        If it is nothing of that.
+        If the source is none of these.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a run returns: Flower's result with a short look, a table of all rounds, and files of it."""
+"""What a run returns: Flower's result with a summary, a table of all rounds, and export to files."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _SHOWN_ARRAYS = 8
 
 @dataclass(repr=False)
 class Result(FlowerResult):
-    """Flower's result of a run; printed, it is the model and the last round.
+    """Flower's result of a run; printing it shows the model and the last round.
 
     Rows, tables and files have one line for each round, with the names ``train/...`` for the averaged metrics of
     training, ``evaluate/...`` for those of federated evaluation, ``server/...`` for those of ``evaluate_fn``, and the
-    metrics that callbacks have added under the names that they gave.
+    metrics that callbacks added, under the names they chose.
 
     Parameters
     ----------
     arrays, train_metrics_clientapp, evaluate_metrics_clientapp, evaluate_metrics_serverapp
         As in Flower's.
     callback_metrics : dict of int to dict of str to number
-        By round, what the ``on_round_end`` of callbacks returned.
+        By round, what the callbacks' ``on_round_end`` returned.
     left_out : list of LeftOut
         Round, node, partition and reason of every reply that did not count, of training, evaluation and questions.
     path : PathResult or None
@@ -59,7 +59,7 @@ class Result(FlowerResult):
     path: Any = None
 
     def rows(self) -> list[dict[str, Number]]:
-        """Return a mapping of names to numbers for each round, in the order of the rounds; only what there is.
+        """Return one mapping of names to numbers per round, in order; missing metrics are left out.
 
         Examples
         --------
@@ -75,7 +75,7 @@ class Result(FlowerResult):
         return [{"round": number, **found[number]} for number in sorted(found)]
 
     def table(self) -> Any:
-        """Return all rounds as a pandas ``DataFrame``, without pandas as a dict of lists; NaN where there is nothing.
+        """Return all rounds as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN.
 
         Examples
         --------
@@ -86,7 +86,7 @@ class Result(FlowerResult):
         return columns_of(self.rows())
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write all rounds to a CSV file with a header; a cell is empty where there is nothing.
+        """Write all rounds to a CSV file with a header; missing values are empty cells.
 
         Parameters
         ----------
@@ -95,7 +95,7 @@ class Result(FlowerResult):
         write_csv(self.rows(), path)
 
     def to_jsonl(self, path: str | os.PathLike[str]) -> None:
-        """Write all rounds to a JSON Lines file: one object a line.
+        """Write all rounds to a JSON Lines file: one object per line.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class Result(FlowerResult):
 
 
 def columns_of(rows: Sequence[Mapping[str, Number]]) -> Any:
-    """Return rows as a pandas ``DataFrame``, without pandas as a dict of lists; NaN where there is nothing.
+    """Return rows as a pandas ``DataFrame`` (without pandas, a dict of lists); missing values are NaN.
 
     Parameters
     ----------

@@ -1,17 +1,17 @@
 """scikit-learn estimators: a run's result as a fitted one, and estimators that train federally in this process.
 
 ``FederatedLasso(alpha=0.1).fit([X_1, X_2], [y_1, y_2])`` trains with two clients, each with its own rows, through
-:func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators go where scikit-learn's do
-(pipelines, grid searches). The objective functions are scikit-learn's, so are the solutions::
+:func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators work wherever scikit-learn's do
+(pipelines, grid searches). The objective functions are scikit-learn's, and so are the solutions::
 
     FederatedLasso,
     FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
     FederatedLogisticRegression   1/n sum_i loss_i + 1/(C n) (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
 
-The clients take one full gradient step a round (:class:`flwr_fco.strategies.FedDualAvg`), which is exact whatever the
-clients' data are. What they tell the server besides the increments: before round 1 the means and the second moments of
-their features, which centre the data and give step sizes. The certificate that ends the fit is computed on the pooled
-data: this is an experiment in one process, not a deployment.
+The clients take one full gradient step per round (:class:`flwr_fco.strategies.FedDualAvg`), which is exact whatever the
+clients' data are. Before round 1 they also send the server the means and second moments of their features, which centre
+the data and give step sizes. The certificate that ends the fit is computed on the pooled data: this is an experiment in
+one process, not a deployment.
 """
 
 from __future__ import annotations
@@ -66,8 +66,7 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     Raises
     ------
     ConfigurationError
-        If it is no result, the objective is not one of these three, or the arrays or the number of classes are not its
-        own.
+        If it is not a result, the objective is not one of these three, or its arrays or number of classes differ.
 
     Examples
     --------
@@ -126,20 +125,7 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]
-    """What the estimators share: parts, a run, its end.
-
-    Parameters
-    ----------
-    fit_intercept : bool, default True
-        Whether there is an intercept, which is never regularized.
-    num_clients : int, default 4
-        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
-    max_rounds : int, default 5000
-        The fit ends with a warning after this many rounds.
-    tol : float, default 1e-9
-        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share
-        of them.
-    """
+    """What the estimators share: parts, a run, its end; their own docstrings describe the fields."""
 
     fit_intercept: bool = field(default=True, kw_only=True)
     num_clients: int = field(default=4, kw_only=True)
@@ -196,16 +182,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     ) -> tuple[Vector, Vector]:
         """Train; return coefficients of shape (d, outputs) and intercepts of shape (outputs,).
 
-        Parameters
-        ----------
-        make : callable
-            ``(client, features) -> Objective``.
-        parts : list of ndarray, each of shape (n_m, d)
-        outputs : int
-        curvature : float
-            Largest second derivative of the loss with respect to a prediction.
-        l1, l2 : float
-            Strengths.
+        `make` builds a client's objective from its number and its features; `curvature` is the largest second
+        derivative of the loss with respect to a prediction.
         """
         total, d = sum(len(part) for part in parts), parts[0].shape[1]
         # What the clients tell before round 1: sums of features, and of their products.
@@ -275,7 +253,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
 
 @dataclass(repr=False, eq=False)
 class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
-    """Elastic net over several clients: scikit-learn's ``ElasticNet``, whose rows stay where they are.
+    """Elastic net over several clients: scikit-learn's ``ElasticNet`` without pooling the rows.
 
     Parameters
     ----------
@@ -290,7 +268,8 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     max_rounds : int, default 5000
         The fit ends with a warning after this many rounds.
     tol : float, default 1e-9
-        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share.
+        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this
+        fraction.
 
     Attributes
     ----------
@@ -355,7 +334,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
 
 @dataclass(repr=False, eq=False)
 class FederatedLasso(FederatedElasticNet):
-    """Lasso over several clients: scikit-learn's ``Lasso``, whose rows stay where they are.
+    """Lasso over several clients: scikit-learn's ``Lasso`` without pooling the rows.
 
     Parameters
     ----------
@@ -368,7 +347,8 @@ class FederatedLasso(FederatedElasticNet):
     max_rounds : int, default 5000
         The fit ends with a warning after this many rounds.
     tol : float, default 1e-9
-        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share.
+        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this
+        fraction.
 
     Attributes
     ----------
@@ -390,7 +370,7 @@ class FederatedLasso(FederatedElasticNet):
 
 @dataclass(repr=False, eq=False)
 class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[misc]
-    """Logistic regression over several clients: scikit-learn's ``LogisticRegression``, whose rows stay where they are.
+    """Logistic regression over several clients: scikit-learn's ``LogisticRegression`` without pooling the rows.
 
     With more than two classes it is multinomial. A client need not have all classes.
 
@@ -407,7 +387,8 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     max_rounds : int, default 5000
         The fit ends with a warning after this many rounds.
     tol : float, default 1e-9
-        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this share.
+        The fit ends when a proximal gradient step on the pooled data changes the coefficients by less than this
+        fraction.
 
     Attributes
     ----------

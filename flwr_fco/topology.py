@@ -235,7 +235,7 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     Returns
     -------
     ndarray, shape (M, M)
-        `mixing` itself if nobody is missing.
+        `mixing` itself if no node is missing.
 
     Examples
     --------
@@ -255,7 +255,7 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
 
 
 def root_mean_square_norm(rows: ArrayLike) -> float:
-    """Return sqrt(mean over rows of ||row||_2^2): the size of the trackers of M clients, say.
+    """Return sqrt(mean over rows of ||row||_2^2): for example the size of M clients' trackers.
 
     Parameters
     ----------
@@ -307,7 +307,7 @@ def metropolis(edges: Iterable[tuple[int, int]], num_nodes: int) -> Matrix:
     >>> metropolis([(0, 1), (1, 2)], 3).round(3).tolist()
     [[0.667, 0.333, 0.0], [0.333, 0.333, 0.333], [0.0, 0.333, 0.667]]
     """
-    num_nodes = _count("num_nodes", num_nodes, 1)
+    num_nodes = _count("num_nodes", num_nodes)
     linked = np.zeros((num_nodes, num_nodes), dtype=np.bool_)
     for i, j in map(_pair, edges):
         if not (0 <= i < num_nodes and 0 <= j < num_nodes) or i == j:
@@ -359,7 +359,7 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     ----------
     graph : networkx.Graph
         Or anything with ``nodes`` and ``edges``. Node m of the federation is the m-th of ``graph.nodes``, sorted where
-        they can be. Directions, weights and loops are not looked at.
+        they can be. Directions, weights and loops are ignored.
     name : str, default "graph"
 
     Raises
@@ -397,7 +397,7 @@ def chain(num_nodes: int) -> Topology:
     >>> (chain(3).mixing * 3).round(12).tolist()
     [[2.0, 1.0, 0.0], [1.0, 1.0, 1.0], [0.0, 1.0, 2.0]]
     """
-    num_nodes = _count("num_nodes", num_nodes, 1)
+    num_nodes = _count("num_nodes", num_nodes)
     if num_nodes == 1:
         return Topology("chain", np.ones((1, 1)))
     weights = np.zeros((num_nodes, num_nodes))
@@ -420,7 +420,7 @@ def ring(num_nodes: int) -> Topology:
     >>> ring(5).neighbours(0)
     (1, 4)
     """
-    num_nodes = _count("num_nodes", num_nodes, 1)
+    num_nodes = _count("num_nodes", num_nodes)
     return from_edges(_without_loops((m, (m + 1) % num_nodes) for m in range(num_nodes)), num_nodes, "ring")
 
 
@@ -437,8 +437,7 @@ def grid(rows: int, columns: int) -> Topology:
     >>> grid(2, 3).neighbours(1)
     (0, 2, 4)
     """
-    rows = _count("rows", rows, 1)
-    columns = _count("columns", columns, 1)
+    rows, columns = _count("rows", rows), _count("columns", columns)
     edges = [(i * columns + j, i * columns + j + 1) for i in range(rows) for j in range(columns - 1)]
     edges += [(i * columns + j, (i + 1) * columns + j) for i in range(rows - 1) for j in range(columns)]
     return from_edges(edges, rows * columns, "grid")
@@ -457,13 +456,10 @@ def torus(rows: int, columns: int) -> Topology:
     >>> torus(3, 3).neighbours(0)
     (1, 2, 3, 6)
     """
-    rows = _count("rows", rows, 1)
-    columns = _count("columns", columns, 1)
-    edges = []
-    for i in range(rows):
-        for j in range(columns):
-            edges.append((i * columns + j, i * columns + (j + 1) % columns))
-            edges.append((i * columns + j, (i + 1) % rows * columns + j))
+    rows, columns = _count("rows", rows), _count("columns", columns)
+    places = [(i, j) for i in range(rows) for j in range(columns)]
+    edges = [(i * columns + j, i * columns + (j + 1) % columns) for i, j in places]
+    edges += [(i * columns + j, (i + 1) % rows * columns + j) for i, j in places]
     return from_edges(_without_loops(edges), rows * columns, "torus")
 
 
@@ -479,12 +475,12 @@ def star(num_nodes: int) -> Topology:
     >>> star(4).neighbours(2)
     (0,)
     """
-    num_nodes = _count("num_nodes", num_nodes, 1)
+    num_nodes = _count("num_nodes", num_nodes)
     return from_edges([(0, m) for m in range(1, num_nodes)], num_nodes, "star")
 
 
 def complete(num_nodes: int) -> Topology:
-    """Return the graph in which everybody is linked to everybody: U = 11'/M, the centralised method.
+    """Return the complete graph: U = 11'/M, the centralised method.
 
     Parameters
     ----------
@@ -495,7 +491,7 @@ def complete(num_nodes: int) -> Topology:
     >>> complete(4).mixing[0].tolist()
     [0.25, 0.25, 0.25, 0.25]
     """
-    num_nodes = _count("num_nodes", num_nodes, 1)
+    num_nodes = _count("num_nodes", num_nodes)
     return Topology("complete", np.full((num_nodes, num_nodes), 1.0 / num_nodes))
 
 
@@ -511,7 +507,7 @@ def exponential(num_nodes: int) -> Topology:
     >>> exponential(8).neighbours(0)
     (1, 2, 4, 6, 7)
     """
-    num_nodes = _count("num_nodes", num_nodes, 1)
+    num_nodes = _count("num_nodes", num_nodes)
     hops = [2**k for k in range(max(1, (num_nodes - 1).bit_length())) if 2**k < num_nodes]
     edges = ((m, (m + hop) % num_nodes) for m in range(num_nodes) for hop in hops)
     return from_edges(_without_loops(edges), num_nodes, "exponential")
@@ -528,7 +524,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     seed : int, default 0
         The same seed gives the same graph.
     attempts : int, default 1000
-        Draws until one is connected.
+        Draws before giving up.
 
     Raises
     ------
@@ -540,7 +536,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     >>> erdos_renyi(10, 0.4, seed=1) == erdos_renyi(10, 0.4, seed=1)
     True
     """
-    num_nodes = _count("num_nodes", num_nodes, 1)
+    num_nodes = _count("num_nodes", num_nodes)
     if not isinstance(probability, int | float | np.number) or not 0.0 < probability <= 1.0:
         raise ConfigurationError(f"probability={probability!r}; expected a number above 0 and at most 1")
     rng = np.random.default_rng(seed)
@@ -586,8 +582,8 @@ def _pair(edge: Any) -> tuple[int, int]:
     return i, j
 
 
-def _count(name: str, value: int, least: int) -> int:
+def _count(name: str, value: int) -> int:
     """Return a number of nodes as a Python integer: NumPy's small ones would overflow in what is made of them."""
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise ConfigurationError(f"{name}={value!r}; expected a whole number >= {least}")
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
     return int(value)

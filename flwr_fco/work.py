@@ -99,12 +99,12 @@ class Minimise:
         DualFL paper's. ``"lbfgs"``: SciPy's L-BFGS-B. ``"preconditioned-lbfgs"``; ``"newton-cg"``; ``"exact"`` for
         quadratics; ``"dual-ascent"`` for the hinge loss. ``"auto"`` is the fastest that the objective allows.
     tolerance : float, default 1e-10
-        What the stopping rule is compared with.
+        Tolerance of the stopping rule.
     rule : {"gradient", "energy", "gap"}, default "gradient"
         ``"gradient"``: the norm of the gradient of what is minimised. ``"energy"``: the relative change of its value.
         ``"gap"``: a certified primal-dual gap, where the conjugate can be computed.
     max_iterations : int, default 10000
-        A client that stops at this many says so in its metrics.
+        A client that reaches this limit reports it in its metrics.
 
     Raises
     ------
@@ -160,7 +160,7 @@ def work_from_header(header: Mapping[str, Any]) -> Work:
     Raises
     ------
     SpecError
-        If the header is not one of those.
+        If the header does not describe any work.
 
     Examples
     --------

@@ -9,6 +9,8 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray starts workers ahead of need, each of which imports all of Flower; the tests use one or two.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 os.environ.setdefault("RAY_enable_worker_prestart", "0")
+# Where Python is told to write no bytecode, every process that a test starts would compile the package again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 
 def pytest_collection_finish():

@@ -32,8 +32,8 @@ def clients(sizes=SIZES, seed=0):
     return objectives
 
 
-def app_of(objectives):
-    return client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+def app_of(objectives, mods=()):
+    return client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods))
 
 
 def start_arrays(dtype=np.float64, start=None):
@@ -47,14 +47,15 @@ def flat(arrays):
     return np.concatenate([arrays["coefficients"].numpy().ravel(), arrays["intercept"].numpy().ravel()])
 
 
-def run(strategy, objectives, rounds, *, start=None, **options):
+def run(strategy, objectives, rounds, *, start=None, mods=(), **options):
+    """Simulate on one node for each objective, from a flat start point or named arrays, with mods on the clients."""
     strategy.fraction_evaluate = options.pop("fraction_evaluate", 0.0)
     return simulate(
         strategy,
-        app_of(objectives),
+        app_of(objectives, mods),
         num_nodes=len(objectives),
         num_rounds=rounds,
-        initial_arrays=start_arrays(start=start),
+        initial_arrays=start if isinstance(start, dict) else start_arrays(start=start),
         progress=False,
         **options,
     )

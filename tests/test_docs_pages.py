@@ -1,7 +1,9 @@
 """Every code block of the pages for users runs by itself, in another folder, as a user would run it."""
 
 import re
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from fresh import run_file
@@ -30,22 +32,26 @@ def blocks(page):
     return re.findall(r"```python\n(.*?)```", text_of(page), flags=re.DOTALL)
 
 
+@cache
+def run_block(page, number):
+    """Run a block as a file by itself, once for all tests that look at what it does."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "mine.py")
+        path.write_text(blocks(page)[number], encoding="utf-8")
+        return run_file(path)
+
+
 @pytest.mark.parametrize(("page", "number"), [(page, i) for page in PAGES for i in range(len(blocks(page)))])
-def test_every_block_runs_by_itself(page, number, tmp_path):
-    code = blocks(page)[number]
-    if "import torch" in code:
+def test_every_block_runs_by_itself(page, number):
+    if "import torch" in blocks(page)[number]:
         pytest.importorskip("torch", reason="pip install torch")
-    path = tmp_path / "mine.py"
-    path.write_text(code, encoding="utf-8")
-    done = run_file(path)
+    done = run_block(page, number)
     assert done.returncode == 0, done.stderr
 
 
-def test_the_reason_for_a_rate_is_as_its_comment_says(tmp_path):
-    code = blocks("rates")[0]
-    path = tmp_path / "mine.py"
-    path.write_text(code, encoding="utf-8")
-    assert run_file(path).stdout.strip() == re.search(r'reasons\["client_lr"\]\)  # (.*)', code)[1]
+def test_the_reason_for_a_rate_is_as_its_comment_says():
+    stated = re.search(r'reasons\["client_lr"\]\)  # (.*)', blocks("rates")[0])[1]
+    assert run_block("rates", 0).stdout.strip() == stated
 
 
 def test_there_is_code_to_run():
@@ -72,9 +78,8 @@ def test_an_own_strategy_is_imported_from_another_folder_and_keeps_the_contract(
     assert done.returncode == 0, done.stderr
 
 
-def test_an_own_strategy_resists_the_wrong_client(tmp_path):
-    (tmp_path / "my_strategy.py").write_text(blocks("own-strategy")[0], encoding="utf-8")
-    done = run_file(tmp_path / "my_strategy.py")
+def test_an_own_strategy_resists_the_wrong_client():
+    done = run_block("own-strategy", 0)
     assert done.returncode == 0, done.stderr
     coefficients = [float(number) for number in re.search(r"\[(.*?)\]", done.stdout)[1].split()]
     assert all(abs(a - b) <= 0.2 for a, b in zip(coefficients, [2, -1, 1, 0, 0, 0, 0, 0], strict=True))

@@ -36,6 +36,14 @@ def test_the_fab_holds_the_app_and_little_else(app):
     assert packages == {{".": "flwr_fco"}.get(app, Path(app).name.replace("quickstart-", "").replace("-", "_"))}
 
 
+def test_the_package_in_its_fab_finds_its_names(tmp_path):
+    """A FAB holds Python, TOML, Markdown, YAML and JSON only, so a list of names in a stub file would be missing."""
+    zipfile.ZipFile(BytesIO(build_fab_from_disk(ROOT))).extractall(tmp_path)
+    code = "import flwr_fco; print(flwr_fco.__file__, len(dir(flwr_fco)) > len(flwr_fco.__all__) > 50)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(tmp_path / "flwr_fco" / "__init__.py"), "True"]
+
+
 def test_pictures_are_small_and_made_by_a_script_that_the_readme_names():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pictures = list((ROOT / "docs" / "images").iterdir())

@@ -1,10 +1,13 @@
 """Questions to clients: answered, checked and bounded as replies are, without a trace at the client."""
 
 import logging
+from functools import cache, partial
 
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from problems import app_of
+from problems import run as run_from
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.answers import find_answer
@@ -35,6 +38,7 @@ from flwr_fco.wire import records
 from flwr_fco.wire.questions import Answer, Question
 
 START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
+run = partial(run_from, start=START)
 
 
 def objectives_of(sizes=(6, 8, 10, 12, 14, 16), scales=None):
@@ -49,7 +53,7 @@ def objectives_of(sizes=(6, 8, 10, 12, 14, 16), scales=None):
 def prepared(objectives, strategy=None, app=None, **options):
     """Return a strategy with a model and a grid, before any round."""
     given = strategy or FedDualAvg(regularizer=L1(0.1), fraction_evaluate=0.0, **options)
-    app = app or client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+    app = app or app_of(objectives)
     grid = InProcessGrid(app, len(objectives), raise_errors=False)
     given.prepare(ArrayRecord({name: records._to_array(value) for name, value in START.items()}))
     return given, grid
@@ -192,12 +196,9 @@ def smoothness(objective, batch_size=0):
     return find_answer("smoothness")(question._replace(numbers={"batch-size": float(batch_size)}), objective).numbers
 
 
-@pytest.mark.parametrize("size", [1, 2, 5, 11, 12])
-@pytest.mark.parametrize("kind", ["squares", "logistic", "softmax"])
-def test_the_constant_bounds_the_mean_square_of_minibatch_gradients(kind, size):
-    """Expected smoothness: E ||g_B(w) - g_B(w*)||^2 <= 2 L (F(w) - F(w*)) at the minimum, over all batches."""
-    from itertools import combinations
-
+@cache
+def with_minimum(kind):
+    """Return an objective and its minimum."""
     rng = np.random.default_rng(0)
     features = rng.normal(size=(12, 3))
     if kind == "squares":
@@ -207,8 +208,20 @@ def test_the_constant_bounds_the_mean_square_of_minibatch_gradients(kind, size):
     else:
         objective = MultinomialLogistic(features, rng.integers(0, 3, 12), num_classes=3, l2=0.3)
     star = np.zeros(objective.layout.size)
+    step = 1.0 / objective.lipschitz()
     for _ in range(4000):
-        star -= objective.gradient(star) / objective.lipschitz()
+        star -= step * objective.gradient(star)
+    return objective, star
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 11, 12])
+@pytest.mark.parametrize("kind", ["squares", "logistic", "softmax"])
+def test_the_constant_bounds_the_mean_square_of_minibatch_gradients(kind, size):
+    """Expected smoothness: E ||g_B(w) - g_B(w*)||^2 <= 2 L (F(w) - F(w*)) at the minimum, over all batches."""
+    from itertools import combinations
+
+    objective, star = with_minimum(kind)
+    rng = np.random.default_rng(1)
     bound = objective.batch_lipschitz(size)
     batches = [np.array(rows) for rows in combinations(range(12), size)][:200]
     for scale in (0.1, 3.0):
@@ -281,14 +294,6 @@ def test_the_p_norms_constant_bounds_the_gradients(seed):
 # --- rates -----------------------------------------------------------------------------------------------------------
 
 
-def run(strategy, objectives=None, rounds=2, mods=(), **options):
-    objectives = objectives or objectives_of()
-    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods))
-    return simulate(
-        strategy, app, num_nodes=len(objectives), num_rounds=rounds, initial_arrays=START, progress=False, **options
-    )
-
-
 def full_batch_smoothness(objectives):
     return max(f.lipschitz() for f in objectives)
 
@@ -307,7 +312,7 @@ def full_batch_smoothness(objectives):
 def test_the_rate_is_theorys(kind, options, constant):
     objectives = objectives_of()
     strategy = kind(client_lr="auto", local_steps=5, batch_size=None, fraction_evaluate=0.0, **options)
-    run(strategy, objectives)
+    run(strategy, objectives, 2)
     assert strategy.rates()[0] == pytest.approx(constant(full_batch_smoothness(objectives)))
     assert strategy.client_lr == "auto"
 
@@ -316,15 +321,15 @@ def test_methods_with_other_constants():
     objectives = objectives_of()
     large = full_batch_smoothness(objectives)
     strategy = CFedDA(anchor_weight="auto", local_steps=5, batch_size=None, fraction_evaluate=0.0)
-    run(strategy, objectives)
+    run(strategy, objectives, 2)
     assert strategy.plan.options["anchor-weight"] == pytest.approx(large)
     strategy = DualFL(nu="auto", rho="auto", alpha=0.5)
-    run(strategy, objectives)
+    run(strategy, objectives, 2)
     nu = min(f.strong_convexity() for f in objectives) + 0.5
     assert strategy.number("nu") == pytest.approx(nu)
     assert strategy.number("rho") == pytest.approx(nu / (large + 0.5))
     strategy = Scaffnew(client_lr="auto")
-    run(strategy, objectives)
+    run(strategy, objectives, 2)
     assert strategy.rates()[0] == pytest.approx(1 / large)
 
 
@@ -354,10 +359,10 @@ def test_one_liar_cannot_set_the_rate():
 
     objectives = objectives_of()
     honest = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
-    run(honest, objectives)
+    run(honest, objectives, 2)
     for claim in (1e12, 1e-12, -5.0):
         strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
-        run(strategy, objectives, mods=[liar])
+        run(strategy, objectives, 2, mods=[liar])
         assert honest.rates()[0] / 10.0 <= strategy.rates()[0] <= honest.rates()[0] * 1.5
         assert ("1 said more than 10 times" in strategy.reasons["client_lr"]) == (claim > 1.0)
     assert bounded_largest([0.0, 0.0, 3.0]) == (3.0, 0)
@@ -372,21 +377,21 @@ def test_flat_losses_have_no_rate():
         batch_lipschitz = Objective.batch_lipschitz
 
     with pytest.raises(ConfigurationError, match="no rate follows"):
-        run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), [Flat(np.eye(3), np.ones(3)) for _ in range(3)])
+        run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), [Flat(np.eye(3), np.ones(3)) for _ in range(3)], 2)
 
     class Impossible(Flat):
         def strong_convexity(self):
             return 0.1
 
     with pytest.raises(ConfigurationError, match="no rate follows"):
-        run(DualFL(nu="auto", rho="auto"), [Impossible(np.eye(3), np.ones(3)) for _ in range(3)])
+        run(DualFL(nu="auto", rho="auto"), [Impossible(np.eye(3), np.ones(3)) for _ in range(3)], 2)
 
 
 def test_the_summary_says_what_was_chosen_and_why(caplog):
     strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
     with caplog.at_level(logging.INFO, logger="flwr"):
         logging.getLogger("flwr").propagate = True
-        run(strategy, verbose=True)
+        run(strategy, objectives_of(), 2, verbose=True)
     text = "\n".join(record.getMessage() for record in caplog.records)
     assert f"Chosen client_lr: {strategy.rates()[0]:.4g} = 1/(4 L), L = " in text
     assert "as 6 clients say" in text
@@ -394,10 +399,10 @@ def test_the_summary_says_what_was_chosen_and_why(caplog):
 
 def test_a_second_start_chooses_anew_and_a_resumed_run_does_not(tmp_path):
     strategy = FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0)
-    run(strategy)
+    run(strategy, objectives_of(), 2)
     first = strategy.rates()[0]
     strategy.save_state(tmp_path / "state.npz")
-    run(strategy, objectives_of(scales=[10.0] * 6))
+    run(strategy, objectives_of(scales=[10.0] * 6), 2)
     assert strategy.rates()[0] < first / 50
     other, _ = prepared(objectives_of(), FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0))
     other.load_state(tmp_path / "state.npz")
@@ -408,7 +413,7 @@ def test_a_second_start_chooses_anew_and_a_resumed_run_does_not(tmp_path):
 def test_a_constant_in_the_plan_survives_a_resume(tmp_path):
     options = {"anchor_weight": "auto", "local_steps": 2, "batch_size": None, "fraction_evaluate": 0.0}
     strategy = CFedDA(**options)
-    run(strategy)
+    run(strategy, objectives_of(), 2)
     strategy.save_state(tmp_path / "state.npz")
     other, _ = prepared(objectives_of(), CFedDA(**options))
     other.load_state(tmp_path / "state.npz")
@@ -420,11 +425,10 @@ def test_the_servers_rate_is_fedexps():
     features = [np.diag([3.0, 0.1, 0.1]), np.diag([0.1, 3.0, 0.1])]
     objectives = [LeastSquares(f, f @ np.ones(3), scale=0.5, intercept=True) for f in features]
     options = {"client_lr": "auto", "local_steps": 20, "batch_size": None, "fraction_evaluate": 0.0}
-    rounds = {"rounds": 30}
     loss = {}
     for server_lr in (1.0, "auto"):
         strategy = FedDualAvg(server_lr=server_lr, **options)
-        result = run(strategy, objectives, **rounds)
+        result = run(strategy, objectives, rounds=30)
         w = np.concatenate([array.numpy() for array in result.arrays.values()])
         loss[server_lr] = sum(f.value(w) for f in objectives)
     assert strategy.rates()[1] > 1.0
@@ -479,7 +483,7 @@ def test_nobody_answers():
         return call_next(message, context)
 
     with pytest.raises(ConfigurationError, match="no client has said how smooth"):
-        run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), mods=[silent], raise_errors=False)
+        run(FedDualAvg(client_lr="auto", fraction_evaluate=0.0), objectives_of(), 2, mods=[silent], raise_errors=False)
 
 
 def test_an_answer_has_a_weight_only_from_the_server():

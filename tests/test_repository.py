@@ -3,6 +3,7 @@
 import os
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,7 @@ def named_targets(text):
 
 
 def test_the_makefile_declares_and_explains_every_target():
+    """An undeclared target does nothing where a file has its name, and `make help` lists what is explained."""
     makefile = read(ROOT / "Makefile")
     phony = set(re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)[1].split())
     explained = set(re.findall(r"^([a-z][a-z-]*):.*## ", makefile, flags=re.MULTILINE))
@@ -42,19 +44,14 @@ def test_the_makefile_declares_and_explains_every_target():
 
 @pytest.mark.parametrize("page", ["CONTRIBUTING.md", "README.md", ".ci/run"])
 def test_every_make_target_that_is_named_exists(page):
+    """A renamed target breaks the instructions, and CI."""
     named = named_targets(read(ROOT / page))
     assert named
     assert named <= targets()
 
 
-def test_targets_are_found_where_people_write_them():
-    """The test above would pass if it found nothing in code."""
-    text = "We make it so: `make test`, `make bench BENCH=`\n```shell\nmake run     # make haste\n```\n"
-    text += "    make check test-lowest\n"
-    assert named_targets(text) == {"test", "bench", "run", "check", "test-lowest"}
-
-
 def test_every_path_that_contributing_names_exists():
+    """A file that moves takes the instructions for new code with it."""
     page = read(ROOT / "CONTRIBUTING.md")
     paths = re.findall(
         r"(?<![\w./-])((?:flwr_fco|tests|docs|\.ci)/[\w./-]*|[\w.-]+\.(?:md|yaml|toml|cff))(?![\w/])", page
@@ -65,6 +62,7 @@ def test_every_path_that_contributing_names_exists():
 
 
 def test_every_check_that_contributing_names_exists():
+    """These are the public checks for classes outside the package: all of them, under their names."""
     from flwr_fco import testing
 
     named = set(re.findall(r"`(?:flwr_fco\.testing\.)?(check_\w+)`", read(ROOT / "CONTRIBUTING.md")))
@@ -72,6 +70,7 @@ def test_every_check_that_contributing_names_exists():
 
 
 def test_the_citation_is_of_this_package():
+    """Version, licence and authors are those of pyproject.toml, and the papers those of the README."""
     citation = yaml.safe_load(read(ROOT / "CITATION.cff"))
     assert {"cff-version", "message", "title", "authors"} <= citation.keys()
     assert citation["cff-version"] == "1.2.0"
@@ -90,6 +89,7 @@ def test_the_citation_is_of_this_package():
 
 
 def test_hooks_call_the_projects_own_tools():
+    """The hooks use the versions that `make check` uses, not copies of their own."""
     repositories = yaml.safe_load(read(ROOT / ".pre-commit-config.yaml"))["repos"]
     assert all(repository["repo"] == "local" for repository in repositories)
     hooks = [hook for repository in repositories for hook in repository["hooks"]]
@@ -100,8 +100,9 @@ def test_hooks_call_the_projects_own_tools():
     assert set(installed) >= TOOLS
 
 
-def hook_finds(name, text):
-    """Whether a `pygrep` hook finds its pattern: line by line, or in the whole file with --multiline."""
+@cache
+def pattern_of(name):
+    """Return the pattern of a `pygrep` hook, and whether it is sought in the whole file."""
     (hook,) = (
         hook
         for repo in yaml.safe_load(read(ROOT / ".pre-commit-config.yaml"))["repos"]
@@ -109,8 +110,13 @@ def hook_finds(name, text):
         if hook["id"] == name
     )
     assert hook["language"] == "pygrep"
-    pattern = hook["entry"].encode()
-    if "--multiline" in hook.get("args", []):
+    return hook["entry"].encode(), "--multiline" in hook.get("args", [])
+
+
+def hook_finds(name, text):
+    """Whether a `pygrep` hook finds its pattern: line by line, or in the whole file with --multiline."""
+    pattern, multiline = pattern_of(name)
+    if multiline:
         return re.search(pattern, text, re.MULTILINE | re.DOTALL) is not None
     return any(re.search(pattern, line.rstrip(b"\r\n")) for line in text.splitlines(keepends=True))
 
@@ -123,6 +129,7 @@ def hook_finds(name, text):
     ],
 )
 def test_hooks_for_text_find_what_they_are_for(name, good, bad):
+    """The hooks are regular expressions of ours; one that finds nothing would pass everything."""
     assert not hook_finds(name, good)
     assert all(hook_finds(name, text) for text in bad)
 
@@ -136,6 +143,7 @@ def test_the_repository_itself_passes_the_hooks_for_text():
 
 
 def test_hosted_ci_runs_our_script_on_every_supported_python():
+    """The classifiers promise these versions of Python; CI is what keeps the promise."""
     workflow = yaml.safe_load(read(WORKFLOW))
     # YAML 1.1 reads the key `on` as true.
     assert {"push", "pull_request"} <= workflow[True].keys()

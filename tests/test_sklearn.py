@@ -33,8 +33,8 @@ def regression_data():
 @pytest.mark.parametrize(
     ("ours", "theirs"),
     [
-        (FederatedLasso(0.1), Lasso(0.1)),
-        (FederatedElasticNet(0.2, l1_ratio=0.3), ElasticNet(0.2, l1_ratio=0.3)),
+        (FederatedLasso(0.1, num_clients=2), Lasso(0.1)),
+        (FederatedElasticNet(0.2, l1_ratio=0.3, num_clients=2), ElasticNet(0.2, l1_ratio=0.3)),
         (FederatedElasticNet(0.05, l1_ratio=0.9, num_clients=7), ElasticNet(0.05, l1_ratio=0.9)),
     ],
 )
@@ -54,7 +54,8 @@ def test_classification_is_scikit_learns(classes, l1_ratio):
     X, y = load_iris(return_X_y=True)
     X, y = X[50 * (classes == 2) :], np.array(["setosa", "versicolor", "virginica"])[y[50 * (classes == 2) :]]
     C = 0.5
-    ours = FederatedLogisticRegression(C, l1_ratio=l1_ratio, max_rounds=30_000, tol=1e-11).fit(X, y)
+    ours = FederatedLogisticRegression(C, l1_ratio=l1_ratio, num_clients=2, max_rounds=30_000, tol=1e-11)
+    ours.fit(X, y)
     options = {"solver": "saga", "tol": 1e-13, "max_iter": 1_000_000} if l1_ratio else {"solver": "newton-cg"}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -1,9 +1,8 @@
-"""How far a point is from the optimum, from what clients say about their losses there: duality gaps and residuals.
+"""How far a point is from the optimum, computed from the clients' answers about it: duality gaps and residuals.
 
-The mathematics of the server. It asks, and is answered by the clients (:mod:`flwr_fco.objectives.duality`), whether
-these are objectives in one place (:mod:`flwr_fco.pooled`) or nodes of a federation
-(:mod:`flwr_fco.server.questions.certifying`): a certificate is a generator that yields :class:`Request` and is sent the
-answers.
+The server's half of the mathematics; the clients' half is :mod:`flwr_fco.objectives.duality`. A certificate is a
+generator that yields :class:`Request` and is sent the answers, so the clients may be objectives in one place
+(:mod:`flwr_fco.pooled`) or nodes of a federation (:mod:`flwr_fco.server.questions.certifying`).
 
 For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
 Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes are those at w, corrected so that
@@ -42,18 +41,18 @@ _FACTS = ("loss", "link", "outputs", "intercept", "l2", "factor", "slope")
 
 
 class Request(NamedTuple):
-    """What all clients are asked at the point.
+    """A question to all clients about the point.
 
     Parameters
     ----------
     kind : str
-        Of the question.
+        Kind of question.
     numbers : mapping of str to float
-        That go with it.
+        Numbers sent with it.
     wanted : tuple of str
         Names of the numbers in the answer.
     shapes : mapping of str to tuple of int
-        Names and shapes of its vectors.
+        Names and shapes of the vectors in the answer.
     """
 
     kind: str
@@ -76,7 +75,7 @@ class Certificate(NamedTuple):
     reason : str
         Why there is no duality gap; empty if there is.
     clients : int
-        How many clients have answered: the pooled problem that this is about is theirs.
+        Number of clients that answered; the certificate is about their pooled problem.
     """
 
     kind: str
@@ -95,9 +94,9 @@ def settle(certificate: Asking, ask: Callable[[Request], Sequence[Answer]]) -> C
     Parameters
     ----------
     certificate : generator
-        Of :func:`certificate`.
+        From :func:`certificate`.
     ask : callable
-        Asks all clients: returns their answers, whose weights sum to 1.
+        Asks all clients and returns their answers, whose weights sum to 1.
     """
     clients = 0
     try:
@@ -112,7 +111,7 @@ def settle(certificate: Asking, ask: Callable[[Request], Sequence[Answer]]) -> C
 
 
 def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
-    """Yield what is to be asked, and return the certificate of a point.
+    """Yield the questions to ask, and return the certificate of a point.
 
     Parameters
     ----------
@@ -122,7 +121,7 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     Raises
     ------
     NoAnswerError
-        If nobody answers.
+        If no client answers.
 
     Examples
     --------

@@ -1,1 +1,1 @@
-"""Layouts, specs, randomness, validation: what every other part stands on."""
+"""Layouts, specs, randomness, validation: what every other part builds on."""

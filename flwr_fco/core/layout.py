@@ -180,9 +180,9 @@ class Layout:
         arrays : mapping of str to array
             The model. Floating arrays are optimised; integer and boolean arrays pass through.
         apply_to : str or sequence of str, optional
-            Shell patterns (``"*.weight"``) of the arrays that the regularizer acts on. By default: the arrays of
-            two or more dimensions if there are any, else all but those called ``intercept`` or ``bias``. Arrays
-            without names (Flower numbers them) of one number beside longer ones are taken for intercepts.
+            Shell patterns (``"*.weight"``) of the arrays that the regularizer acts on. By default: the arrays of two or
+            more dimensions if there are any, else all but those called ``intercept`` or ``bias``. Of unnamed arrays
+            (Flower numbers them), those of a single number beside longer ones are taken for intercepts.
         pass_through : str or sequence of str
             Shell patterns of floating arrays that are averaged but not optimised.
 
@@ -323,7 +323,7 @@ class Layout:
         Raises
         ------
         ValueError
-            If an entry is not one of those that :meth:`to_header` writes.
+            If an entry is not of the form that :meth:`to_header` writes.
         """
         return cls(_entry(*fields) for fields in header)
 

@@ -1,4 +1,4 @@
-"""Where modules went that once had another name: their old names still import the same module object."""
+"""Modules that have moved: their old names still import the same module object."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One random generator for each (seed, round, partition), in a quarter of the time that NumPy takes to make it."""
+"""One random generator per (seed, round, partition), made in a quarter of NumPy's time."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def random_generator(seed: int, server_round: int, partition_id: int, purpose: i
     partition_id : int
         The client's partition, 0 <= partition_id < 2**64; 0 for the server.
     purpose : int, default 1
-        Keeps streams apart that share the other numbers: 1 local solvers, 2 training sample, 3 evaluation sample.
+        Separates streams that share the other numbers: 1 local solvers, 2 training sample, 3 evaluation sample.
         Never 0: trailing zeros of a seed sequence do not change it.
 
     Raises
     ------
     ConfigurationError
-        If a seed or a round is no 32-bit word.
+        If a seed or a round is not a 32-bit word.
 
     Notes
     -----

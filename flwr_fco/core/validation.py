@@ -17,7 +17,7 @@ __all__ = ["checked", "describe", "suggestion", "takes"]
 
 
 def checked(name: str, value: Any, kind: Any) -> Any:
-    """Return a value that is of an annotated type, a whole number as a float where a float is wanted.
+    """Return a value after checking its type; a whole number becomes a float where a float is wanted.
 
     Parameters
     ----------
@@ -32,7 +32,7 @@ def checked(name: str, value: Any, kind: Any) -> Any:
     Raises
     ------
     ConfigurationError
-        If the value is not of that type. True is no number, and a number is no bool.
+        If the value is not of that type. Booleans are not numbers, and numbers are not booleans.
 
     Examples
     --------
@@ -53,7 +53,7 @@ def checked(name: str, value: Any, kind: Any) -> Any:
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:
-    """Return whether a function can be called with so many positional arguments; True where nothing says so.
+    """Return whether a function can be called with this many positional arguments; True if its signature is unknown.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def _count_of(kind: Any) -> int:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return how an error message about an unknown name ends: with the name that was meant, if one is near.
+    """Return the end of an error message about an unknown name: the nearest known name, if one is near.
 
     Parameters
     ----------

@@ -15,7 +15,7 @@ __all__ = ["FederatedDataset", "Samples"]
 
 
 class Samples(NamedTuple):
-    """Features and targets (or labels), one row an example: the first two arguments of an objective."""
+    """Features and targets (or labels), one row per example: the first two arguments of an objective."""
 
     features: NDArray[Any]
     targets: NDArray[Any]
@@ -60,7 +60,7 @@ class FederatedDataset(ABC):
         Parameters
         ----------
         examples : Samples
-            Of a client, of a test split, ...
+            From a client, from a test split, ...
         **options
             Keyword arguments of the objective's class.
 
@@ -113,5 +113,5 @@ class FederatedDataset(ABC):
 
 
 def stream(seed: int, *key: int) -> np.random.Generator:
-    """Return the generator of one purpose of one seed, independent of all the others."""
+    """Return the generator for one purpose of a seed, independent of all others."""
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=key))

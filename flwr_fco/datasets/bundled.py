@@ -1,4 +1,7 @@
-"""Real data that comes with scikit-learn, split over clients: nothing is downloaded."""
+"""Real data that comes with scikit-learn, split over clients: nothing is downloaded.
+
+scikit-learn is imported only by the functions that need it: importing it takes as long as the rest of the package.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.datasets import load_breast_cancer, load_digits
-from sklearn.model_selection import train_test_split
-from sklearn.preprocessing import StandardScaler
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.datasets.partition import dirichlet_partition, iid_partition
@@ -32,9 +32,9 @@ class PartitionedClassification(FederatedDataset):
         Labels are integers 0 .. num_classes - 1.
     test : Samples
     partition : tuple of ndarray of int64
-        Rows of `train`, one array a client.
+        Rows of `train`, one array per client.
     num_classes : int
-        Of the whole federation: two make `Logistic` objectives, more `MultinomialLogistic`.
+        Number of classes in the whole federation: two make `Logistic` objectives, more `MultinomialLogistic`.
 
     Examples
     --------
@@ -120,18 +120,18 @@ def digits(
     *,
     min_size: int = 10,
 ) -> PartitionedClassification:
-    """Return scikit-learn's handwritten digits (1,797 images, 8 x 8 pixels in [0, 1], 10 classes) on clients.
+    """Return scikit-learn's handwritten digits (1,797 images, 8 x 8 pixels in [0, 1], 10 classes), split over clients.
 
     Parameters
     ----------
     num_clients : int, default 10
     alpha : float or None, default 0.3
-        Of :func:`dirichlet_partition`; None for an even random split.
+        Concentration of :func:`dirichlet_partition`; None for an even random split.
     train_fraction : float, default 0.75
         Share of the images that clients get; the rest is the test split. It is stratified and does not depend on the
         seed.
     seed : int, default 0
-        Of the split over clients.
+        Seed of the split over clients.
     min_size : int, default 10
         Smallest number of images of a client.
 
@@ -142,7 +142,7 @@ def digits(
     Raises
     ------
     ConfigurationError
-        If the images cannot be split so.
+        If the images cannot be split this way.
 
     Examples
     --------
@@ -150,6 +150,8 @@ def digits(
     >>> sum(data.client(index).targets.size for index in range(10))
     1347
     """
+    from sklearn.datasets import load_digits
+
     features, labels = load_digits(return_X_y=True)
     train, test = _split(features / 16.0, labels, train_fraction)
     return PartitionedClassification(train, test, _partition(train, num_clients, alpha, seed, min_size), 10)
@@ -163,7 +165,7 @@ def breast_cancer(
     *,
     min_size: int = 10,
 ) -> PartitionedClassification:
-    """Return scikit-learn's breast cancer data (569 patients, 30 measurements, benign or not) on clients.
+    """Return scikit-learn's breast cancer data (569 patients, 30 measurements, benign or not), split over clients.
 
     Measurements are standardised with the means and deviations of the training part.
 
@@ -171,12 +173,12 @@ def breast_cancer(
     ----------
     num_clients : int, default 10
     alpha : float or None, default 0.3
-        Of :func:`dirichlet_partition`; None for an even random split.
+        Concentration of :func:`dirichlet_partition`; None for an even random split.
     train_fraction : float, default 0.75
         Share of the patients that clients get; the rest is the test split. It is stratified and does not depend on
         the seed.
     seed : int, default 0
-        Of the split over clients.
+        Seed of the split over clients.
     min_size : int, default 10
         Smallest number of patients of a client.
 
@@ -188,7 +190,7 @@ def breast_cancer(
     Raises
     ------
     ConfigurationError
-        If the patients cannot be split so.
+        If the patients cannot be split this way.
 
     Examples
     --------
@@ -196,6 +198,9 @@ def breast_cancer(
     >>> data.num_clients, data.test.features.shape
     (4, (143, 30))
     """
+    from sklearn.datasets import load_breast_cancer
+    from sklearn.preprocessing import StandardScaler
+
     features, labels = load_breast_cancer(return_X_y=True)
     train, test = _split(features, labels, train_fraction)
     scaler = StandardScaler().fit(train.features)
@@ -205,6 +210,8 @@ def breast_cancer(
 
 
 def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) -> tuple[Samples, Samples]:
+    from sklearn.model_selection import train_test_split
+
     if not 0.0 < train_fraction < 1.0:
         raise ConfigurationError(f"train_fraction={train_fraction!r}; expected a number between 0 and 1, such as 0.75")
     train_features, test_features, train_labels, test_labels = train_test_split(

@@ -31,7 +31,7 @@ def cifar10(
     seed: int = 0,
     min_size: int = 10,
 ) -> PartitionedImages:
-    """Return CIFAR-10 (50,000 + 10,000 images, 32 x 32 pixels, 3 channels, 10 classes) on clients.
+    """Return CIFAR-10 (50,000 + 10,000 images, 32 x 32 pixels, 3 channels, 10 classes), split over clients.
 
     Parameters
     ----------
@@ -41,11 +41,11 @@ def cifar10(
         ``train_labels`` and ``test_labels``, which may hold part of the images.
     num_clients : int, default 100
     alpha : float or None, default None
-        Of :func:`dirichlet_partition`; None for an even random split.
+        Concentration of :func:`dirichlet_partition`; None for an even random split.
     num_examples : int, optional
         Train on a random subset of this size, drawn from the seed.
     seed : int, default 0
-        Of subset and split.
+        Seed of the subset and the split.
     min_size : int, default 10
         Smallest number of images of a client.
 
@@ -59,7 +59,7 @@ def cifar10(
     DataNotFoundError
         If a file is missing.
     ConfigurationError
-        If a file is damaged or the images cannot be split so.
+        If a file is damaged or the images cannot be split this way.
 
     Examples
     --------

@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
-from scipy.signal import detrend
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.datasets.bundled import PartitionedClassification
@@ -188,6 +186,9 @@ def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[
         raise ConfigurationError(
             f"{series.shape[0]} volumes, but sessions have shape {sessions.shape}; expected one each"
         )
+    # Here, not above: it takes as long to import as all that every user of the package needs.
+    from scipy.signal import detrend
+
     result = np.empty(series.shape, dtype=np.float32)
     for session in np.unique(sessions):
         rows = sessions == session
@@ -213,7 +214,7 @@ def load_haxby(
         it), or with ``mask.nii.gz`` and ``subj1/bold.nii.gz``, ``subj1/labels.txt``, ... With `fetch`: where nilearn
         keeps its downloads.
     fetch : bool, default False
-        Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB a subject) what is not there yet.
+        Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB per subject) what is not there yet.
     subjects : sequence of int, default all six
         Which subjects to load, where there are several. All have the same standard mask of 39,912 voxels.
 
@@ -228,7 +229,7 @@ def load_haxby(
     NotInstalledError
         If nibabel (or nilearn, for `fetch`) is missing.
     ConfigurationError
-        If files do not fit together.
+        If the files do not belong together.
 
     Examples
     --------
@@ -343,11 +344,11 @@ class SyntheticBrain(FederatedDataset):
     num_clients : int, default 12
         Sessions.
     num_voxels : int, default 39,912
-        Of the mask (the standard mask of Haxby et al.).
+        Voxels in the mask (39,912 in the standard mask of Haxby et al.).
     grid : tuple of int, default (40, 64, 64)
         The scanner's grid.
     scans_per_client : int, default 18
-        Alternately of the two classes.
+        Scans per client, alternating between the two classes.
     smoothness : float, default 1.5
         Width of the Gaussian, in voxels.
     contrast : float, default 0.5
@@ -468,6 +469,8 @@ class SyntheticBrain(FederatedDataset):
 
     def _smooth_noise(self, rng: np.random.Generator) -> NDArray[np.float32]:
         """Return a field of variance 1 (away from the border) on the mask."""
+        from scipy.ndimage import gaussian_filter
+
         white = rng.standard_normal(self.grid, dtype=np.float32)
         smooth = gaussian_filter(white, self.smoothness, mode="wrap").reshape(-1)[self._mask]
         # A Gaussian of width s averages about (2 sqrt(pi) s)^3 independent voxels.

@@ -13,7 +13,6 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import brentq
 from scipy.special import expit, ndtr, ndtri
 
 from flwr_fco.core.layout import Layout, Vector
@@ -79,13 +78,13 @@ class SparseGraphProblem(FederatedDataset):
     spread : float, default 5.0
         Size of the clients' effects.
     noise : float, default 1.0
-        Linear only.
+        Standard deviation of the noise; linear only.
     sampling : {"examples", "gradients"}, default "examples"
         How a minibatch's gradient is drawn. ``"gradients"``: from its exact distribution, by d normal numbers
         instead of one for each number of each example; a run is several times as fast. See :class:`StreamingObjective`.
     truncation : float, default 0.0
         Linear with examples only: the covariates are normal numbers truncated at this many standard deviations, then
-        scaled to variance 1, so that optimum and gap stay what they are; 0: not truncated, as in the experiments.
+        scaled to variance 1, which leaves optimum and gap unchanged; 0: not truncated, as in the experiments.
     examples_per_client : int, default 100
         The number of examples in an epoch, and of rows in :meth:`client`.
     seed : int, default 0
@@ -170,6 +169,8 @@ class SparseGraphProblem(FederatedDataset):
     @cached_property
     def optimum(self) -> Vector:
         """The minimiser w* of the mean of the clients' expected losses."""
+        from scipy.optimize import brentq
+
         optimum = np.zeros(self.dimension)
         if self.kind == "linear":
             # Off the support the effects sum to 0 only up to rounding; the exact value is 0.
@@ -289,7 +290,7 @@ class SparseGraphProblem(FederatedDataset):
 
 
 class _Draw(NamedTuple):
-    """The random numbers of a minibatch's gradient: two a row within the margins' plane, one more, the rest."""
+    """The random numbers of a minibatch's gradient: two per row within the margins' plane, one more, the rest."""
 
     inside: NDArray[np.float64]
     extra: Vector

@@ -39,7 +39,7 @@ class PartitionedImages(PartitionedClassification):
         Features of dtype uint8, shape (examples, pixels); labels 0 .. num_classes - 1.
     test : Samples
     partition : tuple of ndarray of int64
-        Rows of `train`, one array a client.
+        Rows of `train`, one array per client.
     num_classes : int
 
     Examples
@@ -136,7 +136,7 @@ def mnist(
     seed: int = 0,
     min_size: int = 10,
 ) -> PartitionedImages:
-    """Return MNIST (60,000 + 10,000 images, 28 x 28 pixels, 10 classes) on clients.
+    """Return MNIST (60,000 + 10,000 images, 28 x 28 pixels, 10 classes), split over clients.
 
     Parameters
     ----------
@@ -146,15 +146,15 @@ def mnist(
         in its data home (needs internet the first time).
     num_clients : int, default 100
     alpha : float or None, default 0.3
-        Of :func:`dirichlet_partition`; None for an even random split.
+        Concentration of :func:`dirichlet_partition`; None for an even random split.
     by_label : bool, default False
-        Instead: each client gets the images of a few labels only, see :func:`label_partition`.
+        Give each client the images of a few labels only instead, see :func:`label_partition`.
     labels_per_client : int, default 2
-        For `by_label`.
+        Labels per client, for `by_label`.
     num_examples : int, optional
         Train on a random subset of this size, drawn from the seed (the first paper takes a tenth of its data).
     seed : int, default 0
-        Of subset and split.
+        Seed of the subset and the split.
     min_size : int, default 10
         Smallest number of images of a client.
 
@@ -167,7 +167,7 @@ def mnist(
     DataNotFoundError
         If a file is missing, or OpenML cannot be reached.
     ConfigurationError
-        If a file is damaged or the images cannot be split so.
+        If a file is damaged or the images cannot be split this way.
 
     Examples
     --------
@@ -218,8 +218,8 @@ def femnist(
     DataNotFoundError
         If the Hugging Face hub cannot be reached.
     ConfigurationError
-        If the data set has fewer writers than were asked for, its images are not of 28 x 28 pixels, or the number of
-        classes is another.
+        If the data set has fewer writers than were asked for, its images are not of 28 x 28 pixels, or `num_classes` is
+        neither 10 nor 62.
 
     Examples
     --------

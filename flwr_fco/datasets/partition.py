@@ -106,7 +106,7 @@ def dirichlet_partition(
 def label_partition(
     labels: ArrayLike, num_clients: int, labels_per_client: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Return a split in which a client sees few labels: sorted by label, cut into shards, a few shards a client.
+    """Return a split in which a client sees few labels: sorted by label, cut into shards, a few shards per client.
 
     Parameters
     ----------

@@ -307,7 +307,7 @@ def quadratic_saddles(
 class AdversarialImages(FederatedDataset):
     """Classified images on clients, for universal adversarial training (A.3).
 
-    The paper's data: ``AdversarialImages(mnist(path, num_clients=100, alpha=None))`` has 600 images a client,
+    The paper's data: ``AdversarialImages(mnist(path, num_clients=100, alpha=None))`` has 600 images per client,
     ``AdversarialImages(cifar10(path, num_clients=100))`` 500.
 
     Parameters

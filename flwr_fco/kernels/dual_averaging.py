@@ -1,7 +1,7 @@
 """Local dual averaging in one compiled call: retrieve, gradient step and tracker for minibatch after minibatch.
 
-A call of a kernel costs as much as a third of a step at 1,024 features, and a step as Python takes it needs two calls
-and four passes of NumPy's.
+Calling a kernel costs a third of a step at 1,024 features, and a step written in Python needs two calls and four NumPy
+passes.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     shift,
     dual,
 ):
-    """Run local dual averaging over the rows in `order`, a minibatch a step; return the steps.
+    """Run local dual averaging over the rows in `order`, a minibatch per step; return the steps.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Mirror maps by a text, for settings that are words: command lines and TOML files."""
+"""Mirror maps described by text, for command lines and TOML files."""
 
 from __future__ import annotations
 

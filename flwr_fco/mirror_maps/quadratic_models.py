@@ -19,7 +19,7 @@ __all__ = ["Geometry", "accumulated", "bao_point", "liang_point", "liang_weights
 
 
 class Geometry(NamedTuple):
-    """What a point is taken with.
+    """The geometry, psi and ball with which a point is computed.
 
     Parameters
     ----------

@@ -29,7 +29,7 @@ class LinearModel(Objective):
     """An objective mean_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
 
     Subclasses set `_link`, `_curvature` and `_targets` and implement the four private methods on scores, which are the
-    predictions x_i' W + b: one number an example, or one row if there are several outputs.
+    predictions x_i' W + b: one number per example, or one row if there are several outputs.
     """
 
     _link: ClassVar[Literal["identity", "logistic", "softmax"]]
@@ -457,7 +457,7 @@ class _LinearLine(Line):
 
 
 def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:
-    """Return the targets as a float64 vector with one finite number an example."""
+    """Return the targets as a float64 vector with one finite number per example."""
     array = as_labels(name, targets, num_examples)
     if array.dtype.kind not in "fiub":
         raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
@@ -467,7 +467,7 @@ def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:
 
 
 def as_labels(name: str, labels: ArrayLike, num_examples: int) -> NDArray[Any]:
-    """Return the labels as a vector with one entry an example."""
+    """Return the labels as a vector with one entry per example."""
     array = np.asarray(labels)
     if array.shape != (num_examples,):
         raise ConfigurationError(

@@ -78,23 +78,23 @@ class Objective(ABC):
     A subclass is always taken at its word. If it overrides :meth:`gradient`, then the faster methods that it inherits
     and does not override itself (:meth:`add_gradient`, :meth:`value_and_gradient`, :meth:`hessian_product`,
     :meth:`along`, :meth:`linear_data`) are replaced by this class's own, which use the new gradient or say that they do
-    not know. If it overrides :meth:`add_gradient` alone, then :meth:`gradient` is made of it. Overriding
-    :meth:`value`, :meth:`value_and_gradient` or :meth:`batches` replaces what those go into in the same way; inherited
-    :meth:`metrics` report the new value as their loss. Bounds
-    (:meth:`lipschitz`, :meth:`strong_convexity`) stay: override them with a loss of another shape.
+    not know. If it overrides :meth:`add_gradient` alone, then :meth:`gradient` is made of it. Overriding :meth:`value`,
+    :meth:`value_and_gradient` or :meth:`batches` replaces what is built on them in the same way; inherited
+    :meth:`metrics` report the new value as their loss. Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) stay:
+    override them with a loss of another shape.
 
     Attributes
     ----------
     smooth : bool, default True
         Of the class: False where the loss is convex and :meth:`gradient` returns a subgradient, as of the hinge loss.
-        :meth:`lipschitz` and :meth:`hessian_product` do not know then, and local minimisations use none of what needs
+        :meth:`lipschitz` and :meth:`hessian_product` do not know then, and local minimisations use nothing that needs
         derivatives.
     layout : Layout
         The model's arrays. The regularizer's default is all but the intercept.
     num_examples : int
         Number of the client's examples: its weight in the pooled empirical risk.
     ascends : slice or ndarray of bool, optional
-        Which entries of the flat vector belong to a player who maximises; None: there is none.
+        Entries of the flat vector that belong to a maximising player; None if there is none.
 
     Examples
     --------
@@ -195,7 +195,7 @@ class Objective(ABC):
         """Yield what each stochastic gradient of a round is taken on: shuffled epochs, the last partial batch kept.
 
         Here batches are row numbers. An objective that overrides this yields whatever its own :meth:`gradient` takes: a
-        draw of noise, a tensor. Nobody else looks into a batch.
+        draw of noise, a tensor. No other code looks into a batch.
 
         Parameters
         ----------
@@ -244,7 +244,7 @@ class Objective(ABC):
         self._does_not_know("its Lipschitz constant", "give the rates by hand")
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
-        """Return a constant for the gradients of minibatches that stands where :meth:`lipschitz` does for full ones.
+        """Return the counterpart of :meth:`lipschitz` for the gradients of minibatches.
 
         By default that of all examples. Linear models know how much steeper a minibatch can be.
 
@@ -304,8 +304,8 @@ class Objective(ABC):
     def take_training_loss(self) -> float | None:
         """Return the mean loss of the minibatches since the last call; None if it was not computed on the way.
 
-        An objective that has the loss whenever it computes a gradient keeps it for the metrics of the round. By default
-        nothing is kept: a loss would cost as much as the gradient.
+        An objective that has the loss at hand whenever it computes a gradient keeps it for the metrics of the round. By
+        default nothing is kept: a loss would cost as much as the gradient.
         """
         return None
 

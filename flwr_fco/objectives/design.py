@@ -1,8 +1,8 @@
 """The design matrix of a linear model: rows are examples, columns are features.
 
-Everything that the package does with the features of a linear model goes through :class:`Design`, so that there is one
-place that knows how they are stored. Vectors are flat, as in the rest of the package: the coefficients in C order, one
-column an output, then one intercept an output if the model has intercepts.
+Everything that the package does with the features of a linear model goes through :class:`Design`, so that there is only
+one place that knows how they are stored. Vectors are flat, as in the rest of the package: the coefficients in C order,
+one column per output, then one intercept per output if the model has intercepts.
 """
 
 from __future__ import annotations
@@ -274,7 +274,7 @@ class LinearData(NamedTuple):
     targets : ndarray, shape (n,)
         The y_i: numbers, signs -1.0 and +1.0, or classes as int64.
     intercept : bool
-        Whether there is a b.
+        Whether the model has an intercept b.
     l2 : float
         Strength of the ridge term, which leaves the intercept alone.
     factor : float, default 1.0

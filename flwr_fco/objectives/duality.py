@@ -14,8 +14,8 @@ softmax
 hinge      -s a, a = 1 below the margin, else 0  none: it has no intercept             -a
 =========  ====================================  ====================================  =================================
 
-The client is asked in stages, because each needs what the last one says of all clients: ``FACTS``, ``BALANCE``,
-``SLOPES``, ``ENTROPY``. :mod:`flwr_fco.certificates` has the server's part.
+The client is asked in stages, because each stage needs the totals of the previous one over all clients: ``FACTS``,
+``BALANCE``, ``SLOPES``, ``ENTROPY``. :mod:`flwr_fco.certificates` has the server's part.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def duality_terms(
     Raises
     ------
     ConfigurationError
-        If the stage is none, or the loss has none of these links beyond FACTS.
+        If there is no such stage, or the loss has none of these links beyond FACTS.
 
     Examples
     --------

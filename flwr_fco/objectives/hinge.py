@@ -21,8 +21,8 @@ class Hinge(TwoClassModel):
 
     F(w) = mean_i max(0, 1 - s_i <x_i, w>) + l2/2 ||w||^2 with signs s_i = -1 or +1. Strongly convex with modulus `l2`,
     not smooth: :meth:`gradient` is a subgradient (that of the 0 side where a margin is exactly 1), there is no Hessian
-    and no Lipschitz constant. Methods that take gradient steps want small or falling rates on it; DualFL minimises it
-    exactly, by ``engine="dual-ascent"``.
+    and no Lipschitz constant. Methods that take gradient steps need small or decreasing rates on it; DualFL minimises
+    it exactly, by ``engine="dual-ascent"``.
 
     Parameters
     ----------

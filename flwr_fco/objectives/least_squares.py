@@ -101,7 +101,7 @@ class LeastSquares(_SquaredLoss):
     scale : float, default 1.0
         1.0: the mean of the squares. 0.5: half of it, as in scikit-learn's `Lasso`.
     intercept : bool, default True
-        Whether there is a b. The regularizer and `l2` leave it alone.
+        Whether to fit an intercept b, which the regularizer and `l2` leave alone.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
 
@@ -118,7 +118,7 @@ class LeastSquares(_SquaredLoss):
     Notes
     -----
     The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
-    ``L1(0.1)`` is what ``Lasso(alpha=0.05)`` is; with ``scale=0.5`` they are the same
+    ``L1(0.1)`` corresponds to ``Lasso(alpha=0.05)``; with ``scale=0.5`` the two scales agree
     (:mod:`flwr_fco.objectives.scales`).
 
     Examples
@@ -156,7 +156,7 @@ class TraceRegression(_SquaredLoss):
     scale : float, default 1.0
         1.0: the mean of the squares. 0.5: half of it.
     intercept : bool, default True
-        Whether there is a b. The regularizer and `l2` leave it alone.
+        Whether to fit an intercept b, which the regularizer and `l2` leave alone.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
 
@@ -175,7 +175,7 @@ class TraceRegression(_SquaredLoss):
     Notes
     -----
     The strength of psi on scikit-learn's scale is ``alpha = strength / (2 scale)``: with the default `scale`,
-    ``L1(0.1)`` is what ``Lasso(alpha=0.05)`` is; with ``scale=0.5`` they are the same
+    ``L1(0.1)`` corresponds to ``Lasso(alpha=0.05)``; with ``scale=0.5`` the two scales agree
     (:mod:`flwr_fco.objectives.scales`).
 
     Examples

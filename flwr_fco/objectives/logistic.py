@@ -35,7 +35,7 @@ class Logistic(TwoClassModel):
     labels : array-like, shape (n,)
         0 and 1, or -1 and +1; one class alone is fine.
     intercept : bool, default True
-        Whether there is a b. The regularizer and `l2` leave it alone.
+        Whether to fit an intercept b, which the regularizer and `l2` leave alone.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
 
@@ -97,9 +97,9 @@ class MultinomialLogistic(LinearModel):
         Integers 0 .. num_classes - 1.
     num_classes : int, optional
         Number of classes of the whole federation. By default one more than the largest label, if every class
-        occurs. Give it wherever a client may lack a class: all clients must have models of the same shape.
+        occurs. Give it wherever a client may lack a class, since all clients' models must have the same shape.
     intercept : bool, default True
-        Whether there is a b. The regularizer and `l2` leave it alone.
+        Whether to fit an intercept b, which the regularizer and `l2` leave alone.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercepts.
 

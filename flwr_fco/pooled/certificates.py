@@ -38,7 +38,7 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client; all of the same layout.
+        One per client; all of the same layout.
     weights : array-like, shape (num_clients,), optional
         Weights up to a factor; numbers of examples by default.
 
@@ -49,7 +49,7 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
     Raises
     ------
     ConfigurationError
-        If there is no client, layouts differ, or the weights are not one non-negative number a client.
+        If there is no client, layouts differ, or the weights are not one non-negative number per client.
 
     Examples
     --------
@@ -86,7 +86,7 @@ def composite_objective(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`client_weights`.
     regularizer : Regularizer or BoundRegularizer
@@ -122,7 +122,7 @@ def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, 
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`client_weights`.
     w : ndarray of float64, shape (layout.size,)
@@ -166,7 +166,7 @@ def stationarity(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`client_weights`.
     regularizer : Regularizer or BoundRegularizer
@@ -209,7 +209,8 @@ def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None
     Parameters
     ----------
     objectives : sequence of LeastSquares or TraceRegression
-        One a client, with the same `scale`, `l2` and `intercept`. An `l2` above 0 is taken into account (elastic net).
+        One per client, with the same `scale`, `l2` and `intercept`. An `l2` above 0 is taken into account (elastic
+        net).
     weights : array-like or None
         See :func:`client_weights`.
     strength : float
@@ -253,7 +254,7 @@ def logistic_duality_gap(
     Parameters
     ----------
     objectives : sequence of Logistic, or of MultinomialLogistic
-        One a client, with the same `l2` and `intercept`. An `l2` above 0 is taken into account.
+        One per client, with the same `l2` and `intercept`. An `l2` above 0 is taken into account.
     weights : array-like or None
         See :func:`client_weights`.
     strength : float
@@ -298,7 +299,7 @@ def certify(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`client_weights`.
     regularizer : Regularizer or BoundRegularizer

@@ -17,10 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import sklearn
 from numpy.typing import ArrayLike
-from sklearn.linear_model import ElasticNet, LogisticRegression
-from sklearn.utils.fixes import parse_version
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
@@ -52,7 +49,7 @@ def centralized_solution(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     regularizer : Regularizer or BoundRegularizer
         psi; if it is not bound to a layout, to that of the objectives.
     weights : array-like, shape (num_clients,), optional
@@ -77,8 +74,8 @@ def centralized_solution(
 
     Notes
     -----
-    Intercepts of multinomial logistic regression are unique up to a constant, and with an l1 norm and an even number of
-    classes so are its coefficients within an interval.
+    Intercepts of multinomial logistic regression are unique only up to a constant, and with an l1 norm and an even
+    number of classes its coefficients only up to an interval.
 
     The optimality of the result is measured by :func:`flwr_fco.pooled.stationarity`, certified by
     :func:`flwr_fco.pooled.lasso_duality_gap` where psi is an l1 norm.
@@ -172,7 +169,7 @@ def sklearn_solution(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client, all of one class with equal options.
+        One per client, all of one class with equal options.
     regularizer : Regularizer or BoundRegularizer
         strength ||w||_1 + ridge/2 ||w||^2 on the coefficients, the same for all of them, strength above 0.
     weights : array-like, shape (num_clients,), optional
@@ -198,6 +195,10 @@ def sklearn_solution(
     >>> sklearn_solution([client], L1(0.5)).round(6) + 0.0
     array([1.5, 0. ])
     """
+    import sklearn
+    from sklearn.linear_model import ElasticNet, LogisticRegression
+    from sklearn.utils.fixes import parse_version
+
     shares = client_weights(objectives, weights)
     first = objectives[0]
     if not isinstance(first, LeastSquares | TraceRegression | Logistic | MultinomialLogistic) or any(

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.optimize import linprog
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -74,7 +73,7 @@ def duality_gap(
     Parameters
     ----------
     objectives : sequence of SaddleObjective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
@@ -143,7 +142,7 @@ def natural_residual(
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
@@ -174,12 +173,12 @@ def saddle_metrics(
     *,
     threshold: float = 1e-5,
 ) -> dict[str, float]:
-    """Return what the paper's figures show of a point.
+    """Return the metrics of a point that the paper's figures show.
 
     Parameters
     ----------
     objectives : sequence of Objective
-        One a client.
+        One per client.
     weights : array-like or None
         See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
@@ -225,7 +224,7 @@ def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | Non
     Parameters
     ----------
     objectives : sequence of QuadraticSaddle
-        One a client.
+        One per client.
     weights : array-like, optional
         See :func:`flwr_fco.pooled.client_weights`.
 
@@ -250,9 +249,9 @@ def strongest_perturbation(
 
         delta <- argmax_d <grad_delta f, d> - psi(d),
 
-    a corner of psi's constraint, never lowers f - psi, and the steps end after finitely many. For an l1 norm in a box
-    it is bound * sign(g) where |g| is above the strength, else 0: exactly sparse. Each start is first led to a corner
-    without psi's price.
+    a corner of psi's constraint, never lowers f - psi, and the steps end after a finite number. For an l1 norm in a box
+    it is bound * sign(g) where |g| is above the strength, else 0: exactly sparse. Each start is first moved to a corner
+    under psi's bounds alone, without its penalty.
 
     Parameters
     ----------
@@ -263,7 +262,7 @@ def strongest_perturbation(
     regularizer : Regularizer
         psi of the perturbation, separable and bounded: a box, an l1 norm with a bound.
     starts : int, default 8
-        Random starts besides.
+        Number of random starts, in addition to the model's own perturbation.
     seed : int, default 0
         Of the random starts.
 
@@ -337,7 +336,7 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     Parameters
     ----------
     objectives : sequence of MatrixGame
-        One a client.
+        One per client.
     weights : array-like, optional
         See :func:`flwr_fco.pooled.client_weights`.
 
@@ -355,6 +354,8 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     >>> round(game_solution([MatrixGame([[3.0, -1.0], [-2.0, 1.0]])]).value, 6)
     0.142857
     """
+    from scipy.optimize import linprog
+
     payoff = MatrixGame.pooled(objectives, client_weights(objectives, weights)).payoff
     rows, columns = payoff.shape
     # min v over (x, v) with P'x <= v, x >= 0, sum x = 1; y are the multipliers of the inequalities.

@@ -71,7 +71,7 @@ def support_scores(w: ArrayLike, reference: ArrayLike, threshold: float = 0.0) -
     w : array-like
         Coefficients, of any shape; without the intercept.
     reference : array-like, shape of w
-        The true coefficients; non-zero is what is not exactly 0.
+        The true coefficients; entries that are not exactly 0 count as non-zero.
     threshold : float, default 0.0
         What |w| must exceed to count as non-zero.
 

@@ -64,14 +64,14 @@ def dual_extrapolation(
         omega_{t+1} = omega_t - step_size g(half)
 
     with retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). It is FeDualEx with one client, server_lr = 1 and all
-    steps in one round. Two evaluations of the operator a step, each on a batch of its own where it is stochastic.
+    steps in one round. Each step evaluates the operator twice, on separate batches where it is stochastic.
 
     Parameters
     ----------
     operator : Objective or callable
         An objective's gradient (that of a :class:`flwr_fco.objectives.SaddleObjective` is g = (grad_x f, -grad_y f)),
-        or a function of the point that returns g there, an array of the point's shape, stochastic or not. The point is
-        the function's own: it may keep and change it.
+        or a function of the point that returns g there, an array of the point's shape, stochastic or not. The function
+        owns the point: it may keep and change it.
     start : ndarray of float64, shape (d,), optional
         z_0; omega_0 is grad h(z_0). By default the primal point of the dual 0; a function as operator needs a start.
     steps : int
@@ -86,7 +86,7 @@ def dual_extrapolation(
     batch_size : int, optional
         Of an objective's batches; None: exact operators, without randomness.
     rng : numpy.random.Generator, optional
-        Where an objective's batches come from; needed with `batch_size`.
+        Generator of an objective's batches; needed with `batch_size`.
     callback : callable, optional
         Called after each step with an :class:`Extrapolation` of the steps so far (it costs one retrieval).
 

@@ -46,7 +46,7 @@ class Adapter(Regularizer):
     Raises
     ------
     ConfigurationError
-        If not exactly one of `operator` and `name` is given, the name is not registered, or the operator lacks the
+        Unless exactly one of `operator` and `name` is given, the name is not registered, or the operator lacks the
         two methods.
 
     Examples

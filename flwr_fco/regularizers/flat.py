@@ -1,4 +1,4 @@
-"""The way from arrays of any shape and memory order to kernels on contiguous vectors."""
+"""From arrays of any shape and memory order to kernels on contiguous vectors."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class PerParameter(Regularizer):
         Raises
         ------
         ConfigurationError
-            If one has none: a misspelt name would leave its array without a regularizer.
+            If a pattern has none: a misspelt name would leave its array without a regularizer.
         """
         left_alone = [entry.name for entry in layout.optimized if not entry.regularized]
         self.require_names(layout.regularized_names, left_alone)

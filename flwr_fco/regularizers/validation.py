@@ -73,7 +73,7 @@ def positive(owner: object, name: str, value: Any) -> float:
 
 
 def frozen_array(owner: object, name: str, value: ArrayLike, dtype: Any = np.float64) -> Array:
-    """Return a read-only, contiguous copy, so that nobody changes a frozen regularizer from outside."""
+    """Return a read-only, contiguous copy, so that a frozen regularizer cannot be changed from outside."""
     try:
         given = np.asarray(value)
         if given.dtype.kind not in "fiu":

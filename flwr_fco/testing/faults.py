@@ -34,7 +34,7 @@ class InjectedError(RuntimeError):
 
 @dataclass
 class Delivery:
-    """A message on its way to a client, in the hands of a fault.
+    """A message on its way to a client, as a fault receives it.
 
     Parameters
     ----------
@@ -209,7 +209,7 @@ def lying(factor: float) -> Fault:
     Parameters
     ----------
     factor : float
-        -1 turns the increment round; 10 is within what honest heterogeneity may look like, so no bound sees it.
+        -1 reverses the increment; 10 is within the range of honest heterogeneity, so no bound catches it.
 
     Examples
     --------
@@ -283,13 +283,12 @@ class _Schedule:
         number = _round_of(message)
         rng = np.random.default_rng((self.seed, number, partition, 11))
         chance = float(rng.random())
-        if message.metadata.message_type not in self.message_types:
-            return None, rng
-        if self.rounds is not None and number not in self.rounds:
-            return None, rng
-        if self.partitions is not None and partition not in self.partitions:
-            return None, rng
-        for fault, probability in self.faults.items():
+        may_hit = (
+            message.metadata.message_type in self.message_types
+            and (self.rounds is None or number in self.rounds)
+            and (self.partitions is None or partition in self.partitions)
+        )
+        for fault, probability in self.faults.items() if may_hit else ():
             if chance < probability:
                 return fault, rng
             chance -= probability
@@ -310,7 +309,7 @@ class FaultyGrid(InProcessGrid):
         `absence` rounds under another id and without its state). A function of one's own takes a :class:`Delivery` and
         returns the messages that reach the server.
     seed : int, default 0
-        Of the faults.
+        Seed of the faults.
     rounds, partitions : container of int, optional
         Where faults may hit; by default everywhere.
     message_types : sequence of str, default ("train",)
@@ -318,10 +317,10 @@ class FaultyGrid(InProcessGrid):
     joins : mapping of int to int, optional
         Round in which a partition's node connects for the first time; by default all are there from the beginning.
     absence : int or None, default 3
-        Rounds that a node stays away after ``"leave"``; None: for ever.
+        Rounds that a node stays away after ``"leave"``; None: forever.
     missing : bool, default False
-        Whatever the fault, the message is lost in its place: the run that a server ought to come close to if it leaves
-        out what is wrong.
+        Lose the message in place of every fault: the run that a server should come close to if it leaves out what is
+        wrong.
     **options
         Those of :class:`flwr_fco.simulation.InProcessGrid`; a client's exception is an error reply by default.
 
@@ -422,27 +421,24 @@ class FaultyGrid(InProcessGrid):
             return []
         partition = self.partition_ids[node_id]
         fault, rng = self.schedule.draw(message, partition)
+        delivery = Delivery(message, self.contexts[node_id], rng, lambda: self._deliver(message))
         if fault is None:
-            return self._one(message)
+            return _answers(delivery)
         self.injected.append(Injected(_round_of(message), partition, _name(fault)))
         if self.missing:
             return []
         if fault == "delay":
-            self._late.extend(self._one(message))
+            self._late.extend(_answers(delivery))
             return []
         if fault == "leave":
             self._leave(node_id)
             return []
         function = FAULTS[fault] if isinstance(fault, str) else fault
         try:
-            return list(function(Delivery(message, self.contexts[node_id], rng, lambda: self._deliver(message))))
+            return list(function(delivery))
         except InjectedError as error:
             _flower.set_message_id(message, f"{next(self._numbers)}")
             return [Message(Error(CLIENT_APP_RAISED, f"{error}"), reply_to=message)]
-
-    def _one(self, message: Message) -> list[Message]:
-        reply = self._deliver(message)
-        return [] if reply is None else [reply]
 
     def _leave(self, node_id: int) -> None:
         old = self.contexts[node_id]
@@ -465,7 +461,7 @@ def fault_mod(
     partitions: Container[int] | None = None,
     message_types: Sequence[str] = ("train",),
 ) -> Callable[[Message, Context, Callable[[Message, Context], Message]], Message]:
-    """Return a Flower mod that lets a client fail: in Flower's own simulation and in a deployment too.
+    """Return a Flower mod that makes a client fail, also in Flower's own simulation and in a deployment.
 
     Parameters
     ----------

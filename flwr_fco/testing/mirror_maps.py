@@ -221,7 +221,7 @@ def _check_dual(mirror_map: MirrorMap, z: Vector, w: Vector, others: list[Vector
     gap = value + conjugate - float(z @ w)
     size = abs(value) + abs(conjugate) + float(np.abs(z) @ np.abs(w))
     assert abs(gap) <= 1e-10 * size + 1e-14, f"{name}: h(w) + h*(z) - <z, w> = {gap:.2e} at w = grad h*(z), expected 0"
-    for other in others:
+    for other in (point for point in others if point is not w):
         for fraction in FRACTIONS:
             x = w + fraction * (other - w)
             for what, slope in (("z", z), ("gradient(w)", dual)):
@@ -261,7 +261,7 @@ def _check_minimum(
         blur = np.abs(mirror_map.gradient(w * (1.0 + nudge)) - mirror_map.gradient(w * (1.0 - nudge)))
         signs = np.where(np.arange(w.size) % 2, nudge, -nudge)
         blur += np.abs(mirror_map.gradient(w * (1.0 + signs)) - mirror_map.gradient(w * (1.0 - signs)))
-    for other in points:
+    for other in (point for point in points if point is not w):
         for fraction in FRACTIONS:
             x = w + fraction * (other - w)
             change = x - w

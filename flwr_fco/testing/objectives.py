@@ -55,12 +55,12 @@ def check_objective(
     """Check that an objective keeps the contract of :class:`flwr_fco.objectives.Objective`.
 
     At a few random points: the gradient agrees with differences of the value; :meth:`add_gradient` is scale times the
-    gradient; :meth:`value_and_gradient` agrees with both; metrics are Python numbers; the point is not changed. Batches
-    are as many as was asked for, also with two a step, equal generators give equal ones, and where they are row numbers
-    an epoch covers every row once, the last partial batch kept, and the gradients of its batches, weighted by batch
-    size, average to the full gradient. Where they are known: Hessian products agree with differences of the gradient,
-    values and gradients along a line with those at its points, and the bounds on the curvature hold. Buffers can be
-    loaded as they are, and unknown ones are refused.
+    gradient; :meth:`value_and_gradient` agrees with both; metrics are Python numbers; the point is not changed. There
+    are as many batches as asked for, also with two per step, equal generators give equal ones, and where they are row
+    numbers an epoch covers every row once, the last partial batch kept, and the gradients of its batches, weighted by
+    batch size, average to the full gradient. Where they are known: Hessian products agree with differences of the
+    gradient, values and gradients along a line with those at its points, and the bounds on the curvature hold. Buffers
+    can be loaded as they are, and unknown ones are refused.
 
     Of an objective that says ``smooth = False`` the gradient need not be the derivative, but a subgradient: no value
     nearby or far away is below the line that it gives (with half the strong convexity times the squared distance on

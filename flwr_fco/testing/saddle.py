@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.saddle import SaddleObjective
+from flwr_fco.testing.objectives import _if_known, _require
 from flwr_fco.work import FirstOrder
 
 __all__ = ["check_saddle_objective"]
@@ -57,11 +57,6 @@ def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
     _check_batches(objective, rng)
 
 
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
-
-
 def _check_operator(objective: SaddleObjective, w: Vector, rng: np.random.Generator) -> None:
     value = objective.value(w)
     _require(type(value) is float, f"value(w) is a {type(value).__name__}, expected a Python float")
@@ -98,16 +93,9 @@ def _check_operator(objective: SaddleObjective, w: Vector, rng: np.random.Genera
 
 def _check_pairs(objective: SaddleObjective, rng: np.random.Generator) -> None:
     size = objective.layout.size
-    constants: dict[str, float] = {}
-    for norm in ("l2", "l1"):
-        try:
-            constants[norm] = objective.lipschitz(norm)
-        except ConfigurationError:
-            continue
-    try:
-        modulus = objective.strong_convexity()
-    except ConfigurationError:
-        modulus = 0.0
+    found = {norm: _if_known(lambda norm=norm: objective.lipschitz(norm)) for norm in ("l2", "l1")}  # type: ignore[misc]
+    constants = {norm: constant for norm, constant in found.items() if constant is not None}
+    modulus = _if_known(objective.strong_convexity) or 0.0
     for pair in range(_PAIRS):
         u = rng.normal(size=size)
         v = u + rng.normal(size=size) * (1e-3 if pair % 2 else 1.0)

@@ -1,11 +1,9 @@
 """Kernels are compiled once on a machine: a deployment starts a new process for every message."""
 
-import os
-import subprocess
-import sys
+import pytest
+from fresh import run_file
 
 COUNT = """
-import json
 from numba.core.dispatcher import Dispatcher
 from flwr_fco.kernels import dual_averaging, losses, prox, seeding
 from flwr_fco.simulation import warmup
@@ -16,13 +14,21 @@ print(sum(sum(k.stats.cache_misses.values()) for k in kernels), sum(sum(k.stats.
 """
 
 
-def count(code, **environment):
+@pytest.fixture
+def count(tmp_path):
     """Return how many kernels a new process compiled, and how many it found compiled."""
-    output = subprocess.check_output([sys.executable, "-c", code], env={**os.environ, **environment}, text=True)
-    return tuple(map(int, output.split()))
+
+    def run(code):
+        path = tmp_path / "count.py"
+        path.write_text(code, encoding="utf-8")
+        done = run_file(path)
+        assert done.returncode == 0, done.stderr
+        return tuple(map(int, done.stdout.split()))
+
+    return run
 
 
-def test_a_second_process_compiles_nothing():
+def test_a_second_process_compiles_nothing(count):
     """The first process fills the cache that all tests share, so that no kernel is compiled for this test alone."""
     count(COUNT)
     compiled, found = count(COUNT)
@@ -30,8 +36,9 @@ def test_a_second_process_compiles_nothing():
     assert found > 0
 
 
-def test_compilations_are_counted(tmp_path):
+def test_compilations_are_counted(count, tmp_path):
     """With an empty cache the same count is not 0, so the 0 above means something."""
     one = COUNT.replace("warmup()", "import numpy as np\nprox.scale(np.ones(2), 0.5, np.ones(2))")
-    compiled, _ = count(one, NUMBA_CACHE_DIR=str(tmp_path))
+    compiled, found = count(f"import numba\nnumba.config.CACHE_DIR = {str(tmp_path)!r}\n{one}")
     assert compiled > 0
+    assert found == 0

@@ -40,7 +40,7 @@ class UniversalAdversarialLogistic(SaddleObjective):
     num_classes : int, optional
         Of the whole federation. By default one more than the largest label, if every class occurs.
     intercept : bool, default True
-        Whether there is a b. The paper has none.
+        Whether to fit an intercept b. The paper has none.
 
     Attributes
     ----------

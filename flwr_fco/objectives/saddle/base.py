@@ -131,7 +131,7 @@ class SaddleObjective(Objective):
 class NoisyOperator(SaddleObjective):
     """A saddle function known in full, whose operator can be asked for with Gaussian noise.
 
-    A batch is a draw of the noise: one standard normal number a coordinate. Whatever its ``batch_size``, a query gets
+    A batch is a draw of the noise: one standard normal number per coordinate. Whatever its ``batch_size``, a query gets
     noise of standard deviation `noise`; ``batch_size=None`` (and ``noise=0``) asks for the exact operator and draws
     nothing. Subclasses implement :meth:`add_operator`.
 

@@ -33,7 +33,7 @@ class FunctionSaddle(SaddleObjective):
     num_examples : int, default 1
         The client's weight in pooled means; with `minibatch` the rows that minibatches are drawn from.
     minibatch : bool, default False
-        Whether `grad_x` and `grad_y` take row numbers (None: all rows) as a third argument. Without, every query is
+        Whether `grad_x` and `grad_y` take row numbers (None: all rows) as a third argument. Otherwise every query is
         for the whole function, whatever the batch size.
     lipschitz : float, optional
         Lipschitz constant of the operator in the l2 norm.
@@ -46,9 +46,9 @@ class FunctionSaddle(SaddleObjective):
     Raises
     ------
     ConfigurationError
-        If a gradient or `value` is no function, a shape is not made of whole numbers >= 1, or `lipschitz` is no finite
-        number >= 0. When it is called: if a gradient is not made of real numbers, or has another shape than its player,
-        or if `value` returns no number.
+        If a gradient or `value` is not callable, a shape is not made of whole numbers >= 1, or `lipschitz` is not a
+        finite number >= 0. When it is called: if a gradient is not real or not of its player's shape, or if `value`
+        does not return a number.
 
     Examples
     --------
