@@ -18,9 +18,9 @@ from typing import IO, Any, Literal
 import numpy as np
 from flwr.app import ArrayRecord
 
+from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number, Result, write_csv
-from flwr_fco.core.logs import log
 from flwr_fco.server.rounds.hooks import Answer
 from flwr_fco.server.rounds.plateau import score_of
 from flwr_fco.server.strategy import CompositeStrategy

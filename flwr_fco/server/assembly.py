@@ -79,12 +79,11 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
     inquiry = Inquiry(options, algorithm, mail)
     kept = options.sparsity if algorithm.sparse_last or options.output != "last" else None
     average = PointAverage(options.output, options.window, kept)
-    centre: Centre | Momentum = Centre(
-        bool(getattr(options, "normalize_local_work", True)), options.aggregation, options.trim
-    )
+    plain = Centre(bool(getattr(options, "normalize_local_work", True)), options.aggregation, options.trim)
+    centre: Centre | Momentum = plain
     parts: dict[str, Part] = {"bounds": mail, "chosen": inquiry, "average": average}
     if isinstance(own, MomentumOptions) and own.server_momentum:
-        centre = parts["momentum"] = Momentum(own.server_momentum, centre)
+        centre = parts["momentum"] = Momentum(own.server_momentum, plain)
     if isinstance(own, UnmodifiedOptions):
         check_unmodified(own)
         if own.client == "unmodified":

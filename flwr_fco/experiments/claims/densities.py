@@ -14,6 +14,7 @@ from flwr_fco.experiments.runs.recorder import build_strategy
 from flwr_fco.experiments.runs.run import RunResult, clients_with
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.pooled import density
+from flwr_fco.server.algorithm import Problem
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid
 from flwr_fco.wire.protocol import Uplink
@@ -60,25 +61,23 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
     strategy = build_strategy(settings, len(objectives), task.regularizer)
     original = strategy.aggregate
 
-    def client_models(state: Any, uplinks: Sequence[Uplink]) -> list[np.ndarray[Any, Any]]:
+    def client_models(problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> list[np.ndarray[Any, Any]]:
         if isinstance(strategy, FedDualAvg):
             return [
-                strategy.h.retrieve(
-                    state.dual + uplink.vectors["increment"], state.elapsed + uplink.elapsed, strategy.psi
-                )
+                problem.retrieve(state.dual + uplink.vectors["increment"], state.elapsed + uplink.step_sizes)
                 for uplink in uplinks
             ]
         return [state.primal + uplink.vectors["increment"] for uplink in uplinks]
 
-    def aggregate(state: Any, uplinks: Sequence[Uplink]) -> Any:
-        models = client_models(state, uplinks)
-        new = original(state, uplinks)
+    def aggregate(problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
+        models = client_models(problem, state, uplinks)
+        new = original(problem, state, uplinks)
         history.append(
             {
-                "round": float(strategy.server_round),
+                "round": float(problem.round),
                 "client-density": float(np.mean([density(model[block], threshold) for model in models])),
                 "mean-density": density(np.mean(models, axis=0)[block], threshold),
-                "server-density": density(strategy.retrieve(new)[block], threshold),
+                "server-density": density(strategy.retrieve(problem, new)[block], threshold),
             }
         )
         return new

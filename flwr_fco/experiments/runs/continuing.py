@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.server.rounds.hooks import Callback
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.strategies import CompositeStrategy
@@ -45,17 +46,15 @@ class ContinuedStrategy:
         self._strategy.prepare(initial_arrays)
         self._strategy.load_state(self._state)
 
-    def configure_train(
+    def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
-    ) -> list[Message]:
-        """Return the messages of the round that is as many rounds after the saved one."""
-        return self._strategy.configure_train(self._done + server_round, arrays, config, grid)
-
-    def aggregate_train(
-        self, server_round: int, replies: Sequence[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Update the state in that round."""
-        return self._strategy.aggregate_train(self._done + server_round, replies)
+        """Run the round that is as many rounds after the saved one."""
+        return self._strategy.train_round(self._done + server_round, arrays, config, grid)
+
+    def certificate(self, server_round: int, grid: Grid, w: Vector) -> dict[str, float]:
+        """Return the metrics of that round's certificate, if one is due."""
+        return self._strategy.certificate(self._done + server_round, grid, w)
 
     def start(
         self,
