@@ -32,14 +32,15 @@ def densities(strategy: CompositeStrategy) -> tuple[np.ndarray, np.ndarray]:
     total = sum(client.num_examples for client in clients)
     start = {"coefficients": np.zeros((64, 10)), "intercept": np.zeros(10)}
     strategy.prepare(ArrayRecord({name: Array(array) for name, array in start.items()}))
-    state = strategy.state
+    state, (client_lr, server_lr) = strategy.state, strategy.rates()
     solve = find_solver(strategy.local_solver)
     local, server = [], []
     for number in range(1, ROUNDS + 1):
+        problem = strategy.problem._replace(round=number, client_lr=client_lr, server_lr=server_lr)
         uplinks = []
         row = []
         for m, client in enumerate(clients):
-            downlink = strategy.downlink(state, Node(m, m))
+            downlink = strategy.downlink(problem, state, Node(m, m))
             uplink, _ = solve(downlink, client, None, random_generator(strategy.seed, number, m))
             uplinks.append(uplink._replace(weight=client.num_examples / total))
             if isinstance(strategy, FedDualAvg):
@@ -50,9 +51,9 @@ def densities(strategy: CompositeStrategy) -> tuple[np.ndarray, np.ndarray]:
                 # w_0 + (w_K - w_0) is not w_K to the last bit, and an exact zero is what is counted.
                 model[np.abs(model) < 1e-14] = 0.0
             row.append(density(model[block]))
-        state = strategy.aggregate(state, uplinks)
+        state = strategy.aggregate(problem, state, uplinks)
         local.append(row)
-        server.append(density(strategy.retrieve(state)[block]))
+        server.append(density(strategy.retrieve(problem, state)[block]))
     return np.array(local), np.array(server)
 
 

@@ -61,8 +61,8 @@ def prepared(objectives, strategy=None, app=None, **options):
 
 def asked(objectives, kind="gradient", numbers=None, wanted=("loss",), vectors=("gradient",), **options):
     strategy, grid = prepared(objectives, **options)
-    question = strategy.question(kind, np.full(4, 0.5), numbers)
-    return strategy, strategy.ask(grid, question, wanted=wanted, shapes=dict.fromkeys(vectors, (4,)))
+    question = strategy.inquiry.question(kind, np.full(4, 0.5), numbers)
+    return strategy, strategy.inquiry.ask(grid, question, wanted=wanted, shapes=dict.fromkeys(vectors, (4,)))
 
 
 def test_the_weighted_gradients_are_the_pooled_gradient():
@@ -89,7 +89,9 @@ def test_a_question_changes_nothing_at_the_client():
     grid = InProcessGrid(app, 6)
     strategy, _ = prepared(objectives)
     before = {i: context.state.copy() for i, context in grid.contexts.items()}
-    strategy.ask(grid, strategy.question("gradient", np.zeros(4)), wanted=("loss",), shapes={"gradient": (4,)})
+    strategy.inquiry.ask(
+        grid, strategy.inquiry.question("gradient", np.zeros(4)), wanted=("loss",), shapes={"gradient": (4,)}
+    )
     assert {i: dict(context.state) for i, context in grid.contexts.items()} == {i: dict(s) for i, s in before.items()}
 
 
@@ -407,7 +409,7 @@ def test_a_second_start_chooses_anew_and_a_resumed_run_does_not(tmp_path):
     other, _ = prepared(objectives_of(), FedDualAvg(client_lr="auto", batch_size=None, fraction_evaluate=0.0))
     other.load_state(tmp_path / "state.npz")
     assert other.rates()[0] == first
-    assert other.automatic_options() == ["client_lr"]
+    assert not other.inquiry.due
 
 
 def test_a_constant_in_the_plan_survives_a_resume(tmp_path):

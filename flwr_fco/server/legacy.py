@@ -67,4 +67,3 @@ def adapt(cls: Any) -> None:
     for name, count in (("aggregate", 2), ("retrieve", 1)):
         if name in own:
             setattr(cls, name, last_arguments(name, count))
-    cls.rates = lambda self: (self.problem.client_lr, self.problem.server_lr)

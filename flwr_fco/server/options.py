@@ -298,7 +298,7 @@ class WorkOptions:
     batch_size: int | None = 32
     normalize_local_work: bool = True
 
-    def work(self, state: Any = None) -> Work:
+    def work(self) -> Work:
         """Return what a client does in a round."""
         return FirstOrder(self.local_steps, self.local_epochs, self.batch_size)
 
@@ -365,7 +365,7 @@ class MinimiseOptions:
     rule: Literal["gradient", "energy", "gap"] = "gradient"
     max_iterations: int = field(default=10_000, metadata=AT_LEAST_ONE)
 
-    def work(self, state: Any = None) -> Work:
+    def work(self) -> Work:
         """Return the minimisation of every round."""
         return Minimise(self.engine, self.tolerance, self.rule, self.max_iterations)
 

@@ -229,7 +229,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     def node_primals(self) -> Matrix | None:
         """Return the primal points of all nodes of a graph, shape (M, d); None where there is one model for all."""
-        return self.node_points(self.problem, self.state)
+        return None if self._problem is None else self.node_points(self._problem, self.state)
 
     # --- life cycle -----------------------------------------------------------------------------------------------
 
@@ -268,7 +268,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             regularizer=self.regularizer,
             mirror_map=mirror_map,
             scope=self.scope,
-            work=self.work(state),
+            work=self.work_at(state),
             seed=self.seed,
             wire_dtype=self.wire_dtype,
             options=self.solver_options(),
@@ -714,9 +714,29 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     # --- the look -------------------------------------------------------------------------------------------------
 
-    def work(self, state: Any = None) -> Work:
+    def work(self) -> Work:
         """Return what a client does in a round: groups of options say it."""
         raise ConfigurationError(f"{type(self).__name__} does not say what a client does; override `work`")
+
+    def work_at(self, state: Any) -> Work:
+        """Return what a client does in a round of a state's stage.
+
+        Parameters
+        ----------
+        state : NamedTuple or None
+            None before there is one.
+        """
+        return self.work()
+
+    def rates(self) -> tuple[float, float]:
+        """Return the client's and the server's learning rate of the round under way; NaN where there is none."""
+        known = self._problem
+        if known is not None and known.round > 0:
+            return known.client_lr, known.server_lr
+        client_lr, server_lr = (
+            self.number(name) if hasattr(self, name) else math.nan for name in ("client_lr", "server_lr")
+        )
+        return client_lr, server_lr
 
     def summary(self) -> None:
         """Log the settings as a tree."""
@@ -726,7 +746,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             ("Regularizer", f"{self.regularizer}{where} (scope: {self.scope})"),
             ("Mirror map", f"{self.mirror_map}"),
             *self._lines_of_rates(),
-            ("Local work", f"{self.work(self.state)}"),
+            ("Local work", f"{self.work_at(self.state)}"),
             ("Weights", f"{self.weighting}{normalized}"),
             ("Output", f"{self._assembly.average}"),
             ("Seed", f"{self.seed}"),

@@ -9,6 +9,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.server.convergence import Biased
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg, FedMid
 from flwr_fco.testing import check_strategy
+from flwr_fco.wire.protocol import Downlink
 
 CONCRETE = [
     cls
@@ -39,9 +40,17 @@ def test_fed_mid_without_the_double_count():
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        ({"aggregate": lambda self, state, uplinks: state._replace(round=state.round + 1)}, "seed"),
-        ({"retrieve": lambda self, state: state.dual}, "gap"),
-        ({"local_solver": "subgradient", "vectors": lambda self, s: {"primal": s.dual}}, "gap"),
+        ({"aggregate": lambda self, problem, state, uplinks: state._replace(round=state.round + 1)}, "seed"),
+        ({"retrieve": lambda self, problem, state: state.dual}, "gap"),
+        (
+            {
+                "local_solver": "subgradient",
+                "downlink": lambda self, problem, state, node: Downlink(
+                    problem.plan, {"primal": state.dual}, problem.client_lr
+                ),
+            },
+            "gap",
+        ),
     ],
     ids=["never moves", "returns the dual", "clients without psi's proximal map"],
 )

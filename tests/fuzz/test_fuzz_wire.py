@@ -195,7 +195,7 @@ def make_node(strategy):
     with _flower.identity(grid.run_id), _flower.quiet(50):
         strategy.prepare(start_arrays())
         strategy.configure_train(1, start_arrays(), ConfigRecord(), grid)
-        strategy.renew_plan(strategy.plan.mirror_map)
+        strategy._announce(strategy._plan_at(strategy.state))
         return grid, strategy.configure_train(2, start_arrays(), ConfigRecord(), grid)[0]
 
 

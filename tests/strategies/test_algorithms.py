@@ -120,7 +120,7 @@ def test_worked_example_of_dual_averaging():
     # Round 1: gradients -2 and -6 at 0, so z = 0.25 * 4 = 1, t = 0.25, w = 0.75.
     # Round 2: gradients -0.5 and -4.5 at 0.75, so z = 1 + 0.25 * 2.5 = 1.625, t = 0.5.
     assert seen == [(1.0, 0.25), (1.625, 0.5)]
-    assert strategy.retrieve(strategy.state)[0] == 1.125
+    assert strategy.retrieve(strategy.problem, strategy.state)[0] == 1.125
 
 
 def test_elapsed_is_the_papers_product_for_equal_work():

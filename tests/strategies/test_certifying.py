@@ -102,9 +102,9 @@ def test_a_changing_support_is_less_than_stable():
 
     class Look:
         def on_round_end(self, number, arrays, metrics):
-            certifier = Certifier(strategy, strategy._grid)
-            certifier.metrics(np.array([1.0, 1.0, 0.0, 0.0, 5.0]))
-            seen.update(certifier.metrics(np.array([1.0, 0.0, 1.0, 0.0, 0.0])))
+            certifier, grid = Certifier(strategy.inquiry, 1), strategy.mail.grid
+            certifier.certified(strategy, grid, np.array([1.0, 1.0, 0.0, 0.0, 5.0]))
+            seen.update(certifier.certified(strategy, grid, np.array([1.0, 0.0, 1.0, 0.0, 0.0])))
 
     app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
     start = objectives[0].layout.unflatten(np.zeros(5))

@@ -9,12 +9,11 @@ from problems import app_of, clients, flat, run, start_arrays
 
 from flwr_fco.client_apps import local_solver
 from flwr_fco.errors import ConfigurationError, SpecError
-from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.convergence import Exact
 from flwr_fco.server.options import MemoryOptions
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import CompositeStrategy, FedDualAvg
-from flwr_fco.wire.protocol import Uplink
+from flwr_fco.wire.protocol import Downlink, Uplink
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 
@@ -22,8 +21,9 @@ from flwr_fco.work import FirstOrder, Minimise, work_from_header
 class RandomSteps(FedDualAvg):
     """The number of local steps changes from round to round."""
 
-    def downlink(self, state, node):
-        return super().downlink(state, node)._replace(work=FirstOrder(steps=self.server_round, batch_size=None))
+    def downlink(self, problem, state, node):
+        work = FirstOrder(steps=problem.round, batch_size=None)
+        return super().downlink(problem, state, node)._replace(work=work)
 
 
 def test_a_message_can_override_the_work_of_the_plan():
@@ -36,9 +36,7 @@ def test_a_message_can_override_the_work_of_the_plan():
 
 class AverageState(NamedTuple):
     primal: np.ndarray
-    round: int
-    total: np.ndarray
-    averaged: int
+    round: int = 0
 
 
 @local_solver("test_exact_proximal_point")
@@ -62,56 +60,27 @@ class ProximalPoint(MemoryOptions, CompositeStrategy):
     limit = Exact()
     deterministic = True
 
-    def __post_init__(self):
-        self.memories = ClientMemories(
-            ("seen", "moved"),
-            lambda before, after, memory, uplink: {
-                "seen": memory["seen"] + uplink.vectors["increment"],
-                "moved": uplink.vectors["increment"],
-            },
-            client_state=self.client_state,
-            ledger_bytes=self.ledger_bytes,
-            weighting=self.weighting,
-        )
-        super().__post_init__()
+    memory_names = ("seen", "moved")
 
     def work(self):
         return Minimise("exact", tolerance=1e-12)
 
-    def init_state(self, primal):
-        self.memories.forget(primal.size)
-        return AverageState(primal, 0, self.averaging.start(primal.size), 0)
+    def init(self, problem, primal):
+        return AverageState(primal)
 
-    def vectors(self, state):
-        return {"primal": state.primal}
+    def downlink(self, problem, state, node):
+        return Downlink(problem.plan, {"primal": state.primal})
 
-    def downlink(self, state, node):
-        restore = node.node_id in self.current.restoring
-        return super().downlink(state, node)._replace(stamp=self.memories.stamp(node, restore=restore))
-
-    def aggregate(self, state, uplinks):
+    def aggregate(self, problem, state, uplinks):
         assert all(uplink.elapsed is None for uplink in uplinks)
         mean = sum(uplink.weight * uplink.vectors["increment"] for uplink in uplinks)
-        return self.averaging.add(state._replace(primal=state.primal + mean, round=state.round + 1), state.primal)
+        return AverageState(state.primal + mean, state.round + 1)
 
-    def retrieve(self, state):
+    def retrieve(self, problem, state):
         return state.primal
 
-    def before_round(self, grid, server_round, config, nodes):
-        self.memories.notice(self.nodes.ordered)
-        return nodes
-
-    def after_round(self, before, uplinks):
-        self.memories.note(self.current.number, before, self.state, uplinks)
-
-    def state_lost(self, node):
-        return self.memories.lost(node)
-
-    def saved_arrays(self):
-        return self.memories.to_arrays()
-
-    def restore_arrays(self, arrays):
-        self.memories.from_arrays(arrays)
+    def remembered(self, problem, before, after, memory, uplink):
+        return {"seen": memory["seen"] + uplink.vectors["increment"], "moved": uplink.vectors["increment"]}
 
 
 def ledger(strategy):

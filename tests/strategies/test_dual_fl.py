@@ -346,7 +346,10 @@ def test_the_tolerances_begin_anew_where_the_controls_do(schedule):
     following = {}
 
     def check(strategy, grid, number, metrics):
-        following[number] = strategy.job(strategy.state).tolerance, len(strategy.current.nodes)
+        following[number] = (
+            strategy.work_of_round(strategy.problem, strategy.state).tolerance,
+            len(strategy.problem.asked),
+        )
 
     faulty_run(strategy, FAULTS["NaN"], rounds=range(5, 10**6), num_rounds=8, check=check)
     # Four rounds have counted, two were skipped, and at the end of the second one all began anew.

@@ -113,7 +113,7 @@ def test_a_graph_may_be_given_by_its_matrix(cls):
     matrix, more = topology.chain(4).mixing, {} if cls is not FastFedDA else {"variant": "liang", "local_steps": 2}
     for given in (matrix, matrix.tolist(), list(matrix)):
         np.testing.assert_array_equal(cls(mixing=given, **more).graph.topology.mixing, matrix)
-    with pytest.raises(ConfigurationError, match=r"the mixing matrix has shape \(\)"):
+    with pytest.raises(ConfigurationError, match="mixing=4 is a int; expected a Topology"):
         cls(mixing=4, **more)
     with pytest.raises(ConfigurationError, match="no array of numbers"):
         cls(mixing=[[0.5, 0.5], [1.0]], **more)

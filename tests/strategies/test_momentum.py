@@ -4,13 +4,9 @@ import numpy as np
 import pytest
 from problems import clients, flat, run, start_arrays
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps import PNorm
-from flwr_fco.objectives import LeastSquares
 from flwr_fco.pooled import lasso_duality_gap
-from flwr_fco.regularizers import L1, Box, L1Ball
-from flwr_fco.simulation import simulate
+from flwr_fco.regularizers import L1
 from flwr_fco.strategies import FedDualAvg
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "local_steps": 1, "batch_size": None}
@@ -66,8 +62,9 @@ def test_momentum_is_in_the_saved_state(tmp_path):
     restored = FedDualAvg(server_momentum=0.9, **OPTIONS)
     restored.prepare(start_arrays())
     restored.load_state(tmp_path / "state.npz")
-    np.testing.assert_array_equal(restored.state.velocity, strategy.state.velocity)
-    assert restored.state.velocity_elapsed == strategy.state.velocity_elapsed > 0.0
+    before, after = (each.parts["momentum"].to_arrays() for each in (strategy, restored))
+    np.testing.assert_array_equal(after["velocity"], before["velocity"])
+    assert after["elapsed"] == before["elapsed"] > 0.0
 
 
 @pytest.mark.parametrize(
@@ -86,7 +83,7 @@ def test_a_state_that_lacks_what_the_strategy_sums_is_refused(before, after, tmp
     strategy.save_state(tmp_path / "state.npz")
     other = FedDualAvg(**after, **OPTIONS)
     other.prepare(start_arrays())
-    with pytest.raises(ConfigurationError, match=r"has the shape .* is expected. Resume with the strategy"):
+    with pytest.raises(ConfigurationError, match="is not a state of this strategy"):
         other.load_state(tmp_path / "state.npz")
     assert other.state.round == 0
     last = FedDualAvg(**OPTIONS)
@@ -104,43 +101,3 @@ def test_the_range_is_checked(momentum):
 def test_the_shadow_sequence_has_none():
     with pytest.raises(ConfigurationError, match="shadow"):
         FedDualAvg(server_momentum=0.5, output="shadow", local_steps=2)
-
-
-def test_adam_finds_the_optimum_in_a_box():
-    """A badly scaled problem whose optimum is on the box's boundary in some coordinates."""
-    from scipy.optimize import lsq_linear
-
-    rng = np.random.default_rng(0)
-    features = rng.standard_normal((60, 4)) * [3.0, 1.0, 0.3, 0.1]
-    targets = features @ [2.0, -0.3, 0.2, -5.0] + 0.01 * rng.standard_normal(60)
-    objectives = [LeastSquares(features[m::2], targets[m::2], intercept=False) for m in range(2)]
-    strategy = FedDualAvg(
-        regularizer=Box(-1.0, 1.0),
-        client_lr=0.02,
-        server_lr=lambda number: 0.2 / number**0.5,
-        server_adam=True,
-        local_steps=1,
-        batch_size=None,
-        fraction_evaluate=0.0,
-    )
-    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
-    start = {"coefficients": np.zeros(4)}
-    result = simulate(strategy, app, num_nodes=2, num_rounds=1500, initial_arrays=start, progress=False)
-    optimum = lsq_linear(features, targets, (-1.0, 1.0), tol=1e-14).x
-    np.testing.assert_allclose(result.arrays["coefficients"].numpy(), optimum, atol=2e-3)
-    assert strategy.state.squares.shape == (4,)
-
-
-@pytest.mark.parametrize(
-    ("options", "reason"),
-    [
-        ({"regularizer": L1(0.1)}, "the limit would not be the optimum"),
-        ({"regularizer": L1Ball(1.0)}, "the limit would not be the optimum"),
-        ({"mirror_map": PNorm(4.0)}, "Euclidean geometry"),
-        ({"server_momentum": 0.5}, "no momentum"),
-        ({"server_lr": "auto"}, "a number such as 0.01"),
-    ],
-)
-def test_adam_is_refused_where_its_limit_is_another(options, reason):
-    with pytest.raises(ConfigurationError, match=reason):
-        FedDualAvg(server_adam=True, **options)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from faulty import Faulty, start_on, strategy, with_increment, with_metrics
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from problems import FEATURES, app_of, clients, flat, optimum, problem, start_arrays
 
 from flwr_fco.client_apps import client_app
@@ -196,16 +196,26 @@ def test_running_statistics_are_bounded_too():
     assert IncrementBounds(1000.0, None).objections(uplinks(0.0, 0.0, 0.0, 1.0, 3.0)) == {}
 
 
-def test_an_unmodified_client_may_have_a_schedule_but_not_any():
-    chosen = strategy(client="unmodified", local_steps=10)
+def opened(chosen):
+    """In round 1, before anybody is asked."""
     chosen.prepare(start_arrays())
+    chosen.mail.open(1, [], ConfigRecord(), chosen._open_problem(1), chosen.state)
+    return chosen
+
+
+def check_claims(chosen, node, uplink, num_examples):
+    chosen.mail.language.check(chosen.mail, node, uplink, num_examples)
+
+
+def test_an_unmodified_client_may_have_a_schedule_but_not_any():
+    chosen = opened(strategy(client="unmodified", local_steps=10))
     for elapsed, fine in ((0.02 * 10, True), (0.02, True), (0.02 * 9000, True), (1e12, False), (1e-12, False)):
         uplink = Uplink({}, elapsed, 10, examples=10.0)
         if fine:
-            chosen.check_claims(Node(1, 0), uplink, None)
+            check_claims(chosen, Node(1, 0), uplink, None)
         else:
             with pytest.raises(ProtocolError, match="elapsed"):
-                chosen.check_claims(Node(1, 0), uplink, None)
+                check_claims(chosen, Node(1, 0), uplink, None)
 
 
 # --- altered replies ----------------------------------------------------------------------------------------------
@@ -285,7 +295,7 @@ def test_a_first_report_does_not_fix_a_weight_for_ever():
 
 
 def test_a_weight_changes_by_a_factor_of_two_at_most():
-    memories = ClientMemories(("own",), None, client_state="ledger", ledger_bytes=0, weighting="examples")
+    memories = ClientMemories(("own",), client_state="ledger", ledger_bytes=0, weighting="examples")
     memories.forget(2)
     node = Node(5, 0)
     memories.notice([node])
@@ -314,7 +324,7 @@ def test_weights_that_the_user_pins_win_and_strangers_are_left_out():
 
 
 def test_members_that_cannot_come_back_are_forgotten():
-    memories = ClientMemories(("own",), None, client_state="ledger", ledger_bytes=0, weighting="examples")
+    memories = ClientMemories(("own",), client_state="ledger", ledger_bytes=0, weighting="examples")
     memories.forget(2)
     memories.members[(0, 3)] = type(memories.member(Node(1, 3)))()
     for number in range(50):
@@ -439,7 +449,7 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
         fresh.load_state(other)
     assert fresh.state is before
     # Whole, and yet not what this strategy saves: nothing is half loaded.
-    del arrays["extra/accepted"], arrays["checksum"]
+    del arrays["part/memories/accepted"], arrays["checksum"]
     np.savez(other, **arrays, checksum=np.array(saving._checksum(arrays)))
     kept = dict(chosen.memories.members)
     with pytest.raises(ConfigurationError, match="is not a state of this strategy"):
@@ -450,7 +460,7 @@ def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
     fresh.load_state(path)
     assert fresh.memories.members[(1, 2**64 - 1)].examples == 3.0
     assert fresh.memories.members[(0, 1)].digest == chosen.memories.members[(0, 1)].digest != ""
-    assert fresh.bounds.largest == chosen.bounds.largest
+    assert fresh.mail.bounds.largest == chosen.mail.bounds.largest
 
 
 @pytest.fixture
@@ -577,21 +587,20 @@ def test_one_odd_metric_costs_nobody_elses():
         ({}, None, None, "does not report 'num-examples'"),
         ({}, 20.0, FirstOrder(steps=2, batch_size=5), "4 local steps, the plan asks for 2"),
     ],
-    ids=["elapsed", "steps", "weight", "examples", "no examples", "another job"],
+    ids=["elapsed", "steps", "weight", "examples", "no examples", "other work"],
 )
 def test_what_one_client_may_say_is_no_leave_for_the_next(changes, num_examples, work, reason):
     """Most clients of a round say the same, which is looked at once; the slightest difference is looked at again."""
-    asked = FedDualAvg(client_lr=0.1, batch_size=5)
-    asked.prepare(start_arrays())
+    asked = opened(FedDualAvg(client_lr=0.1, batch_size=5))
     honest, other = Node(2, 0), Node(3, 1)
     said = Uplink({"increment": np.zeros(D)}, elapsed=0.4, steps=4, examples=20.0)
-    asked.check_claims(honest, said, 20.0)
-    asked.check_claims(other, said, 20.0)
+    check_claims(asked, honest, said, 20.0)
+    check_claims(asked, other, said, 20.0)
     if work is not None:
-        asked.current.jobs[other.node_id] = work
+        asked.current.works[other.node_id] = work
     with pytest.raises(ProtocolError, match=reason):
-        asked.check_claims(other, said._replace(**changes), num_examples)
+        check_claims(asked, other, said._replace(**changes), num_examples)
     # And own training loops, which have schedules, are allowed more than our solvers are.
-    asked.check_claims(honest, said._replace(steps=40, metrics={OWN_LOOP: 1.0}), 20.0)
+    check_claims(asked, honest, said._replace(steps=40, metrics={OWN_LOOP: 1.0}), 20.0)
     with pytest.raises(ProtocolError, match="40 local steps"):
-        asked.check_claims(honest, said._replace(steps=40), 20.0)
+        check_claims(asked, honest, said._replace(steps=40), 20.0)

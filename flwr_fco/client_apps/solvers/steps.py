@@ -41,7 +41,9 @@ def rate_of(downlink: Downlink) -> float:
 
 def as_sent(vector: Vector, plan: Plan) -> Vector:
     """Round to the wire's precision: what the client remembers must be what the server sees."""
-    return vector if plan.wire_dtype == "float64" else vector.astype(plan.wire_dtype).astype(np.float64)
+    # With "auto" a client that remembers sends all digits.
+    rounded = vector.astype(np.float32) if plan.wire_dtype == "float32" else vector
+    return rounded.astype(np.float64, copy=False)
 
 
 def primal_steps(

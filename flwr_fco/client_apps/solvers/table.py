@@ -7,31 +7,11 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-# Under this name too: `flwr_fco.client_apps.local`, which this module was, had them.
-from flwr_fco.client_apps.solvers.steps import (
-    compiled_epoch,
-    compiled_steps,
-    dual_steps,
-    primal_steps,
-    rate_of,
-    take_dual_steps,
-)
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = [
-    "SOLVERS",
-    "LocalSolver",
-    "compiled_epoch",
-    "compiled_steps",
-    "dual_steps",
-    "find_solver",
-    "local_solver",
-    "primal_steps",
-    "rate_of",
-    "take_dual_steps",
-]
+__all__ = ["SOLVERS", "LocalSolver", "find_solver", "local_solver"]
 
 
 class LocalSolver(Protocol):

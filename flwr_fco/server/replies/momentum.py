@@ -67,13 +67,13 @@ class Momentum(Part):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the velocity."""
-        if self._velocity is None:
-            return {}
-        return {"velocity": self._velocity[0], "elapsed": np.array(self._velocity[1])}
+        velocity, elapsed = (np.zeros(0), 0.0) if self._velocity is None else self._velocity
+        return {"velocity": velocity, "elapsed": np.array(elapsed)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
-        self._velocity = (arrays["velocity"], float(arrays["elapsed"])) if "velocity" in arrays else None
+        velocity = arrays["velocity"]
+        self._velocity = (velocity, float(arrays["elapsed"])) if velocity.size else None
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about the momentum."""

@@ -364,11 +364,11 @@ class MultistepReFedDAGT(FedDAGT):
     def _settings_of(self, state: MultistepState | None) -> Stage | None:
         return self.stages[0 if state is None else state.stage] if self.stages else None
 
-    def work(self, state: MultistepState | None = None) -> Work:
+    def work_at(self, state: MultistepState | None) -> Work:
         """Return what a client does in a round of a state's stage."""
         stage = self._settings_of(state)
         if stage is None or stage.local_steps is None:
-            return super().work()
+            return self.work()
         return FirstOrder(steps=stage.local_steps, batch_size=self.batch_size)
 
     def at(self, problem: Problem, state: MultistepState) -> Problem:

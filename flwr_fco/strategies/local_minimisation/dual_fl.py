@@ -262,7 +262,7 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
         rho = 0.0 if facts.probed else min(nu / (facts.smoothness + self.alpha or facts.curvature), 0.999)
         return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
 
-    def work(self, state: DualFLState | None = None) -> Work:
+    def work(self) -> Work:
         """Return the minimisation of a round."""
         rule = self.rule if self.schedule == "fixed" else "gap"
         return Minimise(self.engine, self.tolerance, rule, self.max_iterations)

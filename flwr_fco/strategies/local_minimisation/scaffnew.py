@@ -129,7 +129,7 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
     coin: Literal["random", "periodic"] = "random"
     batch_size: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
-    def work(self, state: ScaffnewState | None = None) -> Work:
+    def work(self) -> Work:
         """Return the steps of a round, in the mean."""
         return FirstOrder(max(1, round(1.0 / self.probability)), None, self.batch_size)
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from flwr_fco.client_apps import find_solver
-from flwr_fco.client_apps.solvers.table import compiled_steps
+from flwr_fco.client_apps.solvers.steps import compiled_steps
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, PNorm
 from flwr_fco.objectives import LeastSquares, Logistic
 from flwr_fco.regularizers import L1, ElasticNet, NonNegative, Zero

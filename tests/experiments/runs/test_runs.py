@@ -87,9 +87,9 @@ def test_exactly_the_wanted_clients_take_part():
         strategy = STRATEGIES["FedDualAvg"]
         original = strategy.aggregate
 
-        def aggregate(self, state, uplinks, original=original):
+        def aggregate(self, problem, state, uplinks, original=original):
             seen.append(len(uplinks))
-            return original(self, state, uplinks)
+            return original(self, problem, state, uplinks)
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(strategy, "aggregate", aggregate)
