@@ -2,9 +2,14 @@
 
 import ast
 import re
+from collections import Counter
 from pathlib import Path
 
+import networkx
 import pytest
+
+from flwr_fco.server import options
+from flwr_fco.strategies import STRATEGIES
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "flwr_fco"
@@ -68,13 +73,40 @@ def test_a_module_imports_what_the_table_allows(module):
     ("module", "line"),
     [
         ("kernels/prox.py", "from flwr_fco.errors import ConfigurationError"),
-        ("regularizers/separable.py", "from flwr_fco import protocol"),
+        ("regularizers/separable.py", "from flwr_fco.wire import protocol"),
         ("objectives/base.py", "import flwr.app"),
-        ("client_apps/dual_averaging.py", "from flwr.app import Message"),
-        ("strategies/fed_mid.py", "from flwr.app import Message"),
-        ("strategies/fed_mid.py", "from flwr_fco.client_apps import local"),
+        ("client_apps/solvers/dual_averaging/dual_averaging.py", "from flwr.app import Message"),
+        ("strategies/primal_averaging/fed_mid.py", "from flwr.app import Message"),
+        ("strategies/primal_averaging/fed_mid.py", "from flwr_fco.client_apps import app"),
         ("testing/strategies.py", "def f():\n    from flwr_fco.experiments.app import run_config"),
     ],
 )
 def test_the_check_sees_what_it_should_refuse(module, line):
     assert violations(Path(module), line)
+
+
+def _module_graph():
+    names = {".".join(("flwr_fco", *m.with_suffix("").parts)).removesuffix(".__init__"): m for m in MODULES}
+    graph = networkx.DiGraph()
+    for name, module in names.items():
+        for found in imports((PACKAGE / module).read_text(encoding="utf-8")):
+            other = found if found in names else found.rpartition(".")[0]
+            if other in names and other != name:
+                graph.add_edge(name, other)
+    return graph
+
+
+def test_modules_import_each_other_in_one_direction_only():
+    assert [sorted(part) for part in networkx.strongly_connected_components(_module_graph()) if len(part) > 1] == []
+
+
+def test_no_folder_is_a_heap():
+    sizes = Counter(module.parent for module in MODULES)
+    assert max(sizes.values()) <= 16, sizes.most_common(1)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES.values(), ids=lambda cls: cls.__name__)
+def test_a_strategy_derives_from_few_classes(strategy):
+    ours = [cls for cls in strategy.__mro__ if cls.__module__.startswith("flwr_fco")]
+    behaviour = [cls for cls in ours if cls.__module__ != options.__name__]
+    assert len(behaviour) <= 5, behaviour
