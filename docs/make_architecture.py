@@ -23,7 +23,7 @@ SIDES = {
     "client_apps": ("#d6e6f4", "on the clients"),
     "pooled": ("#dcefd9", "with all data in one place"),
     "experiments": ("#dcefd9", "with all data in one place"),
-    "app": ("#dcefd9", "with all data in one place"),
+    "server": ("#fde3cf", "on the server"),
 }
 PLAIN = "#f3f4f6"
 WIDTH, HEIGHT, GAP = 1.62, 0.46, 1.0
