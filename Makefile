@@ -64,7 +64,7 @@ test-torch-lowest: $(LOWEST)/.torch ## Run the tests that need PyTorch on the lo
 	$(LOWEST)/bin/python -m pytest -q tests/pytorch flwr_fco/torch
 
 test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
-	$(LOWEST)/bin/python -m pytest -q -m "not slow" tests/strategies tests/client_apps tests/simulation tests/wire
+	$(LOWEST)/bin/python -m pytest -q -m "not slow" tests/server tests/strategies tests/client_apps tests/simulation tests/wire
 
 check: $(INSTALLED) ## Lint, formatting, types
 	$(BIN)/ruff check .

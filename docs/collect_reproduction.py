@@ -64,7 +64,7 @@ PAGES = (
         "with the real MNIST and a subset of CIFAR-10. [saddle-rates.md](saddle-rates.md) has the sweeps that the "
         "rates come from. The closed forms of the proximal maps and gaps of A.1 and A.2 are checked by "
         "`tests/regularizers` and `tests/pooled/test_saddle.py`, theorems 3 and 4 step by step by "
-        "`tests/test_sequential.py`. The attack's penalty is concave for the player who maximises, "
+        "`tests/pooled/test_sequential.py`. The attack's penalty is concave for the player who maximises, "
         "- lambda ||delta||_1, where A.3 prints a plus. Figure 8 is in [networks.md](networks.md)",
     ),
     Page(

@@ -1,5 +1,6 @@
 """A grid with faults at one node, and what the tests of faults have in common."""
 
+import numpy as np
 from flwr.app import Array, ArrayRecord, Message, MetricRecord
 from problems import start_arrays
 
@@ -52,3 +53,13 @@ def strategy(**options):
 def start_on(grid, chosen, rounds=3, **options):
     with _flower.identity(grid.run_id):
         return chosen.start(grid, start_arrays(), rounds, **options)
+
+
+def scaled(factor):
+    return with_increment(lambda arrays: {name: value * factor for name, value in arrays.items()})
+
+
+def invariant(chosen):
+    weights = {key: member.examples for key, member in chosen.memories.members.items()}
+    total = sum(weights[key] * tracker for key, tracker in chosen.trackers().items())
+    assert np.abs(total).max() <= 1e-10 * sum(weights.values())

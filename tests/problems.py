@@ -19,6 +19,8 @@ CONSTANTS = {
     "FiveGCS": {"step": 0.5, "convexity": 0.5},
 }
 FEATURES = 6
+#: With the intercept.
+D = FEATURES + 1
 
 
 def clients(sizes=SIZES, seed=0):

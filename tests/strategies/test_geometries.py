@@ -115,3 +115,8 @@ def test_an_unsupported_pair_is_refused_before_any_message():
             initial_arrays={"w": np.zeros((2, 2))},
             progress=False,
         )
+
+
+def test_a_pair_that_no_model_allows_is_refused_at_construction():
+    with pytest.raises(ConfigurationError, match=r"SimplexEntropy cannot be combined with Nuclear"):
+        FedDualAvg(regularizer=Nuclear(0.1), mirror_map=SimplexEntropy())

@@ -1,58 +1,17 @@
-"""Clients with a memory, and graphs, when things go wrong: the trackers' sum stays 0 and the optimum is still found."""
+"""Clients with a memory when things go wrong: the trackers' sum stays 0 and the optimum is still found."""
 
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
-from problems import FEATURES, app_of, clients, flat, optimum, problem, start_arrays
+from problems import D, app_of, clients, flat, optimum, problem, start_arrays
+from remembering import FAULTS, VICTIM, faulty_run, leave, weights_of
 
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage
-from flwr_fco.testing import FaultyGrid
+from flwr_fco.strategies import DFedDAGT, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire import records
 from flwr_fco.wire.protocol import ClientStamp
-
-D = FEATURES + 1
-SIZES = (30, 40, 20, 30, 25)
-VICTIM = 2  # a partition; on the chain it has two neighbours
-
-
-def corrupt(delivery):
-    reply = delivery.deliver()
-    content = reply.content.copy()
-    content["arrays"] = ArrayRecord({"increment": Array(np.full(D, np.nan))})
-    reply.content = content
-    return [reply]
-
-
-FAULTS = {"raises": "raise", "lost reply": "drop", "lost message": "lose", "restart": "restart", "NaN": corrupt}
-
-
-def faulty_run(strategy, fault, *, rounds=(3, 4, 9), num_rounds=15, objectives=None, check=None, before=None):
-    """Run, calling `check` after every round."""
-    objectives = problem() if objectives is None else objectives
-    faults = {} if fault is None else {fault: 1.0}
-    grid = FaultyGrid(app_of(objectives), len(objectives), faults, rounds=rounds, partitions=[VICTIM])
-    strategy.fraction_evaluate = 0.0
-    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
-        result = strategy.start(
-            grid,
-            start_arrays(),
-            num_rounds,
-            callbacks=[
-                lambda n, a, m: check(strategy, grid, n, m) if check else None,
-                lambda n, a, m: before(grid, n) if before else None,
-            ],
-        )
-    return flat(result.arrays), grid, result
-
-
-def weights_of(strategy, grid):
-    if strategy.weighting == "uniform":
-        return np.full(len(grid.partition_ids), 1.0 / len(grid.partition_ids))
-    sizes = np.array([SIZES[p] for p in sorted(grid.partition_ids.values())], dtype=float)
-    return sizes / sizes.sum()
 
 
 def check_sums(strategy, grid, number, metrics):
@@ -139,15 +98,6 @@ def test_a_ledger_hides_a_restart():
     assert np.abs(c - b).max() > 1e-4
 
 
-def leave(partition):
-    def before(grid, number):
-        if number == 5:
-            gone = next(i for i, p in grid.partition_ids.items() if p == partition)
-            del grid.contexts[gone], grid.partition_ids[gone]
-
-    return before
-
-
 @pytest.mark.parametrize("client_state", ["ledger", "reset"])
 @pytest.mark.parametrize("fraction", [1.0, 0.6])
 def test_a_node_that_leaves_for_good(client_state, fraction):
@@ -206,48 +156,6 @@ def test_stages_survive_faults():
     w, grid, _ = faulty_run(strategy, "restart", num_rounds=130, rounds=range(2, 12), check=check_sums)
     assert strategy.stage == 2
     assert np.abs(w - optimum(problem(), weights_of(strategy, grid))).max() <= 1e-8
-
-
-# --- graphs -------------------------------------------------------------------------------------------------------
-
-
-def check_graph_sums(strategy, grid, number, metrics):
-    trackers = strategy.state.trackers
-    here = [m for m in range(len(trackers)) if m not in strategy.graph.gone]
-    assert np.abs(trackers[here].sum(axis=0)).max() <= 1e-10 * max(1e-300, np.abs(trackers).max()), f"round {number}"
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("cls", [DFedDAGT, DScaffold, DReFedDAGT])
-def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, cls):
-    graph, num_rounds = {DFedDAGT: ("chain", 550), DScaffold: ("ring", 100), DReFedDAGT: ("complete", 50)}[cls]
-    rate = {"chain": 0.05, "ring": 0.1, "complete": 0.2}[graph]
-    strategy = cls(mixing=graph, client_lr=rate, batch_size=None, local_steps=4)
-    w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=num_rounds, check=check_graph_sums)
-    assert len(grid.injected) >= 3
-    assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
-    assert result.train_metrics_clientapp[num_rounds]["consensus-error"] <= 1e-8
-
-
-def test_on_a_graph_sampled_nodes_reach_the_optimum():
-    strategy = DFedDAGT(mixing="ring", fraction_train=0.6, client_lr=0.05, batch_size=None, local_steps=4)
-    w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=450, check=check_graph_sums)
-    assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
-
-
-@pytest.mark.parametrize(
-    ("graph", "partition", "rate", "num_rounds"),
-    [("ring", 2, 0.05, 400), ("chain", 4, 0.05, 400), ("complete", 0, 0.2, 60)],
-)
-def test_a_node_of_the_graph_that_leaves_for_good(graph, partition, rate, num_rounds):
-    objectives = problem()
-    strategy = DFedDAGT(mixing=graph, client_lr=rate, batch_size=None, local_steps=4)
-    w, _, _ = faulty_run(
-        strategy, None, rounds=(), num_rounds=num_rounds, check=check_graph_sums, before=leave(partition)
-    )
-    rest = [f for m, f in enumerate(objectives) if m != partition]
-    assert strategy.graph.gone == {partition}
-    assert np.abs(w - optimum(rest, np.ones(4))).max() <= 1e-8
 
 
 # --- two phases, saving -------------------------------------------------------------------------------------------

@@ -1,0 +1,65 @@
+"""The weight of a client: reported, bounded, pinned by the user, forgotten with clients that left."""
+
+import numpy as np
+import pytest
+from faulty import Faulty, invariant, start_on, with_metrics
+from problems import app_of, clients, flat, optimum, problem
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.clients.memory import ClientMemories
+from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.wire.protocol import Node
+
+
+def test_a_first_report_does_not_fix_a_weight_for_ever():
+    objectives = problem((30, 40, 20, 30, 25, 30, 30))
+    for lie in (0, 20_000):
+        fault = with_metrics(lambda m, lie=lie: {**m, "num-examples": lie})
+        chosen = FedDAGT(client_lr=0.05, local_steps=4, batch_size=None, client_state="ledger", fraction_evaluate=0.0)
+        grid = Faulty(app_of(objectives), len(objectives), fault, rounds=(0, 1))
+        result = start_on(grid, chosen, rounds=150, callbacks=[lambda n, a, m, chosen=chosen: invariant(chosen)])
+        assert chosen.memories.members[(0, 1)].examples == 40
+        weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
+        assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
+
+
+def test_a_weight_changes_by_a_factor_of_two_at_most():
+    memories = ClientMemories(("own",), client_state="ledger", ledger_bytes=0, weighting="examples")
+    memories.forget(2)
+    node = Node(5, 0)
+    memories.notice([node])
+    assert memories.admitted(node, 1e9) == 1e9
+    memories.member(node).examples = 100.0
+    assert [memories.admitted(node, value) for value in (100.0, 120.0, 1e9, 0.0)] == [100.0, 120.0, 200.0, 50.0]
+
+
+def test_weights_that_the_user_pins_win_and_strangers_are_left_out():
+    lying = with_metrics(lambda m: {**m, "num-examples": 5000})
+    weights = {m: float(size) for m, size in enumerate((12, 25, 7, 16))}
+    for cls in (FedDualAvg, FedDAGT):
+        make = lambda cls=cls, **more: cls(client_lr=0.02, local_steps=3, fraction_evaluate=0.0, **more)  # noqa: E731
+        grid = Faulty(app_of(clients()), 4, lying, rounds=range(99))
+        honest = start_on(Faulty(app_of(clients()), 4, None, rounds=()), make(), rounds=5)
+        pinned = start_on(grid, make(client_weights=weights), rounds=5)
+        np.testing.assert_array_equal(flat(pinned.arrays), flat(honest.arrays))
+    result = start_on(
+        Faulty(app_of(clients()), 4, None, rounds=()), FedDualAvg(client_weights={0: 1, 1: 1}, fraction_evaluate=0.0)
+    )
+    assert {row.partition_id for row in result.left_out} == {2, 3}
+    with pytest.raises(ConfigurationError, match="client_weights"):
+        FedDualAvg(client_weights={0: 1.0}, weighting="uniform")
+    with pytest.raises(ConfigurationError, match="client_weights"):
+        FedDualAvg(client_weights={0: float("nan")})
+
+
+def test_members_that_cannot_come_back_are_forgotten():
+    memories = ClientMemories(("own",), client_state="ledger", ledger_bytes=0, weighting="examples")
+    memories.forget(2)
+    memories.members[(0, 3)] = type(memories.member(Node(1, 3)))()
+    for number in range(50):
+        nodes = [Node(2 * number, None), Node(2 * number + 1, None)]
+        memories.notice(nodes)
+        for node in nodes:
+            memories.member(node).accepted = number
+    assert len(memories.members) <= 1 + 3 * 2
+    assert (0, 3) in memories.members

@@ -1,0 +1,56 @@
+"""Robust centres of the replies: the trimmed mean, the median, the geometric median."""
+
+import numpy as np
+import pytest
+from faulty import Faulty, scaled, start_on
+from problems import app_of, clients, flat
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.replies.centres import geometric_median, median, trimmed_mean
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid, Scaffold
+
+
+def test_centres_are_those_of_the_sorted_values():
+    rng = np.random.default_rng(0)
+    rows, equal = rng.standard_normal((10, 9000)), np.full(10, 0.1)
+    inner = np.sort(rows, axis=0)
+    np.testing.assert_allclose(trimmed_mean(rows, equal, 0.2), inner[2:8].mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(trimmed_mean(rows, equal, 0.0), rows.mean(axis=0), atol=1e-14)
+    np.testing.assert_allclose(median(rows, equal), np.median(rows, axis=0), atol=1e-15)
+    # A weight of two tenths is two rows.
+    twice, weights = np.concatenate([rows, rows[:1]]), np.full(10, 1 / 11)
+    weights[0] = 2 / 11
+    np.testing.assert_allclose(median(rows, weights), np.median(twice, axis=0), atol=1e-15)
+    np.testing.assert_allclose(
+        trimmed_mean(rows, weights, 0.2), trimmed_mean(twice, np.full(11, 1 / 11), 0.2), atol=1e-14
+    )
+    point = geometric_median(rows[:, :3], weights)
+    directions = (rows[:, :3] - point) / np.linalg.norm(rows[:, :3] - point, axis=1)[:, None]
+    assert np.linalg.norm(weights @ directions) < 1e-8  # the gradient of the sum of distances
+
+
+@pytest.mark.parametrize("rule", ["trimmed", "median", "geometric-median"])
+@pytest.mark.parametrize("cls", [FedDualAvg, FedMid])
+def test_a_minority_cannot_move_a_robust_centre_far(rule, cls):
+    sizes = (20,) * 9
+    same = [clients((20,))[0] for _ in sizes]
+    liars = scaled(-50.0)
+
+    def run_with(rule, fault):
+        robust = {"aggregation": rule, "trim": 0.25, "on_divergence": "warn"}
+        chosen = cls(client_lr=0.02, local_steps=3, batch_size=None, fraction_evaluate=0.0, **robust)
+        grid = Faulty(app_of(same), len(sizes), fault, rounds=range(1, 99), nodes=(2, 3))
+        return flat(start_on(grid, chosen, rounds=30).arrays)
+
+    honest = run_with("mean", lambda message, reply: [reply])
+    assert np.abs(run_with(rule, liars) - honest).max() < 1e-6
+    with np.errstate(all="ignore"):
+        assert np.abs(run_with("mean", liars) - honest).max() > 1.0
+
+
+def test_methods_that_need_the_mean_say_why():
+    for cls, reason in ((FedDAGT, "trackers"), (DFedDA, "gossip"), (FastFedDA, "sums"), (Scaffold, "trackers")):
+        with pytest.raises(ConfigurationError, match=f"needs the mean.*{reason}"):
+            cls(aggregation="median")
+    with pytest.raises(ConfigurationError, match="shadow"):
+        FedDualAvg(aggregation="median", output="shadow", local_steps=3)

@@ -1,0 +1,131 @@
+"""What a client says of itself: steps, elapsed time, examples and norms are checked, and absurd ones left out."""
+
+import numpy as np
+import pytest
+from faulty import Faulty, scaled, start_on, strategy, with_metrics
+from flwr.app import ConfigRecord, Message
+from problems import D, app_of, clients, flat, start_arrays
+
+from flwr_fco.errors import ProtocolError
+from flwr_fco.regularizers import L1
+from flwr_fco.strategies import DFedDA, FastFedDA, FedDAGT, FedDualAvg, FedMid
+from flwr_fco.wire.protocol import OWN_LOOP, Node, Uplink
+from flwr_fco.work import FirstOrder
+
+SEVEN = (12, 25, 7, 16, 20, 14, 11)
+
+
+CLAIMS = {
+    "elapsed too long": (with_metrics(lambda m: {**m, "elapsed": 1e12}), "elapsed"),
+    "elapsed too short": (with_metrics(lambda m: {**m, "elapsed": 1e-12}), "elapsed"),
+    "more steps": (with_metrics(lambda m: {**m, "local-steps": 10**6, "elapsed": 0.02 * 10**6}), "local steps"),
+    "half a step": (with_metrics(lambda m: {**m, "local-steps": 0.5}), "whole number"),
+    "more examples than there are": (with_metrics(lambda m: {**m, "num-examples": 10**15}), "max_examples"),
+    "far more examples than others": (with_metrics(lambda m: {**m, "num-examples": 10**9}), "max_ratio"),
+    "an integer beyond the floats": (with_metrics(lambda m: {**m, "num-examples": 10**400}), "num-examples"),
+    "an increment of 1e12": (scaled(1e12), "max_ratio"),
+    "an increment of 1e300": (scaled(1e300), "max_ratio"),
+}
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+@pytest.mark.parametrize("cls", [FedDualAvg, FedMid, FedDAGT, DFedDA, FastFedDA])
+def test_an_absurd_claim_is_left_out_and_counted(cls, name):
+    if cls is FastFedDA and "elapsed" in name:
+        pytest.skip("its elapsed counts steps; the same check")
+    fault, reason = CLAIMS[name]
+    options = {"batch_size": 5, "fraction_evaluate": 0.0, "local_epochs": 1}
+    if cls is not FastFedDA:
+        options |= {"client_lr": 0.02}
+
+    def result_with(fault):
+        chosen = cls(**options)
+        return start_on(Faulty(app_of(clients(SEVEN)), len(SEVEN), fault), chosen, rounds=4), chosen
+
+    result, chosen = result_with(fault)
+    expected, _ = result_with(lambda message, reply: [])
+    np.testing.assert_array_equal(flat(result.arrays), flat(expected.arrays))
+    rows = [row for row in result.left_out if row.round == 2]
+    assert [(row.partition_id, row.kind) for row in rows] == [(1, "train")]
+    assert reason in rows[0].reason
+    assert chosen.left_out is result.left_out
+    assert result.train_metrics_clientapp[2]["num-left-out"] == 1
+
+
+def test_duplicates_late_and_missing_replies_are_in_the_table():
+    def late_and_twice(message, reply):
+        twin = Message(content=reply.content, reply_to=message)
+        twin.metadata.__dict__["_group_id"] = "1"
+        return [twin, reply, reply]
+
+    result = start_on(Faulty(app_of(clients()), 4, late_and_twice), strategy())
+    assert [row.reason.split(",")[0].split(";")[0] for row in result.left_out] == [
+        "it answers round 1",
+        "it answered twice",
+    ]
+    metrics = result.train_metrics_clientapp[2]
+    assert (metrics["num-left-out"], metrics["num-surplus"]) == (0, 2)
+    silent = start_on(Faulty(app_of(clients()), 4, lambda m, r: []), strategy())
+    assert [(row.round, row.partition_id, row.reason) for row in silent.left_out] == [(2, 1, "no reply")]
+
+
+@pytest.mark.parametrize("epochs", [None, 1])
+def test_honest_clients_of_10_to_1000_examples_lose_nothing(epochs):
+    """Nor under a bound forty times as tight as the default: the largest shard is twenty times the median."""
+    sizes = (10, 20, 50, 100, 300, 1000, 15)
+    for cls in (FedDualAvg, FedMid, FedDAGT):
+        options = {"regularizer": L1(0.1), "fraction_evaluate": 0.0, "local_epochs": epochs, "max_ratio": 25.0}
+        chosen = cls(client_lr=0.005, batch_size=5, **options)
+        result = start_on(Faulty(app_of(clients(sizes)), len(sizes), None, rounds=()), chosen, rounds=10)
+        assert result.left_out == []
+
+
+def opened(chosen):
+    """In round 1, before anybody is asked."""
+    chosen.prepare(start_arrays())
+    chosen.mail.open(1, [], ConfigRecord(), chosen._open_problem(1), chosen.state)
+    return chosen
+
+
+def check_claims(chosen, node, uplink, num_examples):
+    chosen.mail.language.check(chosen.mail, node, uplink, num_examples)
+
+
+def test_an_unmodified_client_may_have_a_schedule_but_not_any():
+    chosen = opened(strategy(client="unmodified", local_steps=10))
+    for elapsed, fine in ((0.02 * 10, True), (0.02, True), (0.02 * 9000, True), (1e12, False), (1e-12, False)):
+        uplink = Uplink({}, elapsed, 10, examples=10.0)
+        if fine:
+            check_claims(chosen, Node(1, 0), uplink, None)
+        else:
+            with pytest.raises(ProtocolError, match="elapsed"):
+                check_claims(chosen, Node(1, 0), uplink, None)
+
+
+@pytest.mark.parametrize(
+    ("changes", "num_examples", "work", "reason"),
+    [
+        ({"elapsed": 0.2}, 20.0, None, "elapsed=0.2 after 4 steps"),
+        ({"steps": 5}, 20.0, None, "5 local steps, the plan asks for 4"),
+        ({"examples": 2e12}, 20.0, None, "more than max_examples"),
+        ({}, 10.0, None, "4 local steps, the plan asks for 2"),
+        ({}, None, None, "does not report 'num-examples'"),
+        ({}, 20.0, FirstOrder(steps=2, batch_size=5), "4 local steps, the plan asks for 2"),
+    ],
+    ids=["elapsed", "steps", "weight", "examples", "no examples", "other work"],
+)
+def test_what_one_client_may_say_is_no_leave_for_the_next(changes, num_examples, work, reason):
+    """Most clients of a round say the same, which is looked at once; the slightest difference is looked at again."""
+    asked = opened(FedDualAvg(client_lr=0.1, batch_size=5))
+    honest, other = Node(2, 0), Node(3, 1)
+    said = Uplink({"increment": np.zeros(D)}, elapsed=0.4, steps=4, examples=20.0)
+    check_claims(asked, honest, said, 20.0)
+    check_claims(asked, other, said, 20.0)
+    if work is not None:
+        asked.current.works[other.node_id] = work
+    with pytest.raises(ProtocolError, match=reason):
+        check_claims(asked, other, said._replace(**changes), num_examples)
+    # And own training loops, which have schedules, are allowed more than our solvers are.
+    check_claims(asked, honest, said._replace(steps=40, metrics={OWN_LOOP: 1.0}), 20.0)
+    with pytest.raises(ProtocolError, match="40 local steps"):
+        check_claims(asked, honest, said._replace(steps=40), 20.0)

@@ -1,0 +1,121 @@
+"""Saved states: whole after a power cut, and refused where damaged."""
+
+import os
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+from faulty import Faulty, start_on
+from problems import app_of, clients, start_arrays
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.rounds import saving
+from flwr_fco.strategies import FedDAGT
+from flwr_fco.wire.protocol import Node
+
+
+def test_a_damaged_file_is_a_clear_error_and_changes_nothing(tmp_path):
+    chosen = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0, client_state="ledger")
+    path, other = tmp_path / "state.npz", tmp_path / "other.npz"
+    start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen)
+    chosen.memories.member(Node(2**64 - 1, None)).examples = 3.0
+    chosen.save_state(path)
+    fresh = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0, client_state="ledger")
+    fresh.prepare(start_arrays())
+    data, before = path.read_bytes(), fresh.state
+    rng = np.random.default_rng(0)
+    for place in [*rng.integers(0, len(data), 150), *range(8)]:
+        other.write_bytes(data[:place] + bytes([data[place] ^ (1 << rng.integers(8))]) + data[place + 1 :])
+        try:
+            fresh.load_state(other)
+        except ConfigurationError:
+            assert fresh.state is before
+        else:  # a bit of the archive that nothing depends on
+            np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
+            fresh.prepare(start_arrays())
+            before = fresh.state
+    for content in (b"", data[: len(data) // 2], b"PK\x03\x04junk"):
+        other.write_bytes(content)
+        with pytest.raises(ConfigurationError, match="damaged"):
+            fresh.load_state(other)
+    np.savez(other, a=np.zeros(2))
+    with pytest.raises(ConfigurationError, match="no saved state"):
+        fresh.load_state(other)
+    # A good archive with other contents: what zip files check by themselves is not enough.
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    np.savez(other, **{**arrays, "state/dual": arrays["state/dual"] + 1.0})
+    with pytest.raises(ConfigurationError, match="do not match its checksum"):
+        fresh.load_state(other)
+    assert fresh.state is before
+    # Whole, and yet not what this strategy saves: nothing is half loaded.
+    del arrays["part/memories/accepted"], arrays["checksum"]
+    np.savez(other, **arrays, checksum=np.array(saving._checksum(arrays)))
+    kept = dict(chosen.memories.members)
+    with pytest.raises(ConfigurationError, match="is not a state of this strategy"):
+        chosen.load_state(other)
+    assert {key: member.accepted for key, member in chosen.memories.members.items()} == {
+        key: member.accepted for key, member in kept.items()
+    }
+    fresh.load_state(path)
+    assert fresh.memories.members[(1, 2**64 - 1)].examples == 3.0
+    assert fresh.memories.members[(0, 1)].digest == chosen.memories.members[(0, 1)].digest != ""
+    assert fresh.mail.bounds.largest == chosen.mail.bounds.largest
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """What is asked of the disk, in order: each fsync with what had been written by then, each renaming."""
+    calls, fsync, replace = [], os.fsync, os.replace
+
+    def recorded_fsync(handle):
+        about = os.fstat(handle)
+        if stat.S_ISDIR(about.st_mode):
+            calls.append(("fsync", "folder", about.st_ino))
+        else:
+            calls.append(("fsync", "file", about.st_ino, about.st_size))
+        fsync(handle)
+
+    def recorded_replace(source, target):
+        calls.append(("replace", Path(source).name, Path(target).name))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", recorded_fsync)
+    monkeypatch.setattr(os, "replace", recorded_replace)
+    return calls
+
+
+def saved_to(path, rounds=1):
+    chosen = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0)
+    start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen, rounds=rounds)
+    chosen.save_state(path)
+    return chosen
+
+
+def test_a_save_survives_a_power_cut_at_any_moment(tmp_path, disk):
+    path = tmp_path / "state.npz"
+    saved_to(path)
+    # All bytes before the file has its name, or the name might be that of an empty file; then the name itself.
+    assert disk == [
+        ("fsync", "file", path.stat().st_ino, path.stat().st_size),
+        ("replace", ".state.npz.partial", "state.npz"),
+        ("fsync", "folder", tmp_path.stat().st_ino),
+    ]
+
+
+def test_where_the_disk_refuses_the_last_save_stays(tmp_path, monkeypatch):
+    path = tmp_path / "state.npz"
+    chosen = saved_to(path)
+
+    def full(handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        saved_to(path, rounds=3)
+    fresh = FedDAGT(client_lr=0.02, local_steps=2, fraction_evaluate=0.0)
+    fresh.prepare(start_arrays())
+    fresh.load_state(path)
+    np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
+    assert fresh.state.round == chosen.state.round == 1

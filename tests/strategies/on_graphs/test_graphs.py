@@ -1,0 +1,143 @@
+"""Strategies on graphs, against their matrices and their centralised forms."""
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord
+from problems import D, app_of, clients, run, start_arrays
+from tracking import EQUAL, grad_conjugate, options, plain, relative, traffic
+
+from flwr_fco import topology
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import PNorm
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import (
+    DFedDA,
+    DFedDAGT,
+    DFedMid,
+    DReFedDAGT,
+    DScaffold,
+    FastFedDA,
+    FedDA,
+    FedDAGT,
+    FedMid,
+    ReFedDAGT,
+    Scaffold,
+)
+from flwr_fco.wire import flower as _flower
+
+
+@pytest.mark.parametrize("make", [topology.chain, topology.ring, topology.star])
+@pytest.mark.parametrize("tracking", [True, False])
+def test_the_graph_forms_are_the_matrices(make, tracking):
+    objectives, graph = clients(EQUAL), make(4)
+    z, c = plain(objectives, 30, mixing=graph.mixing, lr=0.02, server_lr=0.7, steps=4, p=3.0, tracking=tracking)
+    strategy = (DFedDAGT if tracking else DFedDA)(mixing=graph, mirror_map=PNorm(3.0), **options(server_lr=0.7))
+    run(strategy, objectives, 30)
+    assert relative(strategy.state.dual, z) <= 1e-10
+    if tracking:
+        assert relative(strategy.state.trackers, c) <= 1e-10
+    primals = np.array([grad_conjugate(row, 3.0) for row in z])
+    assert relative(strategy.node_primals(), primals) <= 1e-9
+
+
+@pytest.mark.parametrize("cls", [DFedDA, DFedDAGT, DFedMid, DReFedDAGT, DScaffold, FastFedDA])
+def test_a_graph_may_be_given_by_its_matrix(cls):
+    matrix, more = topology.chain(4).mixing, {} if cls is not FastFedDA else {"variant": "liang", "local_steps": 2}
+    for given in (matrix, matrix.tolist(), list(matrix)):
+        np.testing.assert_array_equal(cls(mixing=given, **more).graph.topology.mixing, matrix)
+    with pytest.raises(ConfigurationError, match="mixing=4 is a int; expected a Topology"):
+        cls(mixing=4, **more)
+    with pytest.raises(ConfigurationError, match="no array of numbers"):
+        cls(mixing=[[0.5, 0.5], [1.0]], **more)
+
+
+@pytest.mark.parametrize("psi", [Zero(), L1(0.3)])
+@pytest.mark.parametrize("batch_size", [None, 7])
+def test_the_complete_graph_is_the_centralised_method(psi, batch_size):
+    """U = 11'/M, also with psi and minibatches; unequal work is normalised on both sides."""
+    more = options(regularizer=psi, batch_size=batch_size, mirror_map=PNorm(3.0), server_lr=0.7)
+    for graph, central in [(DFedDAGT, FedDAGT), (DFedDA, FedDA), (DScaffold, Scaffold), (DReFedDAGT, ReFedDAGT)]:
+        a, b = graph(mixing="complete", **more), central(**more)
+        run(a, clients(EQUAL), 20)
+        run(b, clients(EQUAL), 20)
+        assert relative(a.state.dual, np.repeat(b.state.dual[None], 4, axis=0)) <= 1e-10, graph.__name__
+
+
+def test_the_complete_graph_is_the_centralised_method_with_unequal_work():
+    more = options(regularizer=L1(0.3), batch_size=7, server_lr=0.7)
+    more.update(local_steps=None, local_epochs=2)
+    a, b = DFedDAGT(**more), FedDAGT(**more)
+    run(a, clients(), 20)
+    run(b, clients(), 20)
+    assert relative(a.state.dual[2], b.state.dual) <= 1e-10
+    assert relative(np.array(list(b.trackers().values())), a.state.trackers) <= 1e-10
+
+
+@pytest.mark.parametrize("normalize", [True, False])
+def test_fed_mid_on_the_complete_graph_is_fed_mid(normalize):
+    more = options(regularizer=L1(0.3), server_lr=0.7, batch_size=7, normalize_local_work=normalize)
+    more.update(local_steps=None, local_epochs=1)  # unequal work: psi's weight is the mean of the elapsed times
+    a, b = DFedMid(**more), FedMid(**more)
+    run(a, clients(), 20)
+    run(b, clients(), 20)
+    assert relative(a.state.primal, np.repeat(b.state.primal[None], 4, axis=0)) <= 1e-12
+
+
+def test_fed_mid_on_a_chain_is_the_printed_one():
+    objectives, mixing = clients(EQUAL), topology.chain(4).mixing
+    soft = lambda x, a: np.concatenate([np.sign(x[:-1]) * np.maximum(np.abs(x[:-1]) - a, 0), x[-1:]])  # noqa: E731
+    w = np.zeros((4, D))
+    for _ in range(15):
+        end = w.copy()
+        for m, f in enumerate(objectives):
+            for _ in range(4):
+                end[m] = soft(end[m] - 0.02 * f.gradient(end[m]), 0.3 * 0.02)
+        w = np.array([soft(row, 0.3 * 0.02 * 4 * 0.7) for row in mixing @ (w + 0.7 * (end - w))])
+    strategy = DFedMid(mixing="chain", regularizer=L1(0.3), **options(server_lr=0.7))
+    run(strategy, objectives, 15)
+    assert relative(strategy.node_primals(), w) <= 1e-12
+
+
+def test_the_graph_sends_a_mixture_and_a_tracker_down_and_an_increment_up():
+    assert all(found == [(4 * D, 4 * D)] for found in traffic(DFedDA(**options()))[0].values())
+    values, _ = traffic(DFedDAGT(mixing="ring", **options()))
+    assert values[0] == [(4 * D, 4 * D)]
+    assert all(values[r] == [(8 * D, 4 * D)] for r in (1, 2, 3, 4))
+
+
+def test_a_node_of_the_graph_is_sent_its_own_mixture_only():
+    strategy = DFedDAGT(mixing="chain", **options())
+    seen = []
+
+    class Spying(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            messages = list(messages)
+            seen.append([{k: a.numpy() for k, a in m.content["arrays"].items()} for m in messages])
+            return super().send_and_receive(messages, timeout=timeout)
+
+    strategy.fraction_evaluate = 0.0
+    grid = Spying(app_of(clients(EQUAL)), 4)
+    with _flower.identity(grid.run_id), _flower.quiet():
+        strategy.start(grid, start_arrays(), 3)
+        before = strategy.state
+        strategy.configure_train(4, ArrayRecord(), ConfigRecord(), grid)
+        messages = strategy.configure_train(4, ArrayRecord(), ConfigRecord(), grid)
+    for m, message in enumerate(messages):
+        arrays = message.content["arrays"]
+        assert set(arrays) == {"dual", "tracker"}
+        assert np.array_equal(arrays["dual"].numpy(), before.dual[m])
+        assert np.array_equal(arrays["tracker"].numpy(), before.trackers[m])
+
+
+def test_the_metrics_name_consensus_and_trackers():
+    strategy = DFedDAGT(mixing="ring", **options())
+    metrics = run(strategy, clients(EQUAL), 3).train_metrics_clientapp[3]
+    points, trackers = strategy.state.dual, strategy.state.trackers
+    assert metrics["consensus-error"] == pytest.approx(np.sqrt(((points - points.mean(0)) ** 2).sum() / 4))
+    assert metrics["tracker-norm"] == pytest.approx(np.sqrt((trackers**2).sum() / 4))
+
+
+def test_a_graph_of_another_size_is_refused():
+    with pytest.raises(ConfigurationError, match="3 nodes, but 4"):
+        run(DFedDA(mixing=topology.chain(3), **options()), clients(EQUAL), 1)

@@ -1,0 +1,47 @@
+"""Graphs when things go wrong: the trackers' sum stays 0 and the optimum is still found."""
+
+import numpy as np
+import pytest
+from problems import optimum, problem
+from remembering import FAULTS, faulty_run, leave
+
+from flwr_fco.strategies import DFedDAGT, DReFedDAGT, DScaffold
+
+
+def check_graph_sums(strategy, grid, number, metrics):
+    trackers = strategy.state.trackers
+    here = [m for m in range(len(trackers)) if m not in strategy.graph.gone]
+    assert np.abs(trackers[here].sum(axis=0)).max() <= 1e-10 * max(1e-300, np.abs(trackers).max()), f"round {number}"
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("cls", [DFedDAGT, DScaffold, DReFedDAGT])
+def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, cls):
+    graph, num_rounds = {DFedDAGT: ("chain", 550), DScaffold: ("ring", 100), DReFedDAGT: ("complete", 50)}[cls]
+    rate = {"chain": 0.05, "ring": 0.1, "complete": 0.2}[graph]
+    strategy = cls(mixing=graph, client_lr=rate, batch_size=None, local_steps=4)
+    w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=num_rounds, check=check_graph_sums)
+    assert len(grid.injected) >= 3
+    assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
+    assert result.train_metrics_clientapp[num_rounds]["consensus-error"] <= 1e-8
+
+
+def test_on_a_graph_sampled_nodes_reach_the_optimum():
+    strategy = DFedDAGT(mixing="ring", fraction_train=0.6, client_lr=0.05, batch_size=None, local_steps=4)
+    w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=450, check=check_graph_sums)
+    assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
+
+
+@pytest.mark.parametrize(
+    ("graph", "partition", "rate", "num_rounds"),
+    [("ring", 2, 0.05, 400), ("chain", 4, 0.05, 400), ("complete", 0, 0.2, 60)],
+)
+def test_a_node_of_the_graph_that_leaves_for_good(graph, partition, rate, num_rounds):
+    objectives = problem()
+    strategy = DFedDAGT(mixing=graph, client_lr=rate, batch_size=None, local_steps=4)
+    w, _, _ = faulty_run(
+        strategy, None, rounds=(), num_rounds=num_rounds, check=check_graph_sums, before=leave(partition)
+    )
+    rest = [f for m, f in enumerate(objectives) if m != partition]
+    assert strategy.graph.gone == {partition}
+    assert np.abs(w - optimum(rest, np.ones(4))).max() <= 1e-8
