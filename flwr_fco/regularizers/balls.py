@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,14 +11,8 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
-from flwr_fco.regularizers.separable import flat_weights
-from flwr_fco.regularizers.validation import (
-    broadcastable,
-    non_negative_array,
-    outside,
-    positive,
-    tolerance,
-)
+from flwr_fco.regularizers.separable import Weighted, flat_weights
+from flwr_fco.regularizers.validation import POSITIVE, WEIGHTS, outside, tolerance
 
 __all__ = ["L1Ball", "L2Ball", "Simplex"]
 
@@ -29,7 +23,7 @@ def scratch(v: Array, out: Array) -> Array:
 
 
 @dataclass(frozen=True)
-class L1Ball(FlatRegularizer):
+class L1Ball(Weighted):
     """The (weighted) l1 ball {w : sum_i weights_i |w_i| <= radius}.
 
     The proximal map is the projection, whatever the step: ``v`` inside, else
@@ -57,13 +51,8 @@ class L1Ball(FlatRegularizer):
 
     kind: ClassVar[str] = "l1-ball"
     constraint: ClassVar[bool] = True
-    radius: float
-    weights: Array | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
-        if self.weights is not None:
-            object.__setattr__(self, "weights", non_negative_array(self, "weights", self.weights))
+    radius: float = field(metadata=POSITIVE)
+    weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def value(self, w: Array) -> float:
         """Return 0.0 inside the ball (up to rounding), inf outside."""
@@ -84,11 +73,6 @@ class L1Ball(FlatRegularizer):
             np.add(v, v.dtype.type(0.0), out=out)
         else:
             kernels.shifted_soft_threshold(v, top, tau, correction, True, out)
-
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless the weights broadcast to the array."""
-        if self.weights is not None:
-            broadcastable(self, "weights", self.weights.shape, name, shape)
 
 
 @dataclass(frozen=True)
@@ -116,10 +100,7 @@ class L2Ball(FlatRegularizer):
 
     kind: ClassVar[str] = "l2-ball"
     constraint: ClassVar[bool] = True
-    radius: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
+    radius: float = field(metadata=POSITIVE)
 
     def value(self, w: Array) -> float:
         """Return 0.0 inside the ball (up to rounding), inf outside."""
@@ -163,10 +144,7 @@ class Simplex(FlatRegularizer):
 
     kind: ClassVar[str] = "simplex"
     constraint: ClassVar[bool] = True
-    radius: float = 1.0
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
+    radius: float = field(default=1.0, metadata=POSITIVE)
 
     def value(self, w: Array) -> float:
         """Return 0.0 on the simplex (up to rounding), inf elsewhere."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import fields
 from itertools import pairwise
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -68,6 +69,13 @@ class Regularizer(Specified, ABC):
     family: ClassVar[str] = "regularizer"
     convex: ClassVar[bool] = True
     constraint: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Check the fields that name a check in their metadata, and keep what it returns; None may stay a default."""
+        for field in fields(self):  # type: ignore[arg-type]
+            given, check = getattr(self, field.name), field.metadata.get("check")
+            if check is not None and not (given is None and field.default is None):
+                object.__setattr__(self, field.name, check(self, field.name, given))
 
     @abstractmethod
     def value(self, w: Array) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,14 +11,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, SeparableTerms
 from flwr_fco.regularizers.flat import FlatRegularizer
-from flwr_fco.regularizers.validation import (
-    broadcastable,
-    frozen_array,
-    number,
-    outside,
-    positive,
-    tolerance,
-)
+from flwr_fco.regularizers.validation import POSITIVE, broadcastable, frozen_array, number, outside, tolerance
 
 __all__ = ["Box", "LInfinityBall", "NonNegative"]
 
@@ -159,10 +152,7 @@ class LInfinityBall(FlatRegularizer):
 
     kind: ClassVar[str] = "l-infinity-ball"
     constraint: ClassVar[bool] = True
-    radius: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
+    radius: float = field(metadata=POSITIVE)
 
     def value(self, w: Array) -> float:
         """Return 0.0 inside the ball (up to rounding), inf outside."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +12,13 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
-from flwr_fco.regularizers.separable import flat_weights, ratio
+from flwr_fco.regularizers.separable import flat_weights
 from flwr_fco.regularizers.validation import (
+    NON_NEGATIVE,
+    RATIO,
     amount,
     broadcastable,
     frozen_array,
-    non_negative,
     non_negative_array,
 )
 
@@ -34,7 +35,8 @@ class _Grouped(FlatRegularizer):
     groups: Array
     weights: Array | None
 
-    def _check_groups(self) -> None:
+    def __post_init__(self) -> None:
+        super().__post_init__()
         name = type(self).__name__
         if _are_index_lists(self.groups):
             raise ConfigurationError(
@@ -120,13 +122,9 @@ class GroupLasso(_Grouped):
     """
 
     kind: ClassVar[str] = "group-lasso"
-    strength: float
+    strength: float = field(metadata=NON_NEGATIVE)
     groups: Array
     weights: Array | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
-        self._check_groups()
 
     def value(self, w: Array) -> float:
         """Return strength * sum_g weights_g ||w_g||_2."""
@@ -191,15 +189,10 @@ class SparseGroupLasso(_Grouped):
     """
 
     kind: ClassVar[str] = "sparse-group-lasso"
-    strength: float
+    strength: float = field(metadata=NON_NEGATIVE)
     groups: Array
-    l1_ratio: float = 0.5
+    l1_ratio: float = field(default=0.5, metadata=RATIO)
     weights: Array | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
-        object.__setattr__(self, "l1_ratio", ratio(self, "l1_ratio", self.l1_ratio))
-        self._check_groups()
 
     def value(self, w: Array) -> float:
         """Return strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2)."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.balls import scratch
 from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
-from flwr_fco.regularizers.validation import amount, non_negative
+from flwr_fco.regularizers.validation import NON_NEGATIVE, amount
 
 __all__ = ["L2", "LInfinity"]
 
@@ -42,10 +42,7 @@ class L2(FlatRegularizer):
     """
 
     kind: ClassVar[str] = "l2"
-    strength: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
+    strength: float = field(metadata=NON_NEGATIVE)
 
     def value(self, w: Array) -> float:
         """Return strength * ||w||_2."""
@@ -103,10 +100,7 @@ class LInfinity(FlatRegularizer):
     """
 
     kind: ClassVar[str] = "l-infinity"
-    strength: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
+    strength: float = field(metadata=NON_NEGATIVE)
 
     def value(self, w: Array) -> float:
         """Return strength * max_i |w_i|."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -12,15 +12,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, SeparableTerms
 from flwr_fco.regularizers.flat import FlatRegularizer
-from flwr_fco.regularizers.validation import (
-    amount,
-    broadcastable,
-    non_negative,
-    non_negative_array,
-    number,
-    outside,
-    positive,
-)
+from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, RATIO, WEIGHTS, amount, broadcastable, outside
 
 __all__ = ["L1", "ElasticNet", "L2Squared", "Zero"]
 
@@ -99,8 +91,19 @@ class Zero(FlatRegularizer):
         return SeparableTerms()
 
 
+class Weighted(FlatRegularizer):
+    """A sum over coordinates, each with a weight of its own where ``weights`` are given."""
+
+    weights: Array | None
+
+    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
+        """Raise unless the weights broadcast to the array."""
+        if self.weights is not None:
+            broadcastable(self, "weights", self.weights.shape, name, shape)
+
+
 @dataclass(frozen=True)
-class L1(FlatRegularizer):
+class L1(Weighted):
     """The l1 norm, optionally within a box: psi(w) = strength * sum_i weights_i |w_i|, |w_i| <= bound.
 
     The proximal map soft-thresholds, then clips::
@@ -131,16 +134,9 @@ class L1(FlatRegularizer):
     """
 
     kind: ClassVar[str] = "l1"
-    strength: float
-    weights: Array | None = None
-    bound: float | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
-        if self.weights is not None:
-            object.__setattr__(self, "weights", non_negative_array(self, "weights", self.weights))
-        if self.bound is not None:
-            object.__setattr__(self, "bound", positive(self, "bound", self.bound))
+    strength: float = field(metadata=NON_NEGATIVE)
+    weights: Array | None = field(default=None, metadata=WEIGHTS)
+    bound: float | None = field(default=None, metadata=POSITIVE)
 
     def value(self, w: Array) -> float:
         """Return strength * sum_i weights_i |w_i|, inf outside the box."""
@@ -183,14 +179,9 @@ class L1(FlatRegularizer):
             return SeparableTerms(threshold=threshold)
         return SeparableTerms(threshold=threshold, lower=-self.bound, upper=self.bound)
 
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless the weights broadcast to the array."""
-        if self.weights is not None:
-            broadcastable(self, "weights", self.weights.shape, name, shape)
-
 
 @dataclass(frozen=True)
-class L2Squared(FlatRegularizer):
+class L2Squared(Weighted):
     """Half the squared l2 norm (ridge): psi(w) = strength/2 * sum_i weights_i w_i^2.
 
     The proximal map shrinks::
@@ -217,13 +208,8 @@ class L2Squared(FlatRegularizer):
     """
 
     kind: ClassVar[str] = "l2-squared"
-    strength: float
-    weights: Array | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
-        if self.weights is not None:
-            object.__setattr__(self, "weights", non_negative_array(self, "weights", self.weights))
+    strength: float = field(metadata=NON_NEGATIVE)
+    weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def value(self, w: Array) -> float:
         """Return strength/2 * sum_i weights_i w_i^2."""
@@ -249,14 +235,9 @@ class L2Squared(FlatRegularizer):
         """Return the curvatures strength * weights."""
         return SeparableTerms(shrinkage=self.strength if self.weights is None else self.strength * self.weights)
 
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless the weights broadcast to the array."""
-        if self.weights is not None:
-            broadcastable(self, "weights", self.weights.shape, name, shape)
-
 
 @dataclass(frozen=True)
-class ElasticNet(FlatRegularizer):
+class ElasticNet(Weighted):
     """l1 and squared l2 mixed: psi(w) = strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2).
 
     The proximal map soft-thresholds, then shrinks::
@@ -286,15 +267,9 @@ class ElasticNet(FlatRegularizer):
     """
 
     kind: ClassVar[str] = "elastic-net"
-    strength: float
-    l1_ratio: float = 0.5
-    weights: Array | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
-        object.__setattr__(self, "l1_ratio", ratio(self, "l1_ratio", self.l1_ratio))
-        if self.weights is not None:
-            object.__setattr__(self, "weights", non_negative_array(self, "weights", self.weights))
+    strength: float = field(metadata=NON_NEGATIVE)
+    l1_ratio: float = field(default=0.5, metadata=RATIO)
+    weights: Array | None = field(default=None, metadata=WEIGHTS)
 
     def value(self, w: Array) -> float:
         """Return strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2)."""
@@ -338,16 +313,3 @@ class ElasticNet(FlatRegularizer):
             threshold=self.strength * self.l1_ratio * weights,
             shrinkage=self.strength * (1.0 - self.l1_ratio) * weights,
         )
-
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise unless the weights broadcast to the array."""
-        if self.weights is not None:
-            broadcastable(self, "weights", self.weights.shape, name, shape)
-
-
-def ratio(owner: object, name: str, value: float) -> float:
-    """Return a number between 0 and 1; raise :class:`ConfigurationError` for anything else."""
-    result = number(owner, name, value)
-    if not 0.0 <= result <= 1.0:
-        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a number between 0 and 1")
-    return result

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -13,7 +13,7 @@ from scipy.linalg import lapack
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, Regularizer
-from flwr_fco.regularizers.validation import amount, check_step, destination, non_negative, outside, positive
+from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, amount, check_step, destination, outside
 
 __all__ = ["MatrixRegularizer", "Nuclear", "NuclearBall", "Reshape", "SpectralBall"]
 
@@ -233,10 +233,14 @@ class MatrixRegularizer(Regularizer):
         )
 
 
-def check_reshape(owner: MatrixRegularizer) -> None:
-    """Raise :class:`ConfigurationError` unless ``owner.reshape`` is known."""
-    if owner.reshape not in (None, "first", "last"):
-        raise ConfigurationError(f"{type(owner).__name__}(reshape={owner.reshape!r}): expected 'first', 'last' or None")
+def known_reshape(owner: object, name: str, value: Reshape) -> Reshape:
+    """Return a known way to read an array as a matrix; raise :class:`ConfigurationError` for anything else."""
+    if value not in ("first", "last"):
+        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected 'first', 'last' or None")
+    return value
+
+
+RESHAPE = {"check": known_reshape}
 
 
 def outside_ball(norm: float, radius: float, matrix: Array) -> float:
@@ -278,15 +282,9 @@ class Nuclear(MatrixRegularizer):
     """
 
     kind: ClassVar[str] = "nuclear"
-    strength: float
-    bound: float | None = None
-    reshape: Reshape | None = None
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
-        if self.bound is not None:
-            object.__setattr__(self, "bound", positive(self, "bound", self.bound))
-        check_reshape(self)
+    strength: float = field(metadata=NON_NEGATIVE)
+    bound: float | None = field(default=None, metadata=POSITIVE)
+    reshape: Reshape | None = field(default=None, metadata=RESHAPE)
 
     def value(self, w: Array) -> float:
         """Return strength times the sum of the singular values, inf if the largest is above the bound."""
@@ -327,10 +325,6 @@ class SingularValueBall(MatrixRegularizer):
 
     constraint: ClassVar[bool] = True
     radius: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "radius", positive(self, "radius", self.radius))
-        check_reshape(self)
 
     @abstractmethod
     def norm_of(self, values: Array) -> float:
@@ -392,8 +386,8 @@ class NuclearBall(SingularValueBall):
     """
 
     kind: ClassVar[str] = "nuclear-ball"
-    radius: float
-    reshape: Reshape | None = None
+    radius: float = field(metadata=POSITIVE)
+    reshape: Reshape | None = field(default=None, metadata=RESHAPE)
 
     def norm_of(self, values: Array) -> float:
         """Return their sum."""
@@ -434,8 +428,8 @@ class SpectralBall(SingularValueBall):
     """
 
     kind: ClassVar[str] = "spectral-ball"
-    radius: float
-    reshape: Reshape | None = None
+    radius: float = field(metadata=POSITIVE)
+    reshape: Reshape | None = field(default=None, metadata=RESHAPE)
 
     def norm_of(self, values: Array) -> float:
         """Return the largest."""

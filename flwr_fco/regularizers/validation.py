@@ -13,6 +13,10 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Array
 
 __all__ = [
+    "NON_NEGATIVE",
+    "POSITIVE",
+    "RATIO",
+    "WEIGHTS",
     "amount",
     "broadcastable",
     "check_step",
@@ -69,6 +73,14 @@ def positive(owner: object, name: str, value: Any) -> float:
     result = number(owner, name, value)
     if not 0.0 < result < math.inf:
         raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a finite number > 0")
+    return result
+
+
+def ratio(owner: object, name: str, value: float) -> float:
+    """Return a number between 0 and 1; raise :class:`ConfigurationError` for anything else."""
+    result = number(owner, name, value)
+    if not 0.0 <= result <= 1.0:
+        raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected a number between 0 and 1")
     return result
 
 
@@ -156,3 +168,8 @@ def tolerance(w: Array) -> float:
 def outside(violation: float, scale: float, w: Array) -> float:
     """Return inf if a violation is more than rounding of quantities of this scale, else 0.0; NaN is outside."""
     return 0.0 if violation <= tolerance(w) * scale else math.inf
+
+
+# The metadata of fields that `Regularizer.__post_init__` checks.
+NON_NEGATIVE, POSITIVE, RATIO = ({"check": check} for check in (non_negative, positive, ratio))
+WEIGHTS = {"check": non_negative_array}

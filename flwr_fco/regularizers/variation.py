@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
-from flwr_fco.regularizers.validation import amount, non_negative
+from flwr_fco.regularizers.validation import NON_NEGATIVE, amount
 
 __all__ = ["FusedLasso", "TotalVariation"]
 
@@ -71,10 +71,7 @@ class TotalVariation(_Sequence):
     """
 
     kind: ClassVar[str] = "total-variation"
-    strength: float
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "strength", non_negative(self, "strength", self.strength))
+    strength: float = field(metadata=NON_NEGATIVE)
 
     def value(self, w: Array) -> float:
         """Return strength * sum_i |w_{i+1} - w_i|."""
@@ -123,12 +120,8 @@ class FusedLasso(_Sequence):
     """
 
     kind: ClassVar[str] = "fused-lasso"
-    strength: float
-    difference_strength: float
-
-    def __post_init__(self) -> None:
-        for name in ("strength", "difference_strength"):
-            object.__setattr__(self, name, non_negative(self, name, getattr(self, name)))
+    strength: float = field(metadata=NON_NEGATIVE)
+    difference_strength: float = field(metadata=NON_NEGATIVE)
 
     def value(self, w: Array) -> float:
         """Return strength * ||w||_1 + difference_strength * sum_i |w_{i+1} - w_i|."""

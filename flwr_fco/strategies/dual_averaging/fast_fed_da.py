@@ -58,6 +58,7 @@ from flwr_fco.server.convergence import Limit, Shifted, Vanishing
 from flwr_fco.server.options import POSITIVE, GraphOptions, Mixing, WorkOptions
 from flwr_fco.server.questions.rates import LossFacts
 from flwr_fco.server.strategy import CompositeStrategy
+from flwr_fco.strategies.on_graphs.decentralized import with_rows
 from flwr_fco.topology import consensus_error
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
@@ -211,14 +212,8 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
         return state if problem.graph is None else self._expanded(state, problem.graph.num_rows)
 
     def _expanded(self, state: FastState, num_nodes: int) -> FastState:
-        """Return a state with a row for each node."""
-        if state.points.shape[0] == num_nodes:
-            return state
-        gradients, points, primal, anchor = (
-            np.repeat(rows[:1], num_nodes, axis=0)
-            for rows in (state.gradients, state.points, state.primal, state.anchor)
-        )
-        return state._replace(gradients=gradients, points=points, primal=primal, anchor=anchor)
+        """Return the state with a row for each node, all like the first one."""
+        return with_rows(state, num_nodes, "points", "gradients", "primal", "anchor")
 
     @property
     def personal(self) -> bool:  # type: ignore[override]
@@ -375,7 +370,7 @@ class CFedDA(FastFedDA):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class MCFedDA(FastFedDA):
+class MCFedDA(CFedDA):
     """MC-FedDA: C-FedDA in stages, each around the last one's point, with a smaller ball and a weaker psi.
 
     Parameters
@@ -398,13 +393,7 @@ class MCFedDA(FastFedDA):
     2500.0
     """
 
-    limit: ClassVar[Limit] = Vanishing()
-    constrained: ClassVar[bool] = True
-    traffic: ClassVar[str] = "3 / 1; Liang's 3 / 2"
-
     stages: Sequence[ModelStage] | None = None
-    smoothness: float | Literal["auto"] = field(default=10.0, metadata=POSITIVE)
-    radius: float | None = field(default=None, metadata=POSITIVE)
 
     def __post_init__(self) -> None:
         self.stages = tuple(self.stages or ())
@@ -415,15 +404,10 @@ class MCFedDA(FastFedDA):
                     f"stage {n} is {stage}; expected a whole number of rounds and a radius and a strength > 0"
                 )
 
-    @property
-    def model_smoothness(self) -> float:
-        """L of the models."""
-        return self.number("smoothness")
-
     def stage_at(self, stage: int) -> ModelStage:
         """Return the settings of a stage; those of the last one go on for ever."""
         if not self.stages:
-            return ModelStage(0, self.radius or 0.0)
+            return super().stage_at(stage)
         if stage >= len(self.stages) - 1:
             return self.stages[-1]._replace(rounds=0)
         return self.stages[stage]

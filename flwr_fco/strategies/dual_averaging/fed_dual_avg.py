@@ -41,7 +41,7 @@ from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.density import density_now, elapsed_for_density
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
-__all__ = ["DualState", "FedDualAvg", "FedDualAvgOSP"]
+__all__ = ["DualState", "DualStrategy", "FedDualAvg", "FedDualAvgOSP"]
 
 #: Largest dual-to-weight ratio sent as float32.
 FLOAT32_LIMIT = 1e3
@@ -66,7 +66,30 @@ class DualState(NamedTuple):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, CompositeStrategy):
+class DualStrategy(CompositeStrategy):
+    """A strategy whose clients start from one dual and send what their local steps add to it."""
+
+    def init(self, problem: Problem, primal: Vector) -> DualState:
+        """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
+        return DualState(problem.h.gradient(primal))
+
+    def downlink(self, problem: Problem, state: DualState, node: Node | None) -> Downlink:
+        """Return the dual and its elapsed time."""
+        return Downlink(problem.plan, {"dual": state.dual}, problem.client_lr, state.elapsed)
+
+    def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
+        """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
+        increment, elapsed = problem.centre(uplinks)
+        dual = state.dual + problem.server_lr * increment
+        return DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1)
+
+    def retrieve(self, problem: Problem, state: DualState) -> Vector:
+        """Return retrieve(dual, elapsed), the primal point."""
+        return problem.retrieve(state.dual, state.elapsed)
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, DualStrategy):
     """Federated dual averaging, algorithm 3: an exactly sparse (low-rank, feasible) global model.
 
     Parameters
@@ -101,26 +124,13 @@ class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, C
 
     client_prox: bool = True
 
-    def init(self, problem: Problem, primal: Vector) -> DualState:
-        """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
-        return DualState(problem.h.gradient(primal))
-
-    def downlink(self, problem: Problem, state: DualState, node: Node | None) -> Downlink:
-        """Return the dual and its elapsed time."""
-        return Downlink(problem.plan, {"dual": state.dual}, problem.client_lr, state.elapsed)
-
     def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
-        """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
-        increment, elapsed = problem.centre(uplinks)
-        dual = state.dual + problem.server_lr * increment
-        total = state.elapsed + problem.server_lr * elapsed
-        if self.density is not None:
-            total = elapsed_for_density(problem, dual, density_now(problem, self.density, self.density_rounds))
-        return DualState(dual, total, state.round + 1)
-
-    def retrieve(self, problem: Problem, state: DualState) -> Vector:
-        """Return retrieve(dual, elapsed), the primal point."""
-        return problem.retrieve(state.dual, state.elapsed)
+        """Return the next dual and its elapsed time, or the time at which as many weights as asked for are not 0."""
+        following = super().aggregate(problem, state, uplinks)
+        if self.density is None:
+            return following
+        density = density_now(problem, self.density, self.density_rounds)
+        return following._replace(elapsed=elapsed_for_density(problem, following.dual, density))
 
     def averaged_points(
         self, problem: Problem, before: DualState, after: DualState, uplinks: Sequence[Uplink]

@@ -50,6 +50,7 @@ from flwr_fco.server.convergence import Biased, Exact, Limit
 from flwr_fco.server.options import MemoryOptions, RateOptions, TrackerOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import FedDualAvg
+from flwr_fco.strategies.local_minimisation.sums import memories_of, scaled_sum
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Uplink
 
 __all__ = ["FedDA", "FedDAGT", "TrackingState"]
@@ -173,7 +174,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
 
     def aggregate(self, problem: Problem, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
         """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
-        memories = _memories(problem)
+        memories = memories_of(problem)
         mean, elapsed = problem.centre(uplinks)
         population = memories.population(uplinks)
         summed = state.control * (state.population or population)
@@ -226,12 +227,11 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
 
     def start_trackers(self, problem: Problem, state: TrackingState, uplinks: Sequence[Uplink]) -> TrackingState:
         """Return the state after round 0: `control` is the mean of the clients' gradients."""
-        memories = _memories(problem)
+        memories = memories_of(problem)
         population = memories.population()
         weights = [memories.weight_of(uplink) / population for uplink in uplinks]
-        control = sum(
-            (w * u.vectors["increment"] for w, u in zip(weights, uplinks, strict=True)), np.zeros(state.dual.size)
-        )
+        increments = (uplink.vectors["increment"] for uplink in uplinks)
+        control = scaled_sum(zip(weights, increments, strict=True), state.dual.size)
         return state._replace(control=control, population=population, started=1)
 
     def remembered(
@@ -247,7 +247,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
 
     def memories_changed(self, problem: Problem, state: TrackingState, change: Change) -> TrackingState:
         """Return the state with `control` as the mean over the clients that are there."""
-        population = _memories(problem).population()
+        population = memories_of(problem).population()
         control = state.control * (state.population / population) if change.means is None else change.means["own"]
         return state._replace(control=control, population=population, derivable=0)
 
@@ -275,14 +275,14 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
 
         Their sum, weighted by the clients' weights, is 0.
         """
-        memories = _memories(self.problem)
+        memories = memories_of(self.problem)
         if not memories.ledger:
             raise ConfigurationError('only the clients know their trackers; client_state="ledger" keeps a copy')
         return {key: self.state.control - memories.memory(key)["own"] for key in sorted(memories.present)}
 
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, float | int]:
         """Return the trackers' root mean square norm over the round's clients."""
-        memories = _memories(problem)
+        memories = memories_of(problem)
         if not (memories.ledger and problem.asked):
             return {}
         squares = []
@@ -290,9 +290,3 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
             tracker = state.control - memories.memory(node.key)["own"]
             squares.append(float(tracker @ tracker))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))}
-
-
-def _memories(problem: Problem) -> ClientMemories:
-    """Return what is known of the clients' memories, which this method always has."""
-    assert problem.memories is not None
-    return problem.memories

@@ -219,18 +219,7 @@ def theorem_stages(
     >>> len(stages), stages[0].rounds, [stage.local_steps for stage in stages[:3]]
     (7, 888, [1, 1, 2])
     """
-    numbers = {
-        "dimension": dimension,
-        "sparsity": sparsity,
-        "smoothness": smoothness,
-        "convexity": convexity,
-        "noise": noise,
-        "radius_squared": radius_squared,
-        "accuracy": accuracy,
-        "num_clients": num_clients,
-        "failure": failure,
-    }
-    for name, value in numbers.items():
+    for name, value in dict(locals()).items():
         if not 0.0 < value < math.inf or (name == "failure" and value > 1.0) or (name == "dimension" and value < 2):
             raise ConfigurationError(f"{name}={value!r}; expected a positive number (failure <= 1, dimension >= 2)")
     log_d = math.log(dimension)
@@ -282,7 +271,7 @@ class MultistepState(NamedTuple):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class MultistepReFedDAGT(FedDAGT):
+class MultistepReFedDAGT(ReFedDAGT):
     """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the one before.
 
     The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
@@ -321,16 +310,13 @@ class MultistepReFedDAGT(FedDAGT):
     #: `sparsity` is that of references; ``output="last"`` keeps all entries: it is sparse right after a restart only.
     sparse_last: ClassVar[bool] = False
 
-    tracker_start: Literal["gradient", "zero"] = field(init=False, default="zero")
     stages: Sequence[Stage] | None = None
-    radius_squared: float | None = None
     restart_window: int | None = field(default=None, metadata=AT_LEAST_ONE)
     restart_newest: bool = False
 
     def __post_init__(self) -> None:
         self.stages = tuple(self.stages or ())
         super().__post_init__()
-        restricted_map(self.mirror_map, np.zeros(1), self.radius_squared)
         for n, stage in enumerate(self.stages):
             values = {name: value for name, value in stage._asdict().items() if value is not None}
             if any(not value > 0 for value in values.values()) or stage.rounds != int(stage.rounds):
@@ -431,12 +417,6 @@ class MultistepReFedDAGT(FedDAGT):
             stage_points=self._no_points(reference.size),
         )
 
-    def averaged_points(
-        self, problem: Problem, before: TrackingState, after: TrackingState, uplinks: Sequence[Uplink]
-    ) -> Iterable[Vector]:
-        """Return the primal in which the round began."""
-        return (self.retrieve(problem, before),)
-
     def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
         """Return the metrics of FedDA-GT and the stage."""
         return {**super().metrics(problem, state), "stage": int(state.stage)}
@@ -446,4 +426,4 @@ class MultistepReFedDAGT(FedDAGT):
         lengths = ", ".join(str(stage.rounds) for stage in self.stages or ())
         stages = f"{len(self.stages)}, of {lengths} rounds" if self.stages else "one, without an end"
         reference = f"the start point of the stage, primals {_ball_text(self.radius_of(self.stage))}"
-        return [("Stages", stages), ("Reference", reference), *super().describe()]
+        return [("Stages", stages), ("Reference", reference), *FedDAGT.describe(self)]

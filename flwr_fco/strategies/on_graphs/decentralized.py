@@ -43,7 +43,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -59,6 +59,8 @@ from flwr_fco.topology import consensus_error, root_mean_square_norm
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
 __all__ = ["DFedDA", "DFedDAGT", "DFedMid", "DReFedDAGT", "DScaffold", "GraphState", "PrimalGraphState"]
+
+_State = TypeVar("_State")
 
 
 class GraphState(NamedTuple):
@@ -101,7 +103,48 @@ class PrimalGraphState(NamedTuple):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DFedDA(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
+class GraphStrategy(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
+    """A strategy without a centre; the first field of its state holds a row for each node."""
+
+    personal: ClassVar[bool] = True
+    exact_elapsed: ClassVar[bool] = True
+    needs_mean: ClassVar[str] = "gossip mixes with a doubly stochastic matrix, which keeps nothing but the mean"
+    source: ClassVar[str] = "[2], on a graph"
+    #: Whether the relay keeps trackers.
+    tracking: ClassVar[bool] = False
+
+    @property
+    def topology(self) -> Any:
+        """The graph; None while only its name is known."""
+        return None if self.graph is None else self.graph.topology
+
+    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(tau L K), with tracking 1/(tau^2 L K); tau is the graph's mixing time, at least 1."""
+        time, power = _graph(problem).mixing_time(len(problem.asked)), 2 if self.tracking else 1
+        formula = f"1/(tau{'^2' if self.tracking else ''} L K), tau = {time:.4g}"
+        return 1.0 / (time**power * smoothness * steps), formula
+
+    def metrics(self, problem: Problem, state: Any) -> dict[str, float | int]:
+        """Return the nodes' disagreement."""
+        return {"consensus-error": consensus_error(_graph(problem).here(state[0]))}
+
+
+def _graph(problem: Problem) -> Graph:
+    """Return the graph, which these methods always have."""
+    assert problem.graph is not None
+    return problem.graph
+
+
+def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
+    """Return a state whose fields of these names have a row for each node: copies of the first, where it has less."""
+    if getattr(state, names[0]).shape[0] == num_nodes:
+        return state
+    rows = {name: np.repeat(getattr(state, name)[:1], num_nodes, axis=0) for name in names}
+    return state._replace(**rows)  # type: ignore[attr-defined,no-any-return]
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class DFedDA(GraphStrategy):
     """Decentralised federated dual averaging, algorithm 1 without tracking.
 
     On a graph it is biased already for one local step, the more the nodes' gradients differ; :class:`DFedDAGT` is not.
@@ -119,18 +162,7 @@ class DFedDA(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
     """
 
     local_solver: ClassVar[str] = "dual_averaging"
-    personal: ClassVar[bool] = True
-    exact_elapsed: ClassVar[bool] = True
-    needs_mean: ClassVar[str] = "gossip mixes with a doubly stochastic matrix, which keeps nothing but the mean"
     limit: ClassVar[Limit] = Biased("near the solution")
-    source: ClassVar[str] = "[2], on a graph"
-    #: Whether the relay keeps trackers.
-    tracking: ClassVar[bool] = False
-
-    @property
-    def topology(self) -> Any:
-        """The graph; None while only its name is known."""
-        return None if self.graph is None else self.graph.topology
 
     def init(self, problem: Problem, primal: Vector) -> GraphState:
         """Return the state before round 1: every dual = grad h(primal), trackers 0."""
@@ -143,8 +175,7 @@ class DFedDA(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
         if state.dual.shape[0] == num_nodes:
             return state
         trackers = np.zeros((num_nodes if self.tracking else 0, state.dual.shape[1]))
-        dual, elapsed = np.repeat(state.dual[:1], num_nodes, axis=0), np.repeat(state.elapsed[:1], num_nodes)
-        return state._replace(dual=dual, elapsed=elapsed, trackers=trackers)
+        return with_rows(state._replace(trackers=trackers), num_nodes, "dual", "elapsed")
 
     def downlink(self, problem: Problem, state: GraphState, node: Node | None) -> Downlink:
         """Return a node's own mixture, and its tracker."""
@@ -207,25 +238,12 @@ class DFedDA(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
         """Return what local dual averaging wants to know; tracked dual averaging finds all in the message."""
         return {} if self.tracking else {"client-prox": True, "trajectory": False}
 
-    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(tau L K), with tracking 1/(tau^2 L K); tau is the graph's mixing time, at least 1."""
-        time, power = _graph(problem).mixing_time(len(problem.asked)), 2 if self.tracking else 1
-        formula = f"1/(tau{'^2' if self.tracking else ''} L K), tau = {time:.4g}"
-        return 1.0 / (time**power * smoothness * steps), formula
-
     def metrics(self, problem: Problem, state: GraphState) -> dict[str, float | int]:
         """Return the nodes' disagreement and, with tracking, the root mean square norm of their trackers."""
-        graph = _graph(problem)
-        metrics: dict[str, float | int] = {"consensus-error": consensus_error(graph.here(state.dual))}
+        metrics = super().metrics(problem, state)
         if self.tracking and state.trackers.shape[0]:
-            metrics["tracker-norm"] = root_mean_square_norm(graph.here(state.trackers))
+            metrics["tracker-norm"] = root_mean_square_norm(_graph(problem).here(state.trackers))
         return metrics
-
-
-def _graph(problem: Problem) -> Graph:
-    """Return the graph, which these methods always have."""
-    assert problem.graph is not None
-    return problem.graph
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -313,7 +331,7 @@ class DReFedDAGT(DFedDA):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class DFedMid(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
+class DFedMid(GraphStrategy):
     """Federated mirror descent on a graph: local proximal steps, mixing of primal points, a proximal step.
 
     Parameters
@@ -333,25 +351,16 @@ class DFedMid(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
     """
 
     local_solver: ClassVar[str] = "mirror_descent"
-    personal: ClassVar[bool] = True
-    exact_elapsed: ClassVar[bool] = True
-    needs_mean: ClassVar[str] = "gossip mixes with a doubly stochastic matrix, which keeps nothing but the mean"
     limit: ClassVar[Limit] = DoubledStrength("near the solution for twice the strength, as printed")
-    source: ClassVar[str] = "[2], on a graph"
     sends: ClassVar[str] = "w_K - w_0"
 
     client_prox: bool = True
     server_prox: bool = True
 
-    @property
-    def topology(self) -> Any:
-        """The graph; None while only its name is known."""
-        return None if self.graph is None else self.graph.topology
-
     def init(self, problem: Problem, primal: Vector) -> PrimalGraphState:
         """Return the state before round 1: everybody at the start point."""
         problem.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
-        return _with_rows(PrimalGraphState(primal[None, :]), _graph(problem).num_rows)
+        return with_rows(PrimalGraphState(primal[None, :]), _graph(problem).num_rows, "primal")
 
     def downlink(self, problem: Problem, state: PrimalGraphState, node: Node | None) -> Downlink:
         """Return a node's own point."""
@@ -362,7 +371,7 @@ class DFedMid(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
         """Return W = retrieve(U (grad h(W) + server_lr increments), server_lr elapsed), row by row."""
         graph, h, server_lr = _graph(problem), problem.h, problem.server_lr
         rows, mixing = graph.places(uplinks)
-        state = _with_rows(state, mixing.shape[0])
+        state = with_rows(state, mixing.shape[0], "primal")
         increments, _, elapsed = graph.increments(uplinks, rows, normalize=self.normalize_local_work)
         duals = mixing @ (np.array([h.gradient(point) for point in state.primal]) + server_lr * increments)
         weights = server_lr * (mixing @ elapsed)
@@ -385,28 +394,12 @@ class DFedMid(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
 
     def nodes_changed(self, problem: Problem, state: PrimalGraphState, left: Sequence[int]) -> PrimalGraphState:
         """Return the state with a row for each node."""
-        return _with_rows(state, _graph(problem).num_rows)
+        return with_rows(state, _graph(problem).num_rows, "primal")
 
     def solver_options(self) -> dict[str, Option]:
         """Return whether psi acts in the local steps."""
         return {"client-prox": self.client_prox}
 
-    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(tau L K), as :class:`DFedDA` has; tau is the graph's mixing time, at least 1."""
-        time = _graph(problem).mixing_time(len(problem.asked))
-        return 1.0 / (time * smoothness * steps), f"1/(tau L K), tau = {time:.4g}"
-
-    def metrics(self, problem: Problem, state: PrimalGraphState) -> dict[str, float | int]:
-        """Return the nodes' disagreement."""
-        return {"consensus-error": consensus_error(_graph(problem).here(state.primal))}
-
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about where psi acts."""
         return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]
-
-
-def _with_rows(state: PrimalGraphState, num_nodes: int) -> PrimalGraphState:
-    """Return a state with a row for each node."""
-    if state.primal.shape[0] == num_nodes:
-        return state
-    return state._replace(primal=np.repeat(state.primal[:1], num_nodes, axis=0))

@@ -15,15 +15,12 @@ Differs from the paper in: 1. a server rate (1.0 is the paper's); 2. unequal loc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-from flwr_fco.wire.protocol import Uplink
+from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 
 __all__ = ["LocalSGD"]
 
@@ -49,8 +46,3 @@ class LocalSGD(RateOptions, WorkOptions, PrimalStrategy):
     sends: ClassVar[str] = "w_K - w_0"
     extrapolates: ClassVar[bool] = True
     no_psi: ClassVar[str | None] = "its local steps are plain gradient steps (FedAvgSubgradient takes subgradients)"
-
-    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
-        """Return primal + server_lr mean(increment)."""
-        increment, _ = problem.centre(uplinks)
-        return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)

@@ -15,17 +15,14 @@ contribute no subgradient, so the iterates may leave the set.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, Subgradient
 from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-from flwr_fco.wire.protocol import Uplink
 
 __all__ = ["FedAvgSubgradient", "PrimalState"]
 
@@ -68,8 +65,3 @@ class FedAvgSubgradient(RateOptions, WorkOptions, PrimalStrategy):
                 f"{type(self).__name__} averages primal points, mirror_map={self.mirror_map!r} has no part in it; "
                 "use Euclidean(), or FedMid or FedDualAvg for other geometries"
             )
-
-    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
-        """Return the state with primal + server_lr * mean(increment)."""
-        increment, _ = problem.centre(uplinks)
-        return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)

@@ -29,7 +29,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, DoubledStrength, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
@@ -80,11 +79,6 @@ class FedMid(RateOptions, WorkOptions, PrimalStrategy):
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about where psi acts."""
         return [("Proximal steps", f"client ({self.client_prox}) | server ({self.server_prox})")]
-
-    def init(self, problem: Problem, primal: Vector) -> PrimalState:
-        """Return the state before round 1."""
-        problem.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
-        return PrimalState(primal)
 
     def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""

@@ -14,15 +14,12 @@ Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, ShiftedBy
 from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-from flwr_fco.wire.protocol import Uplink
 
 __all__ = ["FedSAM"]
 
@@ -63,8 +60,3 @@ class FedSAM(RateOptions, WorkOptions, PrimalStrategy):
     def numbers(self, state: PrimalState) -> dict[str, float]:
         """Return the radius."""
         return {"radius": self.radius}
-
-    def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
-        """Return primal + server_lr mean(increment)."""
-        increment, _ = problem.centre(uplinks)
-        return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, NamedTuple
 
@@ -18,7 +19,7 @@ from flwr_fco.server.options import (
     WorkOptions,
 )
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.wire.protocol import Downlink, Node, Option
+from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 from flwr_fco.work import Work
 
 __all__ = ["PrimalState", "PrimalStrategy"]
@@ -56,6 +57,7 @@ class PrimalStrategy(CompositeStrategy):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
+        problem.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
         return PrimalState(primal)
 
     def downlink(self, problem: Problem, state: Any, node: Node | None) -> Downlink:
@@ -90,6 +92,11 @@ class PrimalStrategy(CompositeStrategy):
         state : NamedTuple
         """
         return None
+
+    def aggregate(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
+        """Return the state with primal + server_lr * mean(increment)."""
+        increment, _ = problem.centre(uplinks)
+        return PrimalState(state.primal + problem.server_lr * increment, state.round + 1)
 
     def retrieve(self, problem: Problem, state: Any) -> Vector:
         """Return the model."""

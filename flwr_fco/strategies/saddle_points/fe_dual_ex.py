@@ -42,14 +42,44 @@ from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import ExtrapolationBias, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.dual_averaging.fed_dual_avg import DualState
-from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
+from flwr_fco.strategies.dual_averaging.fed_dual_avg import DualState, DualStrategy
+from flwr_fco.wire.protocol import Option, Uplink
 
-__all__ = ["FeDualEx"]
+__all__ = ["Extragradient", "FeDualEx"]
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FeDualEx(RateOptions, WorkOptions, CompositeStrategy):
+class Extragradient(RateOptions, WorkOptions, CompositeStrategy):
+    """A strategy whose clients take two half steps at a time, and send all of them for ``output="ergodic"``."""
+
+    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "ergodic")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.output == "ergodic" and self.local_steps is None:
+            raise ConfigurationError(
+                'output="ergodic" averages over the half steps, so all clients must take the same number: give '
+                "local_steps instead of local_epochs"
+            )
+
+    def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
+        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
+        shapes = super().uplink_shapes(problem)
+        if self.output == "ergodic":
+            shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
+        return shapes
+
+    def solver_options(self) -> dict[str, Option]:
+        """Return whether all half steps are sent."""
+        return {"trajectory": self.output == "ergodic"}
+
+    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
+        """Return 1/(sqrt(5) L), with L the Lipschitz constant beta of the operator: of theorem 1."""
+        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
+class FeDualEx(Extragradient, DualStrategy):
     """Federated dual extrapolation, algorithm 1: composite saddle points, exactly sparse (low-rank, feasible).
 
     Parameters
@@ -75,30 +105,7 @@ class FeDualEx(RateOptions, WorkOptions, CompositeStrategy):
 
     local_solver: ClassVar[str] = "dual_extrapolation"
     limit: ClassVar[Limit] = ExtrapolationBias()
-    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "ergodic")
     source: ClassVar[str] = "[3], algorithm 1"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_steps(self.output, self.local_steps)
-
-    def init(self, problem: Problem, primal: Vector) -> DualState:
-        """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
-        return DualState(problem.h.gradient(primal))
-
-    def downlink(self, problem: Problem, state: DualState, node: Node | None) -> Downlink:
-        """Return the dual and its elapsed time."""
-        return Downlink(problem.plan, {"dual": state.dual}, problem.client_lr, state.elapsed)
-
-    def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
-        """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
-        increment, elapsed = problem.centre(uplinks)
-        dual = state.dual + problem.server_lr * increment
-        return DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1)
-
-    def retrieve(self, problem: Problem, state: DualState) -> Vector:
-        """Return retrieve(dual, elapsed), the primal point."""
-        return problem.retrieve(state.dual, state.elapsed)
 
     def averaged_points(
         self, problem: Problem, before: DualState, after: DualState, uplinks: Sequence[Uplink]
@@ -109,27 +116,3 @@ class FeDualEx(RateOptions, WorkOptions, CompositeStrategy):
             return
         for k, moved in enumerate(problem.centre.mean(uplinks, "trajectory")):
             yield problem.retrieve(before.dual + moved, before.elapsed + problem.client_lr * (k + 1))
-
-    def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
-        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
-        shapes = super().uplink_shapes(problem)
-        if self.output == "ergodic":
-            shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
-        return shapes
-
-    def solver_options(self) -> dict[str, Option]:
-        """Return whether all half steps are sent."""
-        return {"trajectory": self.output == "ergodic"}
-
-    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(sqrt(5) L), with L the Lipschitz constant beta of the operator: of theorem 1."""
-        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
-
-
-def require_steps(output: str, local_steps: int | None) -> None:
-    """Raise :class:`ConfigurationError` if half steps are to be averaged of clients that may take unequal numbers."""
-    if output == "ergodic" and local_steps is None:
-        raise ConfigurationError(
-            'output="ergodic" averages over the half steps, so all clients must take the same number: give local_steps '
-            "instead of local_epochs"
-        )

@@ -28,7 +28,6 @@ weighted by examples; 3. the default output is the last point, the paper's avera
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -38,16 +37,15 @@ import numpy as np
 from flwr_fco.core.layout import Vector
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, NearDoubledStrength
-from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-from flwr_fco.strategies.saddle_points.fe_dual_ex import require_steps
-from flwr_fco.wire.protocol import Option, Uplink
+from flwr_fco.strategies.saddle_points.fe_dual_ex import Extragradient
+from flwr_fco.wire.protocol import Uplink
 
 __all__ = ["FedMiP"]
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedMiP(RateOptions, WorkOptions, PrimalStrategy):
+class FedMiP(Extragradient, PrimalStrategy):
     """Federated mirror prox, algorithm 2 of appendix H: saddle points by primal averaging.
 
     Parameters
@@ -73,21 +71,11 @@ class FedMiP(RateOptions, WorkOptions, PrimalStrategy):
 
     local_solver: ClassVar[str] = "mirror_prox"
     limit: ClassVar[Limit] = NearDoubledStrength()
-    outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "ergodic")
     source: ClassVar[str] = "[3], algorithm 2"
     sends: ClassVar[str] = "z_K - z_0"
     euclidean: ClassVar[str | None] = None
 
     server_prox: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_steps(self.output, self.local_steps)
-
-    def init(self, problem: Problem, primal: Vector) -> PrimalState:
-        """Return the state before round 1."""
-        problem.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
-        return PrimalState(primal)
 
     def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))."""
@@ -108,21 +96,6 @@ class FedMiP(RateOptions, WorkOptions, PrimalStrategy):
             return
         for moved in problem.centre.mean(uplinks, "trajectory"):
             yield before.primal + moved
-
-    def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
-        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
-        shapes = super().uplink_shapes(problem)
-        if self.output == "ergodic":
-            shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
-        return shapes
-
-    def solver_options(self) -> dict[str, Option]:
-        """Return whether all half steps are sent."""
-        return {"trajectory": self.output == "ergodic"}
-
-    def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(sqrt(5) L) of FeDualEx's theory."""
-        return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about where psi acts."""
