@@ -5,10 +5,10 @@
     python benchmarks/crossings.py --quick    the same: one round is all there is
 
 The second of three rounds of FedDualAvg on LASSO dataset I of 'Federated Composite Optimization', in the in-process
-grid, from one `configure_train` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are
+grid, from one `open_round` to the next: 10 clients, one epoch of batch 10, l1 norm, evaluation off. Counted are
 the files of flwr_fco whose code runs, and the calls from a function in one of them to a function in another. Resuming a
 generator counts as a call; calls that go through compiled code or through Flower do not. A client's part begins when
-the grid hands over a message and ends with the reply.
+the grid hands over what it is told and ends with its answer.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from flwr_fco.simulation import simulate, warmup
 from flwr_fco.strategies import FedDualAvg
 
 NODES, ROUND = 10, 2
+TRAINING = os.path.join("client_apps", "training.py")
 PACKAGE = f"{Path(flwr_fco.__file__).parent}{os.sep}"
 
 
@@ -48,7 +49,7 @@ class Crossings:
     pairs : Counter of (str, str)
         Calls by the files of caller and callee, which differ.
     on_clients : int
-        How many of the latter were made while a client answered a message.
+        How many of the latter were made while a client answered.
     """
 
     def __init__(self) -> None:
@@ -74,8 +75,8 @@ class Crossings:
             if theirs != own:
                 self.pairs[theirs, own] += 1
                 self.on_clients += self._delivery is not None
-                # What follows is the client's: the grid hands the message over.
-                if self._delivery is None and code.co_name == "call" and own == os.path.join("wire", "flower.py"):
+                # What follows is the client's: the grid hands over what it is told.
+                if self._delivery is None and own == TRAINING and theirs.startswith("simulation"):
                     self._delivery = frame
 
 
@@ -84,9 +85,9 @@ def second_round() -> Crossings:
     found = Crossings()
 
     class Watched(FedDualAvg):
-        def configure_train(self, server_round: int, *arguments: Any, **options: Any) -> Any:
+        def open_round(self, server_round: int, *arguments: Any, **options: Any) -> Any:
             sys.setprofile(found if server_round == ROUND else None)
-            return super().configure_train(server_round, *arguments, **options)
+            return super().open_round(server_round, *arguments, **options)
 
     objectives = {partition: lasso("I").objective(partition) for partition in range(NODES)}
     strategy = Watched(
@@ -120,7 +121,7 @@ def main() -> None:
     found = second_round()
     print(f"files of flwr_fco that run code   {len(found.files):5d}")
     print(f"calls from one file to another    {found.pairs.total():5d}")
-    print(f"  of which per client's message   {found.on_clients / NODES:7.1f}")
+    print(f"  of which per client             {found.on_clients / NODES:7.1f}")
     for (caller, callee), count in found.pairs.most_common(options.top):
         print(f"{count:5d}  {caller} -> {callee}")
 

@@ -15,9 +15,9 @@ from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import (
     ClientData,
     LoadObjective,
+    TrainingHandler,
     check_layout,
     forget_objectives,
-    training_handler,
 )
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -90,7 +90,7 @@ def client_app(
     evaluation = training
     if load_evaluation_objective is not None:
         evaluation = ClientData(load_evaluation_objective, identity, "evaluate")
-    app.train()(training_handler(training, allowed))
+    app.train()(TrainingHandler(training, allowed))
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:

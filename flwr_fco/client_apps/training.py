@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -19,17 +20,17 @@ from flwr_fco.wire.client_state import read_state, store_pending
 from flwr_fco.wire.downlink import forget_downlink, read_downlink
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
-from flwr_fco.wire.uplink import uplink_answer
+from flwr_fco.wire.uplink import Sent, sent, uplink_answer
 
 __all__ = [
     "ClientData",
     "LoadObjective",
     "Task",
+    "TrainingHandler",
     "begin",
     "check_layout",
     "forget_objectives",
     "partition_of",
-    "training_handler",
 ]
 
 LoadObjective = Callable[[Context], Objective]
@@ -120,50 +121,6 @@ def begin(message: Message, context: Context, limits: Limits) -> Task:
         raise cannot_read(_UNREADABLE, error) from error
 
 
-def training_handler(data: ClientData, limits: Limits) -> Callable[[Message, Context], Message]:
-    """Return the handler of training messages that runs the local solver which the message names.
-
-    Parameters
-    ----------
-    data : ClientData
-    limits : Limits
-    """
-
-    # A function of the module does the work: a nested one is pickled with copies of what it uses.
-    def train(message: Message, context: Context) -> Message:
-        return _train(message, context, data, limits)
-
-    return train
-
-
-def _train(message: Message, context: Context, data: ClientData, limits: Limits) -> Message:
-    try:
-        task = begin(message, context, limits)
-    except (PlanMissingError, StateMissingError) as error:
-        return missing_reply(message, error)
-    downlink, plan = task.downlink, task.downlink.plan
-    solver = SOLVERS.get(plan.solver) or find_solver(plan.solver)
-    objective = data.objective(context)
-    check_layout(objective.layout, plan.layout)
-    if id(plan) not in _fitting_plans:
-        with clear_errors(_UNREADABLE):
-            # Bind psi and h, and refuse those that do not fit: what a local solver asks of them cannot fail.
-            plan.h.require(plan.psi)
-        _remember(_fitting_plans, plan, None)
-    passes_through = bool(plan.layout.passed_through)
-    if passes_through:
-        objective.load_buffers(downlink.pass_through)
-    uplink, state = limits.run(solver, downlink, objective, task.state, task.rng)
-    # As for the compiled loops: a class that keeps no losses is not asked for one.
-    keeps_losses = type(objective).take_training_loss is not Objective.take_training_loss
-    loss = objective.take_training_loss() if keeps_losses else None
-    if loss is not None and math.isfinite(loss):
-        uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
-    if passes_through:
-        uplink = uplink._replace(pass_through=objective.buffers())
-    return task.answer(uplink, state, objective.num_examples)
-
-
 class ClientData(NamedTuple):
     """A client's data in one role, as an objective that is loaded once per process, run and partition.
 
@@ -203,6 +160,68 @@ class ClientData(NamedTuple):
             )
         _objectives[key] = loaded
         return loaded
+
+
+@dataclass(frozen=True)
+class TrainingHandler:
+    """Handles training messages by running the local solver which the message names.
+
+    Parameters
+    ----------
+    data : ClientData
+    limits : Limits
+    """
+
+    data: ClientData
+    limits: Limits
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        """Answer a message."""
+        try:
+            task = begin(message, context, self.limits)
+        except (PlanMissingError, StateMissingError) as error:
+            return missing_reply(message, error)
+        uplink, state, num_examples = self._solve(context, task.downlink, task.state, task.rng)
+        return task.answer(uplink, state, num_examples)
+
+    def exchange(self, context: Context, downlink: Downlink, server_round: int) -> Sent:
+        """Answer a server in this process, without a message; for methods whose clients remember nothing.
+
+        Parameters
+        ----------
+        context : Context
+        downlink : Downlink
+            As a client reads it.
+        server_round : int
+        """
+        rng = random_generator(downlink.plan.seed, server_round, partition_of(context))
+        uplink, _, num_examples = self._solve(context, downlink, None, rng)
+        return sent(uplink, num_examples)
+
+    def _solve(
+        self, context: Context, downlink: Downlink, state: ClientState | None, rng: np.random.Generator
+    ) -> tuple[Uplink, Any, int]:
+        plan = downlink.plan
+        solver = SOLVERS.get(plan.solver) or find_solver(plan.solver)
+        objective = self.data.objective(context)
+        check_layout(objective.layout, plan.layout)
+        if id(plan) not in _fitting_plans:
+            with clear_errors(_UNREADABLE):
+                # Bind psi and h, and refuse those that do not fit: what a local solver asks of them cannot fail.
+                plan.h.require(plan.psi)
+            _remember(_fitting_plans, plan, None)
+        passes_through = bool(plan.layout.passed_through)
+        if passes_through:
+            objective.load_buffers(downlink.pass_through)
+        uplink, after = self.limits.run(solver, downlink, objective, state, rng)
+        # As for the compiled loops: a class that keeps no losses is not asked for one.
+        keeps_losses = type(objective).take_training_loss is not Objective.take_training_loss
+        loss = objective.take_training_loss() if keeps_losses else None
+        if loss is not None and math.isfinite(loss):
+            uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
+        if passes_through:
+            uplink = uplink._replace(pass_through=objective.buffers())
+        return uplink, after, objective.num_examples
 
 
 def forget_objectives(run_id: int) -> None:

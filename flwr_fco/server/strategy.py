@@ -447,7 +447,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 "call them in turn, as `start` does"
             )
         rows_before = len(self.left_out)
-        good = self.mail.collect("aggregate_train", replies) if current.messages else []
+        good = self.mail.collect("aggregate_train", replies) if current.nodes else []
         return self.close_round(good, len(self.left_out) - rows_before)
 
     def train_round(
@@ -472,7 +472,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         MetricRecord or None
             None if nobody was asked.
         """
-        if any(getattr(own, "__func__", None) is not ours for own, ours in zip(self._hooks(), _HOOKS, strict=True)):
+        hooks = ("configure_train", "aggregate_train")
+        if any(
+            getattr(getattr(self, name), "__func__", None) is not getattr(CompositeStrategy, name) for name in hooks
+        ):
             # A subclass has hooks of its own, which Flower would call.
             messages = self.configure_train(server_round, arrays, config, grid)
             return self.aggregate_train(server_round, grid.send_and_receive(messages, timeout=self.mail.timeout))
@@ -480,9 +483,6 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         rows_before = len(self.left_out)
         good = self.mail.exchange(letters, server_round) if letters else []
         return self.close_round(good, len(self.left_out) - rows_before)
-
-    def _hooks(self) -> tuple[Any, Any]:
-        return self.configure_train, self.aggregate_train
 
     def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:
         """Begin a training round: choose its nodes and return what each of them is told.
@@ -534,9 +534,9 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         mail = self.mail
         problem = mail.open(0, self.nodes.ordered, mail.config, self.problem._replace(round=0), self.state)
         good = mail.exchange(mail.letters(self.nodes.ordered), 0)
-        bytes_down, bytes_up = mail.current.bytes_down, records.count_bytes(reply.content for reply in good)
+        bytes_down, bytes_up = mail.current.bytes_down, mail.bytes_up(good)
         text = "Round 0: %s of %s nodes answered, %s bytes down, %s up"
-        log(INFO, text, len(good), len(mail.current.messages), bytes_down, bytes_up)
+        log(INFO, text, len(good), len(mail.current.nodes), bytes_down, bytes_up)
         return StartRound(problem, mail.weighted(good), bytes_down, bytes_up)
 
     def close_round(
@@ -551,7 +551,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             How many replies did not count, surplus ones among them.
         """
         current = self.current
-        if not current.messages:
+        if not current.nodes:
             everyone = self._assembly.everyone
             missing = None if everyone is None else everyone.metrics_of_absence()
             arrays, metrics = self.primal_arrays(), None if missing is None else MetricRecord(dict(missing))
@@ -563,7 +563,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     def _concluded(self, good: Sequence[Reply[Uplink]], num_left_out: int) -> tuple[ArrayRecord, MetricRecord]:
         current = self.current
-        least = len(current.messages) if self.participation == "everyone" else self.min_replies
+        least = len(current.nodes) if self.participation == "everyone" else self.min_replies
         uplinks = self.mail.weighted(good)
         skipped = len(good) < least or not uplinks or not self._update(uplinks)
         if skipped:
@@ -572,7 +572,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         # Nothing else was wrong: the numbers were too large.
         self.overflowed = skipped and len(good) >= least and bool(uplinks)
         contents = [reply.content for reply in good]
-        missing = len(current.messages) - len(good)
+        missing = len(current.nodes) - len(good)
         surplus = num_left_out - missing
         own: dict[str, int | float] = {
             "num-replies": len(good),
@@ -580,7 +580,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             **({"num-surplus": surplus} if surplus else {}),
             "skipped": int(skipped),
             "bytes-down": current.bytes_down,
-            "bytes-up": records.count_bytes(contents),
+            "bytes-up": self.mail.bytes_up(good),
         }
         arrays = self.primal_arrays()
         averaged = contents if uplinks else []
@@ -764,6 +764,3 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         if not isinstance(own, RateOptions):
             return []
         return [("Learning rates", f"client ({rate_text(own.client_lr)}) | server ({rate_text(own.server_lr)})")]
-
-
-_HOOKS = (CompositeStrategy.configure_train, CompositeStrategy.aggregate_train)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -13,8 +13,12 @@ from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
 
+from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.errors import ClientError, ConfigurationError
 from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.downlink import received
+from flwr_fco.wire.protocol import Downlink, Node
+from flwr_fco.wire.uplink import Sent
 
 __all__ = ["InProcessGrid"]
 
@@ -78,6 +82,8 @@ class InProcessGrid(Grid):
             own.update({"partition-id": partition, "num-partitions": num_nodes})
             self.contexts[node_id] = _flower.new_context(self.run_id, node_id, own, dict(run_config or {}))
             self.partition_ids[node_id] = partition
+        #: Called after each round of training.
+        self.report: Callable[[], object] | None = None
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
 
@@ -120,8 +126,53 @@ class InProcessGrid(Grid):
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages one after the other and return their replies; nothing can time out."""
-        replies = (self._deliver(message) for message in messages)
+        messages = list(messages)
+        replies = [self._deliver(message) for message in messages]
+        if self.report is not None and messages and messages[0].metadata.message_type == "train":
+            self.report()
         return [reply for reply in replies if reply is not None]
+
+    def exchange(self, letters: Sequence[tuple[Node, Downlink]], server_round: int, digest: str) -> list[Sent] | None:
+        """Tell nodes something without messages and return their answers, with the bits of messages.
+
+        Parameters
+        ----------
+        letters : sequence of (Node, Downlink)
+        server_round : int
+        digest : str
+            Of the plan, which the nodes have been told.
+
+        Returns
+        -------
+        list of Sent, or None
+            In the order of the letters. None, before any client is called, where messages must be made: the ClientApp
+            is not of this package or has mods, a client would not take its message as it is or remembers something, or
+            the grid has hooks of its own.
+        """
+        handler = _flower.handler_of(self.client_app, "train")
+        if not (type(self) is InProcessGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
+            return None
+        contexts = [self.contexts[node.node_id] for node, _ in letters]
+        downlinks = received([downlink for _, downlink in letters], digest, contexts)
+        if downlinks is None:
+            return None
+        found = []
+        for context, downlink in zip(contexts, downlinks, strict=True):
+            try:
+                found.append(handler.exchange(context, downlink, server_round))
+            except Exception as error:
+                raise self._raised(error, context.node_id, f"{server_round}", "train") from error
+        if self.report is not None:
+            self.report()
+        return found
+
+    def _raised(self, error: Exception, node_id: int, number: str, kind: str) -> ClientError:
+        return ClientError(
+            f"node {node_id} (partition {self.partition_ids[node_id]}) raised "
+            f"{type(error).__name__} in round {number or '?'} ({kind}): {error}",
+            node_id,
+            number,
+        )
 
     def _deliver(self, message: Message) -> Message | None:
         _flower.set_message_id(message, f"{next(self._numbers)}")
@@ -135,13 +186,8 @@ class InProcessGrid(Grid):
                 raise TypeError(f"the ClientApp returned a {type(reply).__name__}; expected a Message")
         except Exception as error:
             if self.raise_errors:
-                number = message.metadata.group_id
-                raise ClientError(
-                    f"node {node_id} (partition {self.partition_ids[node_id]}) raised "
-                    f"{type(error).__name__} in round {number or '?'} ({message.metadata.message_type}): {error}",
-                    node_id,
-                    number,
-                ) from error
+                about = message.metadata
+                raise self._raised(error, node_id, about.group_id, about.message_type) from error
             context.state = state
             reason = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
             reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import Result, Strategy
 from numpy.typing import NDArray
@@ -137,7 +137,7 @@ def simulate(
         return evaluate_fn(server_round, arrays)
 
     show = sys.stderr.isatty() if progress is None else progress
-    grid = _ReportingGrid(
+    grid = InProcessGrid(
         client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
     )
     with ExitStack() as stack:
@@ -145,7 +145,7 @@ def simulate(
         stack.enter_context(nullcontext() if verbose else _flower.quiet())
         stack.enter_context(single_threaded_blas())
         stack.callback(forget_objectives, grid.run_id)
-        grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext(_no_report))
+        grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext())
         return strategy.start(
             grid,
             initial_arrays,
@@ -155,23 +155,6 @@ def simulate(
             evaluate_fn=None if evaluate_fn is None else evaluate_sometimes,
             **start_options,
         )
-
-
-class _ReportingGrid(InProcessGrid):
-    """Reports each training round: the only hook that every strategy of Flower passes."""
-
-    report: Callable[[], None]
-
-    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        messages = list(messages)
-        replies = super().send_and_receive(messages, timeout=timeout)
-        if messages and messages[0].metadata.message_type == "train":
-            self.report()
-        return replies
-
-
-def _no_report() -> None:
-    pass
 
 
 @contextmanager

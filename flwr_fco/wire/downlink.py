@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +22,7 @@ from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
 
-__all__ = ["downlink_records", "forget_downlink", "parsed", "read_downlink"]
+__all__ = ["downlink_records", "forget_downlink", "parsed", "read_downlink", "received"]
 
 _FCO = "fco"
 
@@ -153,7 +153,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
     arrays = dict(found[0].items())
     if _latest and _latest[0].says(plan, fco, arrays):
-        return _latest[0].copy()
+        return _own_copy(_latest[0].downlink)
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These say which of their values is missing, in whichever local solver asks for it.
     vectors, numbers = ReceivedVectors(), ReceivedNumbers()
@@ -202,7 +202,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
         if _last_arrays and _same_bytes(_last_arrays[0], arrays):
             # The second message with these bytes: it is a broadcast, and more will come.
             _latest[:] = [_Latest(plan, fco, arrays, downlink)]
-            return _latest[0].copy()
+            return _own_copy(downlink)
         _last_arrays[:] = [arrays]
     return downlink
 
@@ -219,13 +219,61 @@ class _Latest(NamedTuple):
         """Whether another message says the same and shares the bytes of its arrays with this one."""
         return self.plan is plan and _same_bytes(self.arrays, arrays) and self.fco == fco
 
-    def copy(self) -> Downlink:
-        """Return the downlink with its own mappings, so that no client can change what another one reads."""
-        own = self.downlink
-        vectors, numbers = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
-        return Downlink(
-            own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through}
-        )
+
+def _own_copy(own: Downlink) -> Downlink:
+    """Return a downlink with its own mappings, so that no client can change what another one reads."""
+    vectors, numbers = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
+    return Downlink(own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through})
+
+
+def received(downlinks: Sequence[Downlink], digest: str, contexts: Sequence[Context]) -> list[Downlink] | None:
+    """Return downlinks as the clients of this process would read them from messages with the plan's hash.
+
+    Parameters
+    ----------
+    downlinks : sequence of Downlink
+        One for each client.
+    digest : str
+        The plan's hash.
+    contexts : sequence of Context
+        The clients'.
+
+    Returns
+    -------
+    list of Downlink, or None
+        None where messages must be made: a client lacks the plan, remembers something, or would refuse its message.
+    """
+    plan, read, found = _plans.get(digest), dict[int, Downlink](), []
+    for downlink, context in zip(downlinks, contexts, strict=True):
+        stored = context.state.get(_FCO)
+        if plan is None or not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
+            return None
+        if id(downlink) not in read:
+            own = _without_message(downlink, plan)
+            if own is None:
+                return None
+            read[id(downlink)] = own
+        found.append(_own_copy(read[id(downlink)]))
+    return found
+
+
+def _without_message(downlink: Downlink, plan: Plan) -> Downlink | None:
+    """Return what :func:`read_downlink` makes of a plain message; None if it is not one that it takes as it is."""
+    client_lr, elapsed = float(downlink.client_lr), float(downlink.elapsed)
+    numbers = {name: float(number) for name, number in downlink.numbers.items()}
+    sound = 0.0 <= elapsed < math.inf and (math.isnan(client_lr) or 0.0 < client_lr < math.inf)
+    if not sound or downlink.stamp is not None or downlink.pass_through or not all(map(is_number, numbers.values())):
+        return None
+    vectors = {}
+    for name, vector in downlink.vectors.items():
+        if vector.dtype != np.float64 or vector.shape != (plan.layout.size,) or name.startswith(PASS):
+            return None
+        if not (vector.flags.c_contiguous and math.isfinite(np.vdot(vector, vector))):
+            return None
+        # As what is read from bytes is.
+        vectors[name] = vector.view()
+        vectors[name].flags.writeable = False
+    return Downlink(plan, vectors, client_lr, elapsed, numbers, work=downlink.work)
 
 
 _latest: list[_Latest] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from functools import cache, lru_cache
@@ -35,10 +35,12 @@ __all__ = [
     "Records",
     "answer",
     "array_record",
+    "bytes_of",
     "call",
     "content_of",
     "filled",
     "form_of",
+    "handler_of",
     "identity",
     "isolated",
     "items_of",
@@ -178,6 +180,11 @@ def form_of(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> Form:
     return Form(plain.name, plain, header, len(header) + prod(shape) * plain.itemsize)
 
 
+def bytes_of(vectors: Iterable[Mapping[str, NDArray[Any]]]) -> int:
+    """Return how many bytes these arrays by name would take in messages."""
+    return sum(form_of(array.dtype, array.shape).size for named in vectors for array in named.values())
+
+
 def serialised(array: NDArray[Any]) -> Array:
     """Return ``Array(array)``, byte for byte, with one copy of the data instead of three."""
     shape = array.shape
@@ -246,19 +253,20 @@ def isolated(content: RecordDict) -> RecordDict:
 _NO_LIFESPAN = ClientApp().__dict__.get("_lifespan")
 
 
-def call(app: ClientApp, message: Message, context: Context) -> Message | None:
-    """Return ``app(message, context)``; without a lifespan, the handler of a plain message type is called directly."""
+def handler_of(app: ClientApp, message_type: str) -> Callable[[Message, Context], Message | None] | None:
+    """Return what a ClientApp without a lifespan calls for a plain message type, mods included."""
     # Another callable in its place need not even have a `__dict__`.
     own: dict[str, Any] = app.__dict__ if type(app) is ClientApp else {}
-    if own.get("_lifespan") is _NO_LIFESPAN:
-        # An app of the old kind, of one function, has none.
-        handlers = own.get("_registered_funcs")
-        # Flower looks at a type letter by letter before it adds the name of the default action.
-        handler = None if handlers is None else handlers.get(f"{message.metadata.message_type}.default")
-        if handler is not None:
-            answer: Message | None = handler(message, context)
-            return answer
-    return app(message, context)
+    # An app of the old kind, of one function, has none.
+    handlers = own.get("_registered_funcs") if own.get("_lifespan") is _NO_LIFESPAN else None
+    # Flower looks at a type letter by letter before it adds the name of the default action.
+    return None if handlers is None else handlers.get(f"{message_type}.default")
+
+
+def call(app: ClientApp, message: Message, context: Context) -> Message | None:
+    """Return ``app(message, context)``; without a lifespan, the handler of a plain message type is called directly."""
+    handler = handler_of(app, message.metadata.message_type)
+    return (app if handler is None else handler)(message, context)
 
 
 # --- messages --------------------------------------------------------------------------------------------------------

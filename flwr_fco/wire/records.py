@@ -23,6 +23,7 @@ from flwr_fco.wire.envelope import (
     was_altered,
     what_is_missing,
 )
+from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.flower import serialised as _to_array  # noqa: F401
 from flwr_fco.wire.metrics import average_metrics, check_metrics, joined_metrics
 from flwr_fco.wire.model import (
@@ -36,7 +37,7 @@ from flwr_fco.wire.model import (
     shared_arrays,
 )
 from flwr_fco.wire.queries import answer_records, question_records, read_answer, read_question
-from flwr_fco.wire.uplink import num_examples, read_unmodified, read_uplink
+from flwr_fco.wire.uplink import num_examples, read_sent, read_unmodified, read_uplink
 
 __all__ = [
     "HANDSHAKE",
@@ -48,6 +49,7 @@ __all__ = [
     "StateMissingError",
     "answer_records",
     "average_metrics",
+    "bytes_of",
     "check_metrics",
     "config_of_round",
     "content_of",
@@ -68,6 +70,7 @@ __all__ = [
     "read_downlink",
     "read_primal",
     "read_question",
+    "read_sent",
     "read_state",
     "read_unmodified",
     "read_uplink",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
@@ -15,14 +16,29 @@ from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS
-from flwr_fco.wire.keys import METRICS, OWN_ARRAYS, PASS
+from flwr_fco.wire.keys import ARRAYS, METRICS, OWN_ARRAYS, PASS
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
 from flwr_fco.wire.model import primal_vector
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["num_examples", "read_unmodified", "read_uplink", "uplink_answer"]
+__all__ = ["Sent", "num_examples", "read_sent", "read_unmodified", "read_uplink", "sent", "uplink_answer"]
 
 _NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
+
+
+class Sent(NamedTuple):
+    """What a client of this process answers without a message.
+
+    Parameters
+    ----------
+    vectors : dict of str to ndarray of float64
+        Read-only; empty if they are no such arrays, and then among the records.
+    content : RecordDict
+        All else.
+    """
+
+    vectors: dict[str, Vector]
+    content: RecordDict
 
 
 def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_dtype: str) -> Message:
@@ -51,6 +67,11 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     }
     if uplink.pass_through:
         arrays.update({PASS + name: array for name, array in uplink.pass_through.items()})
+    metrics = _reported(uplink, num_examples)
+    return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
+
+
+def _reported(uplink: Uplink, num_examples: int) -> dict[str, int | float]:
     metrics: dict[str, int | float] = {"num-examples": int(num_examples), "local-steps": int(uplink.steps)}
     if uplink.elapsed is not None:
         metrics["elapsed"] = float(uplink.elapsed)
@@ -58,7 +79,7 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
         if name in OWN_METRICS:
             raise ProtocolError(f"a client reports the metric {name!r}, which is the protocol's own; rename it")
         metrics[name] = float(value)
-    return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
+    return metrics
 
 
 def _positive(metrics: Mapping[str, Any], name: str) -> float:
@@ -122,23 +143,83 @@ def read_uplink(
     if arrays.keys() - through.keys() != shapes.keys():
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
     vectors, norms = read_vectors(arrays, shapes, wire_dtype)
-    metrics, examples = metrics_of(content, weighted_by_key)
-    elapsed = _positive(metrics, "elapsed") if timed else None
-    reported = {}
+    passed = {e.name: read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
+    return _uplink_of(vectors, norms, passed or _NOTHING, metrics_of(content, weighted_by_key), weighted_by_key, timed)
+
+
+def _uplink_of(
+    vectors: dict[str, Vector],
+    norms: dict[str, float],
+    passed: Mapping[str, NDArray[Any]],
+    said: tuple[Mapping[str, Any], float],
+    weighted_by_key: str,
+    timed: bool,
+) -> Uplink:
+    metrics, examples = said
+    others = {}
     if len(metrics) > 3:
-        others = metrics.keys() - OWN_METRICS - {weighted_by_key}
-        reported = {name: number_of(name, metrics[name]) for name in sorted(others)}
+        names = metrics.keys() - OWN_METRICS - {weighted_by_key}
+        others = {name: number_of(name, metrics[name]) for name in sorted(names)}
     return Uplink(
         vectors,
-        elapsed,
+        _positive(metrics, "elapsed") if timed else None,
         _count(metrics, "local-steps"),
         examples=examples,
-        metrics=reported,
-        pass_through={e.name: read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
-        if through
-        else _NOTHING,
+        metrics=others,
+        pass_through=passed,
         norms=norms,
     )
+
+
+def sent(uplink: Uplink, num_examples: int) -> Sent:
+    """Return what a client of this process answers, without a message.
+
+    Parameters
+    ----------
+    uplink : Uplink
+    num_examples : int
+        The client's number of examples.
+    """
+    metrics = {METRICS: (MetricRecord, _reported(uplink, num_examples))}
+    vectors = {}
+    for name, vector in uplink.vectors.items():
+        if not isinstance(vector, np.ndarray) or vector.dtype != np.float64:
+            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, dict(uplink.vectors)), **metrics}))
+        # A local solver may use its arrays again.
+        own = vectors[name] = np.array(vector)
+        own.flags.writeable = False
+    return Sent(vectors, _flower.packed(metrics))
+
+
+def read_sent(
+    sent: Sent,
+    layout: Layout,
+    *,
+    shapes: Mapping[str, tuple[int, ...]],
+    weighted_by_key: str,
+    timed: bool = True,
+) -> Uplink:
+    """Read and check what a client of this process answers, as :func:`read_uplink` reads a message.
+
+    Parameters
+    ----------
+    sent : Sent
+    layout, shapes, weighted_by_key, timed
+        As of :func:`read_uplink`.
+    """
+    vectors, content = sent
+    norms = {}
+    plain = vectors.keys() == shapes.keys()
+    for name, vector in vectors.items() if plain else ():
+        norm = norms[name] = math.sqrt(np.vdot(vector, vector))
+        plain = plain and vector.shape == shapes[name] and math.isfinite(norm)
+    if plain:
+        said = metrics_of(content, weighted_by_key)
+        return _uplink_of(vectors, norms, _NOTHING, said, weighted_by_key, timed)
+    # It says what is wrong, if anything is.
+    whole = RecordDict({**_flower.packed({ARRAYS: (ArrayRecord, dict(vectors))}), **content})
+    options: dict[str, Any] = {"shapes": shapes, "weighted_by_key": weighted_by_key, "timed": timed}
+    return read_uplink(whole, layout, wire_dtype="float64", **options)
 
 
 def read_unmodified(

@@ -24,6 +24,7 @@ from flwr_fco.server.replies.bounds import LARGEST_FACTOR, IncrementBounds, chec
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.wire import records
 from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
+from flwr_fco.wire.uplink import Sent
 from flwr_fco.work import FirstOrder
 
 __all__ = ["Language", "Mail", "OwnClients"]
@@ -203,7 +204,50 @@ class Mail(Part):
         """
         assert self.grid is not None
         caller = "aggregate_train" if server_round else "round 0"
-        return self.collect(caller, self.grid.send_and_receive(self.post(letters), timeout=self.timeout))
+        sent = self._without_messages(letters)
+        if sent is None:
+            return self.collect(caller, self.grid.send_and_receive(self.post(letters), timeout=self.timeout))
+        replies = zip([node for node, _ in letters], sent, strict=True)
+        return self._bounded(caller, self.current.read_all(caller, replies, self._read_sent))
+
+    def _without_messages(self, letters: Sequence[Letter]) -> Sequence[Sent] | None:
+        """Return what clients of this process answer; None where messages must be made."""
+        current, options, exchange = self.current, self.options, getattr(self.grid, "exchange", None)
+        if (
+            exchange is None
+            or type(self.language) is not OwnClients
+            or options.wire_dtype != "float64"
+            or options.train_metrics_aggr_fn is not records.average_metrics
+            or self.algorithm.participation == "everyone"
+            or self.pass_through_arrays
+            or not all(node.node_id in self.nodes.informed for node, _ in letters)
+        ):
+            return None
+        sent: Sequence[Sent] | None = exchange(letters, current.number, self.digest)
+        if sent is not None:
+            current.bytes_down += records.bytes_of([told.vectors for _, told in letters])
+        return sent
+
+    def _read_sent(self, node: Node, sent: Sent) -> tuple[Uplink, RecordDict]:
+        uplink = records.read_sent(
+            sent,
+            self.plan.layout,
+            shapes=self.current.shapes,
+            weighted_by_key=self.options.weighted_by_key,
+            timed=isinstance(self.plan.work, FirstOrder),
+        )
+        return self._possible(node, uplink, sent.content), sent.content
+
+    def bytes_up(self, good: Sequence[Reply[Uplink]]) -> int:
+        """Return the bytes of arrays in these replies.
+
+        Parameters
+        ----------
+        good : sequence of Reply
+        """
+        if self.current.messages:
+            return records.count_bytes(reply.content for reply in good)
+        return records.bytes_of([reply.value.vectors for reply in good])
 
     def open(
         self, server_round: int, nodes: Sequence[Node], config: ConfigRecord, problem: Problem, state: Any
@@ -249,15 +293,20 @@ class Mail(Part):
         assert problem is not None
         if not algorithm.personal and problem.memories is None:
             told = algorithm.downlink(problem, state, None)
-            return [(node, told) for node in nodes]
-        found = []
-        for node in nodes:
-            told = algorithm.downlink(problem, state, node)
-            if problem.memories is not None:
-                stamp = problem.memories.stamp(node, restore=node.node_id in current.restoring)
-                told = told._replace(stamp=stamp)
-            found.append((node, told))
+            found = [(node, told) for node in nodes]
+        else:
+            found = [(node, self._told(problem, node)) for node in nodes]
+        for node, told in found:
+            if told.work is not None:
+                current.works[node.node_id] = told.work
         return found
+
+    def _told(self, problem: Problem, node: Node) -> Downlink:
+        """Return what one node is told."""
+        told = self.algorithm.downlink(problem, self.current.state, node)
+        if problem.memories is None:
+            return told
+        return told._replace(stamp=problem.memories.stamp(node, restore=node.node_id in self.current.restoring))
 
     def post(self, letters: Sequence[Letter]) -> list[Message]:
         """Return letters as Flower's messages.
@@ -267,9 +316,6 @@ class Mail(Part):
         letters : sequence of (Node, Downlink)
         """
         current, cache = self.current, records.RoundCache()
-        for node, downlink in letters:
-            if downlink.work is not None:
-                current.works[node.node_id] = downlink.work
         contents = [(node.node_id, self.language.content(self, node, downlink, cache)) for node, downlink in letters]
         messages = records.messages(self.grid, contents, "train", str(current.number))
         current.bytes_down += records.count_bytes(content for _, content in contents)
@@ -290,8 +336,11 @@ class Mail(Part):
             For the log.
         replies : iterable of Message
         """
+        return self._bounded(caller, self.current.good(caller, self.retry_missing(replies), self._read))
+
+    def _bounded(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
+        """Return the replies that are within the bounds on their lengths, with the weights with which they count."""
         current = self.current
-        good = current.good(caller, self.retry_missing(replies), self._read)
         objections = self.bounds.objections([reply.value for reply in good], remember=current.number > 0)
         if objections:
             good = current.without(caller, good, objections)
@@ -311,7 +360,9 @@ class Mail(Part):
 
     def _read(self, node: Node, content: RecordDict) -> Uplink:
         """Return the uplink of a reply whose claims are possible."""
-        uplink = self.language.read(self, content)
+        return self._possible(node, self.language.read(self, content), content)
+
+    def _possible(self, node: Node, uplink: Uplink, content: RecordDict) -> Uplink:
         known = self.options.weighted_by_key == "num-examples"
         self.language.check(self, node, uplink, uplink.examples if known else records.num_examples(content))
         if self.options.client_weights is not None and node.partition_id not in self.options.client_weights:

@@ -1,0 +1,244 @@
+"""Without messages a run in one process is what it is with them: bits, metrics, and what is left out."""
+
+import copy
+import re
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, MetricRecord
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.quotas import Limits
+from flwr_fco.client_apps.solvers.table import SOLVERS
+from flwr_fco.errors import ClientError
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid
+from flwr_fco.wire import flower
+from tests.fault_bars import STRATEGIES, make, problem_of
+from tests.problems import app_of, clients, start_arrays
+
+
+class Counting(InProcessGrid):
+    """Hooks of its own: everything travels in messages."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.delivered = 0
+
+    def _deliver(self, message):
+        self.delivered += message.metadata.message_type == "train"
+        return super()._deliver(message)
+
+
+@pytest.fixture
+def delivered(monkeypatch):
+    """Counts the training messages of a plain grid, which `Counting` would not be."""
+    counted = [0]
+    deliver = InProcessGrid._deliver
+
+    def counting(self, message):
+        counted[0] += message.metadata.message_type == "train"
+        return deliver(self, message)
+
+    monkeypatch.setattr(InProcessGrid, "_deliver", counting)
+    return counted
+
+
+def outcome(grid, strategy, start, rounds=4):
+    with flower.identity(grid.run_id), flower.quiet(50):
+        result = strategy.start(grid, start, rounds)
+    state = [np.asarray(value).tobytes() for value in strategy.state]
+    arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
+    return arrays, state, {k: dict(v) for k, v in result.train_metrics_clientapp.items()}, strategy.left_out
+
+
+def both_ways(make_strategy, objectives, start, **options):
+    """Run with and without messages, on objectives that have solved nothing yet."""
+    grids = [grid(app_of(copy.deepcopy(objectives)), len(objectives)) for grid in (InProcessGrid, Counting)]
+    return [outcome(grid, make_strategy(), start, **options) for grid in grids]
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_gives_the_same_bits_and_metrics(name):
+    objectives = problem_of(name).objectives
+    layout = objectives[0].layout
+    start = ArrayRecord({n: flower.serialised(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
+    direct, by_messages = both_ways(lambda: make(name), objectives, start)
+    assert direct == by_messages
+
+
+@pytest.mark.parametrize("options", [{"output": "shadow", "local_steps": 3}, {"seed": 5, "fraction_train": 0.5}])
+def test_options_give_the_same_bits_and_metrics(options):
+    def strategy():
+        more = {"batch_size": 4, "min_train_nodes": 2, **options}
+        return FedDualAvg(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0, **more)
+
+    direct, by_messages = both_ways(strategy, clients(), start_arrays(), rounds=6)
+    assert direct == by_messages
+
+
+def strategy(**options):
+    return FedDualAvg(**{"regularizer": L1(0.1), "client_lr": 0.02, "fraction_evaluate": 0.0, **options})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        (strategy, 4),  # round 1, in which the plan travels
+        (lambda: strategy(wire_dtype="float32"), 12),
+        (lambda: strategy(train_metrics_aggr_fn=lambda contents, key: MetricRecord({"n": len(contents)})), 12),
+    ],
+    ids=["plain", "float32", "metrics of one's own"],
+)
+def test_messages_are_made_where_they_can_be_told_from_none(chosen, expected, delivered):
+    outcome(InProcessGrid(app_of(clients()), 4), chosen(), start_arrays(), 3)
+    assert delivered == [expected]
+
+
+def test_a_mod_sees_every_message(delivered):
+    seen = []
+
+    def mod(message, context, call_next):
+        seen.append(message.metadata.message_type)
+        return call_next(message, context)
+
+    outcome(InProcessGrid(app_of(clients(), [mod]), 4), strategy(), start_arrays(), 3)
+    assert seen == ["train"] * 12
+    assert delivered == [12]
+
+
+def test_a_strategy_with_hooks_of_its_own_gets_messages(delivered):
+    class Hooked(FedDualAvg):
+        def configure_train(self, server_round, arrays, config, grid):
+            return list(super().configure_train(server_round, arrays, config, grid))
+
+    outcome(InProcessGrid(app_of(clients()), 4), Hooked(client_lr=0.02, fraction_evaluate=0.0), start_arrays(), 3)
+    assert delivered == [12]
+
+
+def test_a_node_that_has_lost_the_plan_is_told_it_again():
+    plain = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays())
+    grid = InProcessGrid(app_of(clients()), 4)
+
+    class Restarts(FedDualAvg):
+        def open_round(self, server_round, *arguments):
+            if server_round == 3:
+                grid.contexts[3].state.clear()
+            return super().open_round(server_round, *arguments)
+
+    chosen = Restarts(regularizer=L1(0.1), client_lr=0.02, fraction_evaluate=0.0)
+    assert outcome(grid, chosen, start_arrays())[:2] == plain[:2]
+
+
+def solver_that_returns(vector):
+    """Register a local solver that answers `vector(dual)` from the second round on."""
+
+    def solver(downlink, objective, state, rng):
+        uplink, state = SOLVERS["subgradient"](downlink, objective, state, rng)
+        start = downlink.vectors["primal"]
+        return (uplink if not start.any() else uplink._replace(vectors=vector(start))), state
+
+    return solver
+
+
+@pytest.mark.parametrize(
+    ("vectors", "reason"),
+    [
+        (lambda w: {"increment": np.full_like(w, np.nan)}, "NaN or infinite values"),
+        (lambda w: {"increment": w[:-1]}, "expected float64"),
+        (lambda w: {"increment": w.astype(np.float32)}, "expected float64"),
+        (lambda w: {"another": w.copy()}, "the arrays are"),
+        (lambda w: {}, "the arrays are|exactly one ArrayRecord"),
+    ],
+    ids=["NaN", "short", "float32", "another name", "nothing"],
+)
+def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reason, monkeypatch):
+    monkeypatch.setitem(SOLVERS, "test-odd", solver_that_returns(vectors))
+
+    class Odd(FedAvgSubgradient):
+        local_solver = "test-odd"
+
+    def make_odd():
+        return Odd(client_lr=0.02, fraction_evaluate=0.0, on_divergence="warn")
+
+    direct, by_messages = both_ways(make_odd, clients(), start_arrays(), rounds=2)
+    assert [row.reason for row in direct[3]] == [row.reason for row in by_messages[3]]
+    assert len(direct[3]) == 4
+    assert re.search(reason, direct[3][0].reason)
+    assert direct[:2] == by_messages[:2]
+
+
+def test_a_solver_may_use_its_arrays_again(monkeypatch):
+    scratch = np.empty(7)
+
+    def reusing(downlink, objective, state, rng):
+        uplink, state = SOLVERS["subgradient"](downlink, objective, state, rng)
+        scratch[:] = uplink.vectors["increment"]
+        return uplink._replace(vectors={"increment": scratch}), state
+
+    monkeypatch.setitem(SOLVERS, "test-reusing", reusing)
+
+    class Reusing(FedAvgSubgradient):
+        local_solver = "test-reusing"
+
+    one, other = (
+        outcome(InProcessGrid(app_of(clients()), 4), cls(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
+        for cls in (Reusing, FedAvgSubgradient)
+    )
+    assert one[:2] == other[:2]
+
+
+def test_no_client_can_change_what_another_one_reads(monkeypatch):
+    def greedy(downlink, objective, state, rng):
+        with pytest.raises(ValueError, match="read-only"):
+            downlink.vectors["primal"][0] = 9.0
+        uplink, state = SOLVERS["subgradient"](downlink, objective, state, rng)
+        downlink.vectors["primal"] = np.ones(7)
+        return uplink, state
+
+    monkeypatch.setitem(SOLVERS, "test-greedy", greedy)
+
+    class Greedy(FedAvgSubgradient):
+        local_solver = "test-greedy"
+
+    one, other = (
+        outcome(InProcessGrid(app_of(clients()), 4), cls(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
+        for cls in (Greedy, FedAvgSubgradient)
+    )
+    assert one[:2] == other[:2]
+
+
+def test_an_error_of_a_client_names_node_and_round(monkeypatch):
+    def failing(downlink, objective, state, rng):
+        if downlink.vectors["primal"].any():
+            raise ZeroDivisionError("no rows")
+        return SOLVERS["subgradient"](downlink, objective, state, rng)
+
+    monkeypatch.setitem(SOLVERS, "test-failing", failing)
+
+    class Failing(FedMid):
+        local_solver = "test-failing"
+
+    texts = []
+    for grid in (InProcessGrid, Counting):
+        with pytest.raises(ClientError) as caught:
+            outcome(grid(app_of(clients()), 4), Failing(client_lr=0.02, fraction_evaluate=0.0), start_arrays())
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
+    assert "node 2 (partition 0) raised ZeroDivisionError in round 2 (train): no rows" in texts[0]
+
+
+def test_the_clients_limits_hold(monkeypatch):
+    objectives = clients()
+    app = client_app(lambda context: objectives[context.node_config["partition-id"]], limits=Limits(max_number=3.5))
+
+    def rate(server_round):
+        return float(server_round)
+
+    texts = []
+    for grid in (InProcessGrid, Counting):
+        with pytest.raises(ClientError, match="max_number") as caught:
+            outcome(grid(app, 4), FedAvgSubgradient(client_lr=rate, on_divergence="warn"), start_arrays(), 5)
+        texts.append(str(caught.value))
+    assert texts[0] == texts[1]
