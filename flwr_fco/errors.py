@@ -17,6 +17,7 @@ __all__ = [
     "NoAnswerError",
     "NotInstalledError",
     "ProtocolError",
+    "RunInterrupted",
     "SpecError",
     "UnknownOptionError",
     "UnsupportedPairError",
@@ -113,3 +114,18 @@ class DivergedError(FlwrFcoError, ArithmeticError):
     def arrays(self) -> Any:
         """The last good model, as in ``result.arrays``: a start point for a run with a smaller rate."""
         return self.result.arrays
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Ctrl-C during a run; a :class:`KeyboardInterrupt`, so whatever stops at one stops at this.
+
+    Parameters
+    ----------
+    message : str
+    result : Any
+        The result so far.
+    """
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__(message)
+        self.result = result

@@ -237,6 +237,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             num_rounds=self.max_rounds,
             initial_arrays=start,
             progress=False,
+            on_interrupt="raise",
             callbacks=[is_solved],
         )
         self.n_iter_ = rounds

@@ -89,6 +89,7 @@ def fit_path(
         num_nodes=num_nodes,
         num_rounds=num_rounds,
         initial_arrays=initial_arrays,
+        on_interrupt="raise",
         **options,
     )
     return cast(PathResult, found)

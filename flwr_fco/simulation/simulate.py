@@ -5,7 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any
+from logging import WARNING
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
@@ -15,8 +16,9 @@ from numpy.typing import NDArray
 
 from flwr_fco.client_apps.app import forget_objectives
 from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked, takes
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.topology import Topology
 from flwr_fco.wire import flower as _flower
@@ -42,6 +44,7 @@ def simulate(
     raise_errors: bool = True,
     progress: bool | None = None,
     verbose: bool = False,
+    on_interrupt: Literal["return", "raise"] = "return",
     **start_options: Any,
 ) -> Result:
     """Run a strategy with its clients in this process.
@@ -76,6 +79,9 @@ def simulate(
         Show a progress bar; by default if standard error is a terminal.
     verbose : bool, default False
         Keep Flower's log lines of every round; by default only warnings are shown.
+    on_interrupt : {"return", "raise"}, default "return"
+        What Ctrl-C does in a run of ours: the result so far is returned, with a warning, or is the ``result`` of the
+        :class:`flwr_fco.errors.RunInterrupted` that is raised, for scripts that must not go on.
     **start_options
         Passed to ``strategy.start``, such as ``callbacks``.
 
@@ -118,6 +124,7 @@ def simulate(
             f"num_nodes={num_nodes}, num_rounds={num_rounds}, evaluate_every={evaluate_every}; expected at least one "
             "node, no negative number of rounds, and an interval of at least 1"
         )
+    checked("on_interrupt", on_interrupt, Literal["return", "raise"])
     checked("evaluate_fn", evaluate_fn, EvaluateFunction | None)
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
@@ -140,21 +147,31 @@ def simulate(
     grid = InProcessGrid(
         client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
     )
-    with ExitStack() as stack:
-        stack.enter_context(_flower.identity(grid.run_id))
-        stack.enter_context(nullcontext() if verbose else _flower.quiet())
-        stack.enter_context(single_threaded_blas())
-        stack.callback(forget_objectives, grid.run_id)
-        grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext())
-        return strategy.start(
-            grid,
-            initial_arrays,
-            num_rounds,
-            train_config=train_config,
-            evaluate_config=evaluate_config,
-            evaluate_fn=None if evaluate_fn is None else evaluate_sometimes,
-            **start_options,
-        )
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(_flower.identity(grid.run_id))
+            stack.enter_context(nullcontext() if verbose else _flower.quiet())
+            stack.enter_context(single_threaded_blas())
+            stack.callback(forget_objectives, grid.run_id)
+            grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext())
+            return strategy.start(
+                grid,
+                initial_arrays,
+                num_rounds,
+                train_config=train_config,
+                evaluate_config=evaluate_config,
+                evaluate_fn=None if evaluate_fn is None else evaluate_sometimes,
+                **start_options,
+            )
+    except RunInterrupted as stop:
+        if on_interrupt == "raise":
+            raise
+        log(WARNING, "simulate: %s; this is the result so far", stop)
+        so_far: Result = stop.result
+        return so_far
+    except KeyboardInterrupt:
+        name = type(strategy).__name__
+        raise KeyboardInterrupt(f"{name} is not a strategy of ours: its result so far is lost") from None
 
 
 @contextmanager

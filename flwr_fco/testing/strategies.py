@@ -99,6 +99,7 @@ def _run(
         num_rounds=rounds,
         initial_arrays=start,
         progress=False,
+        on_interrupt="raise",
     )
     return layout.flatten({name: array.numpy() for name, array in result.arrays.items()}), strategy
 
@@ -182,6 +183,7 @@ def _check_answers(make: MakeStrategy) -> None:
         num_rounds=2,
         initial_arrays=arrays,
         progress=False,
+        on_interrupt="raise",
     )
     for name, array in arrays.items():
         got = result.arrays[name]

@@ -93,6 +93,7 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
         initial_arrays=task.initial_arrays(),
         callbacks=[_stop_when_skipped],
         progress=False,
+        on_interrupt="raise",
     )
     arrays = {name: array.numpy() for name, array in result.arrays.items()}
     short = len(history) < settings.num_rounds

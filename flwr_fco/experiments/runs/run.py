@@ -167,6 +167,7 @@ def _simulate(
             evaluate_fn=evaluate,
             callbacks=[record],
             progress=False,
+            on_interrupt="raise",
         )
 
 

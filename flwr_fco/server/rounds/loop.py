@@ -13,7 +13,7 @@ from flwr.serverapp import Grid
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.errors import ConfigurationError, DivergedError, ProtocolError
+from flwr_fco.errors import ConfigurationError, DivergedError, ProtocolError, RunInterrupted
 from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.server.parts import Host
 from flwr_fco.server.replies.checks import LeftOut
@@ -126,6 +126,9 @@ def run_rounds(
             if stop:
                 log(INFO, "A callback ended the run after round %s", number)
                 break
+    except KeyboardInterrupt:
+        done = max(result.train_metrics_clientapp, default=0)
+        raise RunInterrupted(f"interrupted after {done} of {num_rounds} rounds", result) from None
     finally:
         hooks.call("on_run_end", result)
     log(INFO, "")
