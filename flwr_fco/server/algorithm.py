@@ -211,6 +211,8 @@ class Algorithm(ABC):
     ) -> Mapping[str, Vector]:
         """Return what a client remembers after a round that counted: the client's own arithmetic.
 
+        A method with :attr:`memory_names` has one of its own.
+
         Parameters
         ----------
         problem : Problem
@@ -220,7 +222,7 @@ class Algorithm(ABC):
             What it remembered.
         uplink : Uplink
         """
-        raise NotImplementedError(f"{type(self).__name__} names what clients remember, and must say how it changes")
+        return memory
 
     # --- what a method may say besides ----------------------------------------------------------------------------
 

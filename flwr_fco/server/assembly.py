@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Algorithm
 from flwr_fco.server.clients.capped import CappedMinimisations
 from flwr_fco.server.clients.first_gradients import FirstGradients
@@ -100,6 +101,7 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
         graph = Graph(own.mixing)
         parts["graph"] = Gossip(graph)
     memories = everyone = remembering = None
+    _check_memory(own, algorithm)
     if isinstance(own, MemoryOptions):
         memories = ClientMemories(
             algorithm.memory_names,
@@ -121,3 +123,18 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
     if isinstance(own, TrackerOptions) and own.tracker_start == "gradient":
         parts["first gradients"] = FirstGradients(remembering)
     return Assembly(parts, mail, inquiry, average, certifier, everyone, centre, memories, graph)
+
+
+def _check_memory(own: object, algorithm: Algorithm) -> None:
+    """Refuse a strategy of the user's that says only a part of what its clients remember."""
+    said = {
+        "takes MemoryOptions": isinstance(own, MemoryOptions),
+        "has memory_names": bool(algorithm.memory_names),
+        "overrides remembered()": type(algorithm).remembered is not Algorithm.remembered,
+    }
+    if len({*said.values()}) > 1:
+        done, missing = ([text for text, is_so in said.items() if is_so is wanted] for wanted in (True, False))
+        raise ConfigurationError(
+            f"{type(algorithm).__name__} {' and '.join(done)}, but not: {', '.join(missing)}; a strategy whose clients "
+            "remember something needs all three, another one none"
+        )

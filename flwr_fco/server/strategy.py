@@ -30,7 +30,7 @@ from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.legacy import adapt
 from flwr_fco.server.options import AUTOMATIC, CommonOptions, RateOptions, number_at, rate_text
-from flwr_fco.server.parts import Letter, StartRound
+from flwr_fco.server.parts import Letter, Part, StartRound
 from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.questions.strength_path import start_at_chosen, with_strength
 from flwr_fco.server.replies import checks
@@ -94,6 +94,11 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self.num_rounds: int | None = None
         self._assembly = assemble(self, self)
         self.parts = self._assembly.parts
+        #: Who acts where: most parts act in one or two places of a round.
+        self._acting = {
+            hook: [part for part in self.parts.values() if getattr(type(part), hook) is not getattr(Part, hook)]
+            for hook in ("nodes_needed", "before_round", "after_round", "end_round", "metrics")
+        }
         self.mail, self.inquiry = self._assembly.mail, self._assembly.inquiry
         self.forget()
 
@@ -419,7 +424,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     def _nodes_needed(self) -> int:
         needed = int(self.min_available_nodes)
-        for part in self.parts.values():
+        for part in self._acting["nodes_needed"]:
             needed = part.nodes_needed(needed)
         return needed
 
@@ -512,7 +517,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             nodes = self.nodes.chosen(self.choose_nodes, server_round)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
         asked: Sequence[Node] = nodes
-        for part in self.parts.values():
+        for part in self._acting["before_round"]:
             asked = part.before_round(self, asked)
         if asked is not nodes:
             asked = sorted(asked, key=lambda node: node.order)
@@ -557,7 +562,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             arrays, metrics = self.primal_arrays(), None if missing is None else MetricRecord(dict(missing))
         else:
             arrays, metrics = self._concluded(good, num_left_out)
-        for part in reversed(self.parts.values()):
+        for part in reversed(self._acting["end_round"]):
             part.end_round(self)
         return arrays, metrics
 
@@ -592,7 +597,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     def round_metrics(self) -> dict[str, float | int]:
         """Return what the method and its parts add to the metrics of the round under way."""
         found: dict[str, float | int] = {}
-        for part in self.parts.values():
+        for part in self._acting["metrics"]:
             found.update(part.metrics(self))
         found.update(self.metrics(self.problem, self.state))
         return found
@@ -619,7 +624,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                     average.add(self.averaged_points(problem, before, after, uplinks))
                 # A new stage has a geometry of its own, in which its first point is looked at.
                 own = problem.with_plan(self._plan_at(after)) if stage else problem
-                output = Output.of(after, own.plan, average.point(lambda: self.retrieve(own, after)), passed)
+                output = Output.of(after, own.plan, self._point(own, after), passed)
         except MagnitudeError as error:
             average.take_back()
             log(WARNING, "%s %s", overflows, error)
@@ -629,7 +634,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
             return False
         self.state, self.mail.pass_through_arrays, self._output = after, passed, output
-        for part in reversed(self.parts.values()):
+        for part in reversed(self._acting["after_round"]):
             part.after_round(self, before, uplinks)
         if stage:
             if self.memories is not None:
@@ -648,9 +653,14 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         known = self._output
         # A method may change its state and its geometry after a round: where a client has gone, or a stage begins.
         if known is None or known.state is not self.state or known.plan is not self.plan:
-            point = self._assembly.average.point(lambda: self.retrieve(self.problem, self.state))
+            point = self._point(self.problem, self.state)
             known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
         return records.shared_arrays(known.arrays)
+
+    def _point(self, problem: Problem, state: Any) -> Vector:
+        """Return the point that evaluation and the user see."""
+        average = self._assembly.average
+        return self.retrieve(problem, state) if average.idle else average.point(lambda: self.retrieve(problem, state))
 
     def as_vector(self, arrays: ArrayRecord) -> Vector:
         """Return a primal model as one vector; at no cost if it is the one that :meth:`primal_arrays` has given.

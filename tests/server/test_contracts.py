@@ -168,3 +168,20 @@ def test_an_epoch_counts_draws_and_a_step_takes_two():
 def test_steps_and_epochs_exclude_each_other():
     with pytest.raises(ConfigurationError, match="give one of them"):
         FirstOrder(steps=1, epochs=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "missing"),
+    [
+        ({"memory_names": ()}, "has memory_names"),
+        ({"remembered": CompositeStrategy.remembered}, r"overrides remembered\(\)"),
+    ],
+)
+def test_a_strategy_that_says_half_of_what_its_clients_remember_is_refused(body, missing):
+    with pytest.raises(ConfigurationError, match=f"but not: {missing}"):
+        type("Half", (ProximalPoint,), body)()
+
+
+def test_names_of_memories_without_their_options_are_refused():
+    with pytest.raises(ConfigurationError, match="but not: takes MemoryOptions, overrides remembered"):
+        type("Named", (FedDualAvg,), {"memory_names": ("own",)})()

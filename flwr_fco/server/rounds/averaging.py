@@ -63,6 +63,8 @@ class PointAverage(Part):
     def __init__(self, output: str, window: int = 100, sparsity: int | None = None) -> None:
         self.output, self.window, self.sparsity = output, window, sparsity
         self.averages = output != "last"
+        #: Whether the point is the last one as it is.
+        self.idle = not self.averages and sparsity is None
         self.forget()
 
     def forget(self) -> None:
