@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
-from flwr_fco.datasets.partition import dirichlet_partition, iid_partition
+from flwr_fco.datasets.partition import random_partition
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 
@@ -112,6 +112,38 @@ class PartitionedClassification(FederatedDataset):
         return self.build_objective(self.test_examples(), **options)
 
 
+@dataclass(frozen=True, eq=False)
+class ImagesOnClients(FederatedDataset):
+    """Classified images on clients, for another objective than the classification's own."""
+
+    images: PartitionedClassification
+
+    @property
+    def num_clients(self) -> int:  # type: ignore[override]
+        """Number of clients."""
+        return self.images.num_clients
+
+    def client(self, index: int) -> Samples:
+        """Return the training images of a client.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+        """
+        return self.images.client(index)
+
+    def test_objective(self, **options: Any) -> Any:
+        """Return the objective on the test images, for its metrics.
+
+        Parameters
+        ----------
+        **options
+            Keyword arguments of the objective's class.
+        """
+        return self.build_objective(self.images.test_examples(), **options)
+
+
 def digits(
     num_clients: int = 10,
     alpha: float | None = 0.3,
@@ -154,7 +186,9 @@ def digits(
 
     features, labels = load_digits(return_X_y=True)
     train, test = _split(features / 16.0, labels, train_fraction)
-    return PartitionedClassification(train, test, _partition(train, num_clients, alpha, seed, min_size), 10)
+    return PartitionedClassification(
+        train, test, random_partition(train.targets, num_clients, alpha, stream(seed), min_size), 10
+    )
 
 
 def breast_cancer(
@@ -206,7 +240,9 @@ def breast_cancer(
     scaler = StandardScaler().fit(train.features)
     train = Samples(scaler.transform(train.features), train.targets)
     test = Samples(scaler.transform(test.features), test.targets)
-    return PartitionedClassification(train, test, _partition(train, num_clients, alpha, seed, min_size), 2)
+    return PartitionedClassification(
+        train, test, random_partition(train.targets, num_clients, alpha, stream(seed), min_size), 2
+    )
 
 
 def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) -> tuple[Samples, Samples]:
@@ -218,12 +254,3 @@ def _split(features: NDArray[Any], labels: NDArray[Any], train_fraction: float) 
         features, labels, train_size=train_fraction, stratify=labels, random_state=_SPLIT_SEED
     )
     return Samples(train_features, train_labels), Samples(test_features, test_labels)
-
-
-def _partition(
-    train: Samples, num_clients: int, alpha: float | None, seed: int, min_size: int
-) -> tuple[NDArray[np.int64], ...]:
-    rng = stream(seed)
-    if alpha is None:
-        return tuple(iid_partition(train.targets.size, num_clients, rng))
-    return tuple(dirichlet_partition(train.targets, num_clients, alpha, rng, min_size))

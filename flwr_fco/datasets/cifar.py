@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.datasets.base import Samples, stream
-from flwr_fco.datasets.mnist import PartitionedImages
-from flwr_fco.datasets.partition import dirichlet_partition, iid_partition
+from flwr_fco.datasets.mnist import SPLIT, PartitionedImages, random_subset
+from flwr_fco.datasets.partition import random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 
 __all__ = ["cifar10"]
@@ -18,8 +18,6 @@ __all__ = ["cifar10"]
 #: A label, then the red, the green and the blue plane of 32 x 32 pixels.
 _RECORD = 1 + 3 * 1024
 _KEYS = ("train_images", "train_labels", "test_images", "test_labels")
-#: Spawn keys of one seed: the split over clients is the first, as in the other data sets.
-_SPLIT, _SUBSET = 0, 1
 
 
 def cifar10(
@@ -68,17 +66,9 @@ def cifar10(
     (500, 3072)
     """
     train, test = _from_npz(Path(path)) if Path(path).suffix == ".npz" else _from_batches(Path(path))
-    if num_examples is not None:
-        if not 1 <= num_examples <= train.targets.size:
-            raise ConfigurationError(f"num_examples={num_examples}; expected 1 .. {train.targets.size}")
-        rows = np.sort(stream(seed, _SUBSET).choice(train.targets.size, num_examples, replace=False))
-        train = Samples(train.features[rows], train.targets[rows])
-    rng = stream(seed, _SPLIT)
-    if alpha is None:
-        partition = iid_partition(train.targets.size, num_clients, rng)
-    else:
-        partition = dirichlet_partition(train.targets, num_clients, alpha, rng, min_size)
-    return PartitionedImages(train, test, tuple(partition), 10)
+    train = random_subset(train, num_examples, seed)
+    partition = random_partition(train.targets, num_clients, alpha, stream(seed, SPLIT), min_size)
+    return PartitionedImages(train, test, partition, 10)
 
 
 def _from_npz(file: Path) -> tuple[Samples, Samples]:

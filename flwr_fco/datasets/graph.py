@@ -21,7 +21,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.draws import add_drawn_linear_gradient, add_drawn_logistic_gradient
 from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
 from flwr_fco.objectives import Batch, LeastSquares, Logistic, Objective
-from flwr_fco.objectives.base import batch_sizes
+from flwr_fco.objectives.base import batch_sizes, gradient_from_zeros
 from flwr_fco.work import FirstOrder
 
 __all__ = ["SparseGraphProblem", "StreamingObjective", "sparse_linear_graph", "sparse_logistic_graph"]
@@ -350,15 +350,6 @@ class StreamingObjective(Objective):
         """Return the largest curvature of the expected loss, in either norm: 1, or 1/4 for the logistic one."""
         return 1.0 if self.problem.kind == "linear" else 0.25
 
-    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
-        """Return the gradient of the expected loss, or of the mean over a batch."""
-        if out is None:
-            out = np.zeros(self.layout.size)
-        else:
-            out[:] = 0.0
-        self.add_gradient(w, batch, 1.0, out)
-        return out
-
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient of the expected loss, or of the mean over a batch, to `out` in place."""
         if batch is None:
@@ -378,6 +369,8 @@ class StreamingObjective(Objective):
             features, targets = batch
             kernel = add_least_squares_gradient if self.problem.kind == "linear" else add_logistic_gradient
             kernel(features, targets, np.arange(targets.size), w, scale, 0.0, out)
+
+    gradient = gradient_from_zeros(add_gradient)
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
         """Yield fresh examples, or the random numbers of a gradient, for each batch; None for full batches."""

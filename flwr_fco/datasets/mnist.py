@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.datasets.base import Samples, stream
 from flwr_fco.datasets.bundled import PartitionedClassification
-from flwr_fco.datasets.partition import dirichlet_partition, iid_partition, label_partition
+from flwr_fco.datasets.partition import label_partition, random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 
 __all__ = ["PartitionedImages", "femnist", "mnist", "read_idx"]
@@ -24,7 +24,7 @@ _PARTS = {"train": "train", "test": "t10k"}
 #: Of an image of MNIST or FEMNIST.
 _PIXELS = 28 * 28
 #: Spawn keys of one seed: the split over clients is the first, as in the other data sets.
-_SPLIT, _SUBSET = 0, 1
+SPLIT, _SUBSET = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,19 +176,22 @@ def mnist(
     (200, (6000, 784))
     """
     train, test = _from_openml() if path is None else (_read_part(Path(path), part) for part in ("train", "test"))
-    if num_examples is not None:
-        if not 1 <= num_examples <= train.targets.size:
-            raise ConfigurationError(f"num_examples={num_examples}; expected 1 .. {train.targets.size}")
-        rows = np.sort(stream(seed, _SUBSET).choice(train.targets.size, num_examples, replace=False))
-        train = Samples(train.features[rows], train.targets[rows])
-    rng = stream(seed, _SPLIT)
+    train, rng = random_subset(train, num_examples, seed), stream(seed, SPLIT)
     if by_label:
-        partition = label_partition(train.targets, num_clients, labels_per_client, rng)
-    elif alpha is None:
-        partition = iid_partition(train.targets.size, num_clients, rng)
+        partition = tuple(label_partition(train.targets, num_clients, labels_per_client, rng))
     else:
-        partition = dirichlet_partition(train.targets, num_clients, alpha, rng, min_size)
-    return PartitionedImages(train, test, tuple(partition), 10)
+        partition = random_partition(train.targets, num_clients, alpha, rng, min_size)
+    return PartitionedImages(train, test, partition, 10)
+
+
+def random_subset(train: Samples, num_examples: int | None, seed: int) -> Samples:
+    """Return that many examples, drawn from the seed, in their order; all of them for None."""
+    if num_examples is None:
+        return train
+    if not 1 <= num_examples <= train.targets.size:
+        raise ConfigurationError(f"num_examples={num_examples}; expected 1 .. {train.targets.size}")
+    rows = np.sort(stream(seed, _SUBSET).choice(train.targets.size, num_examples, replace=False))
+    return Samples(train.features[rows], train.targets[rows])
 
 
 def femnist(
@@ -244,7 +247,7 @@ def femnist(
         ) from error
     if not 1 <= num_clients <= writers.num_partitions:
         raise ConfigurationError(f"num_clients={num_clients}; expected 1 .. {writers.num_partitions}, one a writer")
-    rng = stream(seed, _SPLIT)
+    rng = stream(seed, SPLIT)
     kept: list[Samples] = []
     held_out: list[Samples] = []
     for writer in rng.permutation(writers.num_partitions):

@@ -6,6 +6,8 @@ are larger than everything else that this package needs. Its Dirichlet partition
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -101,6 +103,15 @@ def dirichlet_partition(
         f"with fewer than min_size={min_size}; expected a split to be likely. Raise alpha, or lower num_clients or "
         "min_size."
     )
+
+
+def random_partition(
+    labels: NDArray[Any], num_clients: int, alpha: float | None, rng: np.random.Generator, min_size: int
+) -> tuple[NDArray[np.int64], ...]:
+    """Return a Dirichlet split, or an even one where alpha is None."""
+    if alpha is None:
+        return tuple(iid_partition(labels.size, num_clients, rng))
+    return tuple(dirichlet_partition(labels, num_clients, alpha, rng, min_size))
 
 
 def label_partition(

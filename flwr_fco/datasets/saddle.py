@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.datasets.base import FederatedDataset, Samples, stream
-from flwr_fco.datasets.bundled import PartitionedClassification
+from flwr_fco.datasets.bundled import ImagesOnClients
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle, UniversalAdversarialLogistic
 
@@ -304,7 +304,7 @@ def quadratic_saddles(
 
 
 @dataclass(frozen=True, eq=False)
-class AdversarialImages(FederatedDataset):
+class AdversarialImages(ImagesOnClients):
     """Classified images on clients, for universal adversarial training (A.3).
 
     The paper's data: ``AdversarialImages(mnist(path, num_clients=100, alpha=None))`` has 600 images per client,
@@ -325,23 +325,7 @@ class AdversarialImages(FederatedDataset):
     Layout(coefficients[64, 10]*, intercept[10], perturbation[64]*; size 714, * regularized)
     """
 
-    images: PartitionedClassification
     intercept: bool = True
-
-    @property
-    def num_clients(self) -> int:  # type: ignore[override]
-        """Number of clients."""
-        return self.images.num_clients
-
-    def client(self, index: int) -> Samples:
-        """Return the training images of a client.
-
-        Parameters
-        ----------
-        index : int
-            0 .. num_clients - 1.
-        """
-        return self.images.client(index)
 
     def build_objective(self, examples: Samples, **options: Any) -> UniversalAdversarialLogistic:
         """Return the adversarial objective on some images, with all the federation's classes.
@@ -354,13 +338,3 @@ class AdversarialImages(FederatedDataset):
         """
         given = {"num_classes": self.images.num_classes, "intercept": self.intercept, **options}
         return UniversalAdversarialLogistic(examples.features, examples.targets, **given)
-
-    def test_objective(self, **options: Any) -> UniversalAdversarialLogistic:
-        """Return the objective on the test images, for its metrics with and without the perturbation.
-
-        Parameters
-        ----------
-        **options
-            Keyword arguments of :class:`UniversalAdversarialLogistic`.
-        """
-        return self.build_objective(self.images.test_examples(), **options)

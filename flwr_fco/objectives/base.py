@@ -16,7 +16,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import LinearData
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Batch", "Line", "Objective", "batch_sizes", "shuffled_epochs"]
+__all__ = ["Batch", "Line", "Objective", "batch_sizes", "gradient_from_zeros", "shuffled_epochs"]
 
 #: What a stochastic gradient is taken on: whatever the objective's own `batches` yields. None stands for all examples.
 Batch = Any
@@ -131,7 +131,7 @@ class Objective(ABC):
         if place["gradient"] < place["add_gradient"]:
             cls.add_gradient = _adding(cls.gradient)  # type: ignore[method-assign]
         elif place["add_gradient"] < place["gradient"]:
-            cls.gradient = _from_zeros(cls.add_gradient)  # type: ignore[method-assign]
+            cls.gradient = gradient_from_zeros(cls.add_gradient)  # type: ignore[method-assign]
         if place["value"] < place["metrics"] and cls.metrics is not Objective.metrics:
             cls.metrics = _with_loss(cls.metrics, cls.value)  # type: ignore[method-assign]
 
@@ -423,7 +423,9 @@ def _add(gradient: Vector, scale: float, out: Vector) -> None:
     out += scale * gradient
 
 
-def _from_zeros(add_gradient: Callable[..., None]) -> Callable[..., Vector]:
+def gradient_from_zeros(add_gradient: Callable[..., None]) -> Callable[..., Vector]:
+    """Return the method `gradient` of a class whose `add_gradient` does the work."""
+
     @wraps(Objective.gradient, updated=())
     def gradient(self: Objective, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
         if out is None:

@@ -20,7 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.datasets import FederatedDataset, PartitionedClassification, Samples
+from flwr_fco.datasets import Samples
+from flwr_fco.datasets.bundled import ImagesOnClients
 from flwr_fco.experiments.problems.tasks import AdversarialTraining, Task
 from flwr_fco.regularizers import Regularizer
 
@@ -106,7 +107,7 @@ def _scores(model: nn.Module, batch: Any) -> Mapping[str, float | Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class NetworkImages(FederatedDataset):
+class NetworkImages(ImagesOnClients):
     """Classified images on clients, for a network.
 
     Parameters
@@ -126,24 +127,8 @@ class NetworkImages(FederatedDataset):
     ('0.weight', '2.weight', '4.weight')
     """
 
-    images: PartitionedClassification
     network: nn.Module
     shape: tuple[int, ...]
-
-    @property
-    def num_clients(self) -> int:  # type: ignore[override]
-        """Number of clients."""
-        return self.images.num_clients
-
-    def client(self, index: int) -> Samples:
-        """Return the training images of a client.
-
-        Parameters
-        ----------
-        index : int
-            0 .. num_clients - 1.
-        """
-        return self.images.client(index)
 
     def build_objective(self, examples: Samples, **options: Any) -> TorchObjective:
         """Return the network's cross entropy on some images; of an attacked one the attack ascends and has psi.
@@ -162,16 +147,6 @@ class NetworkImages(FederatedDataset):
         if isinstance(self.network, AttackedNetwork):
             options = {"maximize": "perturbation", "apply_to": "perturbation", **options}
         return TorchObjective(self.network, _cross_entropy, tensors, scores=_scores, **options)
-
-    def test_objective(self, **options: Any) -> TorchObjective:
-        """Return the same on the test images, for its metrics.
-
-        Parameters
-        ----------
-        **options
-            Keyword arguments of :class:`flwr_fco.torch.TorchObjective`.
-        """
-        return self.build_objective(self.images.test_examples(), **options)
 
     def start(self, seed: int) -> dict[str, NDArray[Any]]:
         """Return PyTorch's initial parameters of the network for a seed; PyTorch's generator is as it was afterwards.

@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.kernels.adversarial import add_adversarial_operator
+from flwr_fco.objectives.base import gradient_from_zeros
 from flwr_fco.objectives.logistic import MultinomialLogistic
 from flwr_fco.objectives.saddle.base import SaddleObjective
 
@@ -87,33 +88,11 @@ class UniversalAdversarialLogistic(SaddleObjective):
         """Return the mean cross entropy of the perturbed examples."""
         return self._classifier.value(self._shifted(w))
 
-    def gradient(self, w: Vector, batch: NDArray[np.int64] | None = None, out: Vector | None = None) -> Vector:
-        """Return the operator (grad_W f, grad_b f, -grad_delta f) of the mean over a batch.
+    def add_gradient(self, w: Vector, batch: NDArray[np.int64] | None, scale: float, out: Vector) -> None:
+        """Add scale times the operator (grad_W f, grad_b f, -grad_delta f) of the mean over a batch to `out` in place.
 
         With r_i = softmax(m_i) - e_{y_i} and r their mean it is (mean_i (x_i + delta) r_i', r, -W r): two products
         with the examples, as many as plain multinomial logistic regression takes.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-        batch : ndarray of int64, optional
-            Rows; all by default.
-        out : ndarray, optional
-            Where to write the result; must not be `w`.
-
-        Returns
-        -------
-        ndarray of float64, shape (layout.size,)
-        """
-        if out is None:
-            out = np.zeros(self.layout.size)
-        else:
-            out[:] = 0.0
-        self.add_gradient(w, batch, 1.0, out)
-        return out
-
-    def add_gradient(self, w: Vector, batch: NDArray[np.int64] | None, scale: float, out: Vector) -> None:
-        """Add scale times the operator of the mean over a batch to `out` in place.
 
         Parameters
         ----------
@@ -130,6 +109,8 @@ class UniversalAdversarialLogistic(SaddleObjective):
         intercepts = self.num_classes if self.intercept else 0
         data = (design.matrix, self._classifier.labels, rows)
         add_adversarial_operator(*data, point, self.num_classes, intercepts, scale, out)
+
+    gradient = gradient_from_zeros(add_gradient)
 
     def predict(self, w: Vector, *, perturbed: bool = True) -> NDArray[np.int64]:
         """Return the most likely class of each of the client's examples.

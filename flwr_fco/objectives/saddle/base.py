@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.base import Objective, gradient_from_zeros
 from flwr_fco.work import FirstOrder
 
 __all__ = ["FunctionSaddle", "NoisyOperator", "SaddleObjective"]
@@ -49,51 +50,8 @@ class SaddleObjective(Objective):
 
     monotone: ClassVar[bool] = True
     split: int
-
-    @staticmethod
-    def from_functions(
-        grad_x: Callable[..., NDArray[Any]],
-        grad_y: Callable[..., NDArray[Any]],
-        *,
-        x: int | Sequence[int],
-        y: int | Sequence[int],
-        value: Callable[[Any, Any], float] | None = None,
-        num_examples: int = 1,
-        minibatch: bool = False,
-        lipschitz: float | None = None,
-    ) -> FunctionSaddle:
-        """Return the objective of your own functions; see :class:`FunctionSaddle`.
-
-        Parameters
-        ----------
-        grad_x, grad_y : callable
-            The partial gradients of f at (x, y), arrays of the shapes of x and y. Both are gradients of f itself: the
-            sign of the maximising player is changed here.
-        x, y : int or sequence of int
-            Shapes of the two players.
-        value : callable, optional
-            f(x, y).
-        num_examples : int, default 1
-            The client's weight in pooled means; with `minibatch` the rows that minibatches are drawn from.
-        minibatch : bool, default False
-            Whether `grad_x` and `grad_y` take row numbers (None: all rows) as a third argument.
-        lipschitz : float, optional
-            Lipschitz constant of the operator in the l2 norm.
-
-        Returns
-        -------
-        FunctionSaddle
-
-        Examples
-        --------
-        >>> import numpy as np
-        >>> objective = SaddleObjective.from_functions(lambda x, y: y, lambda x, y: x, x=1, y=1)
-        >>> objective.gradient(np.array([2.0, 3.0]))
-        array([ 3., -2.])
-        """
-        return FunctionSaddle(
-            grad_x, grad_y, x=x, y=y, value=value, num_examples=num_examples, minibatch=minibatch, lipschitz=lipschitz
-        )
+    #: The objective of your own functions: :class:`FunctionSaddle`.
+    from_functions: ClassVar[type[FunctionSaddle]]
 
     @property
     def min_arrays(self) -> tuple[str, ...]:
@@ -125,7 +83,7 @@ class SaddleObjective(Objective):
 
 
 class NoisyOperator(SaddleObjective):
-    """A saddle function known in full, whose operator can be asked for with Gaussian noise.
+    """A saddle function with a linear operator known in full, whose operator can be asked for with Gaussian noise.
 
     A batch is a draw of the noise: one standard normal number per coordinate. Whatever its ``batch_size``, a query gets
     noise of standard deviation `noise`; ``batch_size=None`` (and ``noise=0``) asks for the exact operator and draws
@@ -151,29 +109,6 @@ class NoisyOperator(SaddleObjective):
         out : ndarray of float64, shape (layout.size,)
         """
 
-    def gradient(self, w: Vector, batch: NDArray[Any] | None = None, out: Vector | None = None) -> Vector:
-        """Return the operator (grad_x f, -grad_y f), plus noise times a draw.
-
-        Parameters
-        ----------
-        w : ndarray of float64, shape (layout.size,)
-            The point (x, y).
-        batch : ndarray of float64, shape (layout.size,), optional
-            A draw of :meth:`batches`; none by default: the exact operator.
-        out : ndarray, optional
-            Where to write the result; must not be `w`.
-
-        Returns
-        -------
-        ndarray of float64, shape (layout.size,)
-        """
-        if out is None:
-            out = np.zeros(self.layout.size)
-        else:
-            out[:] = 0.0
-        self.add_gradient(w, batch, 1.0, out)
-        return out
-
     def add_gradient(self, w: Vector, batch: NDArray[Any] | None, scale: float, out: Vector) -> None:
         """Add scale times the operator to `out` in place.
 
@@ -191,6 +126,8 @@ class NoisyOperator(SaddleObjective):
         if batch is not None:
             out += (scale * self.noise) * batch
 
+    gradient = gradient_from_zeros(add_gradient)
+
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
         """Yield a draw of the noise for each query of a round; None where there is no noise.
 
@@ -206,7 +143,31 @@ class NoisyOperator(SaddleObjective):
             exact = work.batch_size is None or self.noise == 0.0
             yield None if exact else rng.standard_normal(self.layout.size)
 
-    def _set_noise(self, noise: float, num_examples: int) -> None:
+    def lipschitz(self, norm: str = "l2") -> float:
+        """Return the Lipschitz constant of the operator: the spectral norm, or largest entry, of its matrix.
+
+        Parameters
+        ----------
+        norm : {"l2", "l1"}
+            ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
+        """
+        if norm == "l1":
+            return float(np.abs(self._operator).max())
+        if norm == "l2":
+            return self._spectral_norm
+        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
+
+    @cached_property
+    def _spectral_norm(self) -> float:
+        return float(np.linalg.norm(self._operator, 2))
+
+    def strong_convexity(self) -> float:
+        """Return 0: a bilinear function is convex in x and concave in y, neither strongly."""
+        return 0.0
+
+    def _set_operator(self, matrix: NDArray[np.float64], noise: float, num_examples: int) -> None:
+        """Keep the matrix of the operator's linear part, the noise and the client's weight."""
+        self._operator = matrix
         if isinstance(noise, bool) or not 0.0 <= float(noise) < np.inf:
             raise ConfigurationError(f"noise={noise!r}; expected a finite number >= 0, a standard deviation")
         self.noise = float(noise)
@@ -386,6 +347,9 @@ class FunctionSaddle(SaddleObjective):
         """Return f as ``loss``, if it is known, and the Euclidean norm of the operator."""
         metrics = {"operator-norm": float(np.linalg.norm(self.gradient(w)))}
         return metrics if self._value is None else {"loss": self.value(w), **metrics}
+
+
+SaddleObjective.from_functions = FunctionSaddle
 
 
 def _shape(name: str, given: int | Sequence[int]) -> tuple[int, ...]:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
 
@@ -62,7 +60,7 @@ class BilinearSaddle(NoisyOperator):
         given = np.zeros(rows) if offset is None else np.asarray(offset)
         self.offset = as_matrix(self, "offset", given, (rows, None) if given.ndim == 2 else (rows,))
         self._set_players({"x": (columns, *self.offset.shape[1:])}, {"y": self.offset.shape})
-        self._set_noise(noise, num_examples)
+        self._set_operator(self.matrix, noise, num_examples)
 
     def value(self, w: Vector) -> float:
         """Return <A x - b, y>."""
@@ -88,28 +86,6 @@ class BilinearSaddle(NoisyOperator):
         """
         shape = self.offset.shape
         return w[: self.split].reshape(-1, *shape[1:]), w[self.split :].reshape(shape)
-
-    @cached_property
-    def _spectral_norm(self) -> float:
-        return float(np.linalg.norm(self.matrix, 2))
-
-    def lipschitz(self, norm: str = "l2") -> float:
-        """Return the Lipschitz constant of the operator: ||A||_2, or the largest |A_ij| in the l1 norm.
-
-        Parameters
-        ----------
-        norm : {"l2", "l1"}
-            ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
-        """
-        if norm == "l1":
-            return float(np.abs(self.matrix).max())
-        if norm == "l2":
-            return self._spectral_norm
-        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
-
-    def strong_convexity(self) -> float:
-        """Return 0: a bilinear function is convex in x and concave in y, neither strongly."""
-        return 0.0
 
     @classmethod
     def pooled(cls, objectives: Sequence[BilinearSaddle], shares: ArrayLike) -> BilinearSaddle:

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
 
@@ -18,9 +17,12 @@ __all__ = ["MatrixGame"]
 class MatrixGame(NoisyOperator):
     """The matrix game f(x, y) = x' P y: the row player x pays the column player y.
 
-    Its operator is (P y, -P' x). Both players' arrays are distributions. The simplex comes from the geometry,
-    ``Product({"*": SimplexEntropy()})``, where the updates are multiplicative weights, or from the regularizer,
-    ``PerParameter({"*": Simplex()})``, where they are Euclidean projections.
+    Its operator is (P y, -P' x). Its :meth:`lipschitz` in the l1 norm, the largest |P_ij|, is also the constant for
+    ||(x, y)||^2 = ||x||_1^2 + ||y||_1^2, in which the product of two simplex entropies is 1-strongly convex.
+
+    Both players' arrays are distributions. The simplex comes from the geometry, ``Product({"*": SimplexEntropy()})``,
+    where the updates are multiplicative weights, or from the regularizer, ``PerParameter({"*": Simplex()})``, where
+    they are Euclidean projections.
 
     Parameters
     ----------
@@ -53,7 +55,7 @@ class MatrixGame(NoisyOperator):
         self.payoff = as_matrix(self, "payoff", payoff, (None, None))
         rows, columns = self.payoff.shape
         self._set_players({"x": (rows,)}, {"y": (columns,)})
-        self._set_noise(noise, num_examples)
+        self._set_operator(self.payoff, noise, num_examples)
 
     def value(self, w: Vector) -> float:
         """Return x' P y, what the row player pays on average."""
@@ -63,27 +65,6 @@ class MatrixGame(NoisyOperator):
         """Add scale (P y, -P' x), in one pass over the payoff."""
         split = self.split
         add_both_products(self.payoff, w[:split], w[split:], scale, -scale, out[:split], out[split:])
-
-    def lipschitz(self, norm: str = "l2") -> float:
-        """Return the Lipschitz constant of the operator: ||P||_2, or the largest |P_ij| in the l1 norm.
-
-        The latter is also the constant for ||(x, y)||^2 = ||x||_1^2 + ||y||_1^2, in which the product of two simplex
-        entropies is 1-strongly convex.
-
-        Parameters
-        ----------
-        norm : {"l2", "l1"}
-            ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
-        """
-        if norm == "l1":
-            return float(np.abs(self.payoff).max())
-        if norm == "l2":
-            return float(np.linalg.norm(self.payoff, 2))
-        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
-
-    def strong_convexity(self) -> float:
-        """Return 0: a bilinear function is convex in x and concave in y, neither strongly."""
-        return 0.0
 
     @classmethod
     def pooled(cls, objectives: Sequence[MatrixGame], shares: ArrayLike) -> MatrixGame:

@@ -73,10 +73,10 @@ class QuadraticSaddle(NoisyOperator):
         self.linear = as_matrix(self, "linear", np.zeros(columns) if linear is None else linear, (columns,))
         self.offset = as_matrix(self, "offset", np.zeros(rows) if offset is None else offset, (rows,))
         self._least = min(_least_curvature("convexity", self.convexity), _least_curvature("concavity", self.concavity))
-        self._jacobian = np.block([[self.convexity, self.coupling.T], [-self.coupling, self.concavity]])
+        jacobian = np.block([[self.convexity, self.coupling.T], [-self.coupling, self.concavity]])
         self._constant = np.concatenate([self.linear, self.offset])
         self._set_players({"x": (columns,)}, {"y": (rows,)})
-        self._set_noise(noise, num_examples)
+        self._set_operator(jacobian, noise, num_examples)
 
     def value(self, w: Vector) -> float:
         """Return f(x, y)."""
@@ -86,7 +86,7 @@ class QuadraticSaddle(NoisyOperator):
 
     def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
         """Add scale (P x + A' y + a, Q y - A x + b)."""
-        out += scale * (self._jacobian @ w + self._constant)
+        out += scale * (self._operator @ w + self._constant)
 
     @cached_property
     def solution(self) -> Vector:
@@ -98,26 +98,12 @@ class QuadraticSaddle(NoisyOperator):
             If it is not unique: P, Q and A do not determine it.
         """
         try:
-            return np.asarray(np.linalg.solve(self._jacobian, -self._constant))
+            return np.asarray(np.linalg.solve(self._operator, -self._constant))
         except np.linalg.LinAlgError as error:
             raise ConfigurationError(
                 "the quadratic has no unique saddle point: its operator's matrix is singular. Make convexity and "
                 "concavity positive definite"
             ) from error
-
-    def lipschitz(self, norm: str = "l2") -> float:
-        """Return the Lipschitz constant of the operator: the spectral norm, or largest entry, of its matrix.
-
-        Parameters
-        ----------
-        norm : {"l2", "l1"}
-            ``"l1"``: ||.||_inf on the left, ||.||_1 on the right.
-        """
-        if norm == "l1":
-            return float(np.abs(self._jacobian).max())
-        if norm == "l2":
-            return float(np.linalg.norm(self._jacobian, 2))
-        raise ConfigurationError(f"norm={norm!r}; expected 'l2' or 'l1'")
 
     def strong_convexity(self) -> float:
         """Return the modulus of strong monotonicity: the smallest eigenvalue of P and of Q."""
