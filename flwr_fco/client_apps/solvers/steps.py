@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,16 @@ from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
-__all__ = ["as_sent", "compiled_epoch", "compiled_steps", "dual_steps", "primal_steps", "rate_of", "take_dual_steps"]
+__all__ = [
+    "as_sent",
+    "compiled_epoch",
+    "compiled_steps",
+    "dual_steps",
+    "pairs",
+    "primal_steps",
+    "rate_of",
+    "take_dual_steps",
+]
 
 
 def rate_of(downlink: Downlink) -> float:
@@ -46,8 +56,30 @@ def as_sent(vector: Vector, plan: Plan) -> Vector:
     return rounded.astype(np.float64, copy=False)
 
 
+def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield batches in pairs.
+
+    Parameters
+    ----------
+    batches : iterable
+        An even number of them.
+
+    Examples
+    --------
+    >>> list(pairs("abcd"))
+    [('a', 'b'), ('c', 'd')]
+    """
+    one_by_one = iter(batches)
+    return zip(one_by_one, one_by_one, strict=True)
+
+
 def primal_steps(
-    downlink: Downlink, objective: Objective, rng: np.random.Generator, step: Callable[[Vector, Batch], None]
+    downlink: Downlink,
+    objective: Objective,
+    rng: np.random.Generator,
+    step: Callable[[Vector, Batch], None],
+    *,
+    in_pairs: bool = False,
 ) -> Uplink:
     """Take the local steps of a method that moves the primal point, and return what it has moved.
 
@@ -59,11 +91,14 @@ def primal_steps(
     rng : numpy.random.Generator
     step : callable
         ``(primal, batch) -> None``: changes the point in place.
+    in_pairs : bool, default False
+        Whether a step takes two batches.
     """
     start, client_lr = downlink.vectors["primal"], rate_of(downlink)
     primal = start.copy()
     steps = 0
-    for batch in timed(objective.batches(rng, downlink.first_order)):
+    drawn = timed(objective.batches(rng, downlink.first_order, per_step=2 if in_pairs else 1))
+    for batch in pairs(drawn) if in_pairs else drawn:
         step(primal, batch)
         steps += 1
     return Uplink({"increment": primal - start}, client_lr * steps, steps)
