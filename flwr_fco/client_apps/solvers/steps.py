@@ -105,53 +105,40 @@ def primal_steps(
 
 
 def take_dual_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> int:
     """Take the local steps of dual averaging, in a compiled loop where there is one; return their number.
 
     Parameters
     ----------
-    downlink, objective, dual, rng, psi, shift
+    downlink, objective, dual, rng, shift
         As in :func:`dual_steps`.
     """
-    steps = compiled_steps(downlink, objective, dual, rng, psi=psi, shift=shift)
+    steps = compiled_steps(downlink, objective, dual, rng, shift)
     if steps is None:
-        steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, psi=psi, shift=shift))
+        steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, shift))
     return steps
 
 
 def dual_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> Iterator[None]:
     """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift.
 
     Parameters
     ----------
     downlink : Downlink
-        With the elapsed time t, to which each step adds its size.
+        With the elapsed time t, to which each step adds its size. The plan's option ``client-prox`` says whether psi
+        acts; it does where the plan has no such option.
     objective : Objective
     dual : ndarray of float64, shape (d,)
         Changed in place.
     rng : numpy.random.Generator
-    psi : bool, default True
-        Whether psi acts.
     shift : ndarray of float64, shape (d,), optional
         client_lr times a tracker.
     """
     plan, client_lr = downlink.plan, rate_of(downlink)
-    primal = np.empty_like(dual)
+    psi, primal = plan.options.get("client-prox", True), np.empty_like(dual)
     for k, batch in enumerate(timed(objective.batches(rng, downlink.first_order))):
         if psi:
             plan.point(dual, downlink.elapsed + client_lr * k, primal)
@@ -164,19 +151,13 @@ def dual_steps(
 
 
 def compiled_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> int | None:
     """Take the local steps of dual averaging an epoch at a time where psi, h and the objective allow it.
 
     Parameters
     ----------
-    downlink, objective, dual, rng, psi, shift
+    downlink, objective, dual, rng, shift
         As in :func:`dual_steps`.
 
     Returns
@@ -194,7 +175,7 @@ def compiled_steps(
     # The loop cuts shuffled epochs itself, so an objective with batches of its own does not use it.
     if type(objective).batches is not Objective.batches:
         return None
-    if not psi:
+    if not plan.options.get("client-prox", True):
         retrieval = retrieval._replace(thresholds=NOTHING)
     move = NOTHING if shift is None else shift
     steps, batch_size = 0, min(work.batch_size, objective.num_examples)

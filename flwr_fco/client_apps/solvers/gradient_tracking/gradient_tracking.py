@@ -140,7 +140,7 @@ def descend(
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
     shift = None if tracker is None else rate_of(downlink) * tracker
-    return take_dual_steps(downlink, objective, dual, rng, shift=shift)
+    return take_dual_steps(downlink, objective, dual, rng, shift)
 
 
 def first_gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:
