@@ -10,9 +10,12 @@ from flwr_fco.client_apps.solvers.local_minimisation.primal_dual import apda_ine
 from flwr_fco.client_apps.solvers.local_minimisation.scaffnew import scaffnew
 from flwr_fco.client_apps.solvers.local_minimisation.splitting import fed_dr, fed_dyn, fed_pd
 from flwr_fco.client_apps.solvers.on_graphs.tracked_dual_averaging import tracked_dual_averaging
-from flwr_fco.client_apps.solvers.primal_averaging.mirror_descent import mirror_descent
-from flwr_fco.client_apps.solvers.primal_averaging.primal_steps import client_momentum, sharpness_aware
-from flwr_fco.client_apps.solvers.primal_averaging.subgradient import subgradient
+from flwr_fco.client_apps.solvers.primal_averaging.primal_steps import (
+    client_momentum,
+    mirror_descent,
+    sharpness_aware,
+    subgradient,
+)
 from flwr_fco.client_apps.solvers.saddle_points.descent_ascent import descent_ascent
 from flwr_fco.client_apps.solvers.saddle_points.dual_extrapolation import dual_extrapolation
 from flwr_fco.client_apps.solvers.saddle_points.extra_step import extra_step

@@ -15,11 +15,11 @@ from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers import L1Ball
 from flwr_fco.regularizers.base import BoundRegularizer
 
-__all__ = ["Geometry", "accumulated", "bao_point", "liang_point", "liang_weights"]
+__all__ = ["LowerModel", "accumulated", "liang_weights"]
 
 
-class Geometry(NamedTuple):
-    """The geometry, psi and ball with which a point is computed.
+class LowerModel(NamedTuple):
+    """What stays the same in a round of the model whose minimisers are the points.
 
     Parameters
     ----------
@@ -30,101 +30,79 @@ class Geometry(NamedTuple):
         Factor of psi in this stage.
     radius : float
         Of the l1 ball around the anchor; 0: no ball.
+    convexity : float
+        mu.
+    anchor_weight : float
+        Bao's gamma.
+    smoothness : float or None
+        Liang's L; None is Fast-FedDA, which has mu in its place and no anchor.
+    anchor, anchor_dual : ndarray of float64, shape (d,), or None
+        x_0 (Liang's r) and grad h of it; None stands for zeros.
     """
 
     h: MirrorMap
     psi: BoundRegularizer
     strength: float
     radius: float
+    convexity: float
+    anchor_weight: float
+    smoothness: float | None
+    anchor: Vector | None
+    anchor_dual: Vector | None
 
-    def minimiser(self, dual: Vector, t: float, anchor: Vector | None) -> Vector:
+    def bao_point(self, gradients: Vector, points: Vector, steps: float, count: float) -> Vector:
+        """Return prox_{psi/b}(-a/b), a = g/steps - mu/2 x/count - gamma x_0/steps, b = mu/2 + gamma/steps.
+
+        Parameters
+        ----------
+        gradients : ndarray of float64, shape (d,)
+            g, the sum of the gradients.
+        points : ndarray of float64, shape (d,)
+            x, the sum of grad h at the points.
+        steps : float
+            eta, the gradients in g.
+        count : float
+            The points in x: `steps` for Fast-FedDA, the rounds for C-FedDA.
+        """
+        scale = 0.5 * self.convexity + self.anchor_weight / steps
+        dual = (0.5 * self.convexity / count) * points - gradients / steps
+        if self.anchor_dual is not None:
+            dual += (self.anchor_weight / steps) * self.anchor_dual
+        return self._minimiser(dual / scale, 1.0 / scale)
+
+    def liang_point(self, gradients: Vector, points: Vector, step: int) -> Vector:
+        """Return A1/(mu/2 A + a mu) soft(N + mu/2 V, lambda).
+
+        With a smoothness L (C-FedDA): A1/(mu/2 A + a L) soft(N + mu/2 V + L a/A1 r, lambda).
+
+        Parameters
+        ----------
+        gradients : ndarray of float64, shape (d,)
+            N, minus the weighted mean of the gradients.
+        points : ndarray of float64, shape (d,)
+            V, the weighted mean of grad h at the points.
+        step : int
+            From 1.
+        """
+        (a, before, after), convexity, smoothness = liang_weights(step), self.convexity, self.smoothness
+        dual = gradients + 0.5 * convexity * points
+        if smoothness is not None and self.anchor_dual is not None:
+            dual += (smoothness * a / after) * self.anchor_dual
+        scale = after / (0.5 * convexity * before + a * (convexity if smoothness is None else smoothness))
+        return self._minimiser(scale * dual, scale)
+
+    def _minimiser(self, dual: Vector, t: float) -> Vector:
         """Return retrieve(dual, t strength), moved to the ball where it is outside: not the exact map of the sum."""
         point = self.h.retrieve(dual, t * self.strength, self.psi)
         if self.radius <= 0.0:
             return point
-        center = 0.0 if anchor is None else anchor
+        center = 0.0 if self.anchor is None else self.anchor
         return np.asarray(center + L1Ball(self.radius).prox(point - center, 1.0))
-
-
-def bao_point(
-    geometry: Geometry,
-    gradients: Vector,
-    points: Vector,
-    anchor_dual: Vector | None,
-    anchor: Vector | None,
-    *,
-    steps: float,
-    count: float,
-    convexity: float,
-    anchor_weight: float,
-) -> Vector:
-    """Return prox_{psi/b}(-a/b), a = g/steps - mu/2 x/count - gamma x_0/steps, b = mu/2 + gamma/steps.
-
-    Parameters
-    ----------
-    geometry : Geometry
-    gradients : ndarray of float64, shape (d,)
-        g, the sum of the gradients.
-    points : ndarray of float64, shape (d,)
-        x, the sum of grad h at the points.
-    anchor_dual, anchor : ndarray of float64, shape (d,), or None
-        grad h(x_0) and x_0; None stands for zeros.
-    steps : float
-        eta, the gradients in g.
-    count : float
-        The points in x: `steps` for Fast-FedDA, the rounds for C-FedDA.
-    convexity, anchor_weight : float
-        mu and gamma.
-    """
-    scale = 0.5 * convexity + anchor_weight / steps
-    dual = (0.5 * convexity / count) * points - gradients / steps
-    if anchor_dual is not None:
-        dual += (anchor_weight / steps) * anchor_dual
-    return geometry.minimiser(dual / scale, 1.0 / scale, anchor)
 
 
 def liang_weights(step: int) -> tuple[float, float, float]:
     """Return a, A and A1 = A + a of a step, from 1: the steps weigh 1, 2, 3, ..."""
     return float(step), step * (step - 1) / 2.0, step * (step + 1) / 2.0
-
-
-def liang_point(
-    geometry: Geometry,
-    gradients: Vector,
-    points: Vector,
-    anchor_dual: Vector | None,
-    anchor: Vector | None,
-    *,
-    step: int,
-    convexity: float,
-    smoothness: float | None,
-) -> Vector:
-    """Return A1/(mu/2 A + a mu) soft(N + mu/2 V, lambda).
-
-    With a smoothness L (C-FedDA): A1/(mu/2 A + a L) soft(N + mu/2 V + L a/A1 r, lambda).
-
-    Parameters
-    ----------
-    geometry : Geometry
-    gradients : ndarray of float64, shape (d,)
-        N, minus the weighted mean of the gradients.
-    points : ndarray of float64, shape (d,)
-        V, the weighted mean of grad h at the points.
-    anchor_dual, anchor : ndarray of float64, shape (d,), or None
-        grad h(r) and r; None stands for zeros.
-    step : int
-        From 1.
-    convexity : float
-        mu.
-    smoothness : float or None
-        L; None is Fast-FedDA, which has mu in its place and no anchor.
-    """
-    a, before, after = liang_weights(step)
-    dual = gradients + 0.5 * convexity * points
-    if smoothness is not None and anchor_dual is not None:
-        dual += (smoothness * a / after) * anchor_dual
-    scale = after / (0.5 * convexity * before + a * (convexity if smoothness is None else smoothness))
-    return geometry.minimiser(scale * dual, scale, anchor)
 
 
 def accumulated(points: Vector, dual: Vector, step: int) -> Vector:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flwr_fco.client_apps.solvers.saddle_points.dual_extrapolation import extrapolations
-from flwr_fco.client_apps.solvers.saddle_points.pairs import in_pairs
+from flwr_fco.client_apps.solvers.steps import pairs
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
@@ -172,7 +172,7 @@ def dual_extrapolation(
     count = 0
     for half in extrapolations(
         dual,
-        in_pairs(batches),
+        pairs(batches),
         elapsed=0.0,
         step_size=step_size,
         retrieve=lambda z, t, out: h.retrieve(z, t, psi, out),

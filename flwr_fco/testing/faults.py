@@ -233,16 +233,8 @@ def _lie(delivery: Delivery) -> list[Message]:
 
 #: Faults by name that a client or the way to it may have; a mod can inject those of :data:`_OF_A_CLIENT`.
 FAULTS: dict[str, Fault] = {
-    "absurd": _absurd,
-    "corrupt": _corrupt,
-    "drop": _drop,
-    "duplicate": _duplicate,
-    "garbage": _garbage,
-    "lie": _lie,
-    "lose": _lose,
-    "malformed": _malformed,
-    "raise": _raise,
-    "restart": _restart,
+    fault.__name__.removeprefix("_"): fault
+    for fault in (_absurd, _corrupt, _drop, _duplicate, _garbage, _lie, _lose, _malformed, _raise, _restart)
 }
 #: Those that only a grid can inject, which has several messages in its hands, and nodes.
 _OF_A_GRID = ("delay", "leave")

@@ -100,19 +100,19 @@ def check_objective(
         _check_hessian(objective, w, rng, tolerances)
         _check_line(objective, w, rng, tolerances)
         _check_metrics(objective, w, tolerances)
-        _require(np.array_equal(w, before), "value, gradient, add_gradient or metrics changed the point w in place")
+        require(np.array_equal(w, before), "value, gradient, add_gradient or metrics changed the point w in place")
     _check_curvature(objective, rng)
 
 
-def _require(condition: bool, message: str) -> None:
+def require(condition: bool, message: str) -> None:
     if not condition:
         raise AssertionError(message)
 
 
-def _if_known(ask: Callable[[], _Result]) -> _Result | None:
+def if_known(ask: Callable[..., _Result], *arguments: Any) -> _Result | None:
     """Return an answer, or None if the objective says that it does not know."""
     try:
-        return ask()
+        return ask(*arguments)
     except ConfigurationError:
         return None
 
@@ -121,29 +121,66 @@ def _is_rows(batch: Any) -> bool:
     return isinstance(batch, np.ndarray) and batch.ndim == 1 and batch.dtype.kind == "i"
 
 
-def _check_gradient(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
+def checked_oracle(objective: Objective, w: Vector) -> tuple[float, Vector]:
+    """Check the types of value(w) and gradient(w), and that the gradient clears `out`; return both."""
     value = objective.value(w)
-    _require(type(value) is float, f"value(w) is a {type(value).__name__}, expected a Python float")
+    require(type(value) is float, f"value(w) is a {type(value).__name__}, expected a Python float")
     gradient = objective.gradient(w)
-    _require(
+    require(
         gradient.shape == w.shape and gradient.dtype == np.float64,
         f"gradient(w) has shape {gradient.shape} and dtype {gradient.dtype}, expected {w.shape} and float64",
     )
     out = np.full_like(w, np.nan)
-    _require(objective.gradient(w, None, out) is out, "gradient(w, batch, out) did not return out")
-    _require(np.array_equal(out, gradient), "gradient(w, batch, out) differs from gradient(w, batch): is out cleared?")
+    require(objective.gradient(w, None, out) is out, "gradient(w, batch, out) did not return out")
+    require(np.array_equal(out, gradient), "gradient(w, batch, out) differs from gradient(w, batch): is out cleared?")
+    return value, gradient
+
+
+def slope(function: Callable[[Vector], Any], w: Vector, move: Vector, h: float) -> Any:
+    """Return the derivative at w along a direction, from differences of the fourth order; ``move`` is h times it."""
+    near = function(w + move) - function(w - move)
+    far = function(w + 2 * move) - function(w - 2 * move)
+    return (8.0 * near - far) / (12.0 * h)
+
+
+def known_constants(objective: Objective) -> dict[str, float]:
+    """Return the Lipschitz constants that the objective knows, by norm."""
+    found = {norm: if_known(objective.lipschitz, norm) for norm in ("l2", "l1")}
+    return {norm: constant for norm, constant in found.items() if constant is not None}
+
+
+def check_lipschitz(constants: dict[str, float], change: Vector, move: Vector, what: str) -> None:
+    """Check that a gradient did not change by more over a move than the constants allow."""
+    for norm, constant in constants.items():
+        primal, dual = (2, 2) if norm == "l2" else (1, np.inf)
+        size, distance = float(np.linalg.norm(change, dual)), float(np.linalg.norm(move, primal))
+        require(
+            size <= constant * distance * (1.0 + 1e-6),
+            f"lipschitz({norm!r})={constant}, but the {what} changed by {size:.6g} over a distance of {distance:.6g}: "
+            f"{size / distance:.6g} a unit",
+        )
+
+
+def check_numbers(metrics: dict[str, float]) -> None:
+    """Check that metrics are Python numbers."""
+    for name, number in metrics.items():
+        require(
+            type(number) in (float, int), f"metrics[{name!r}] is a {type(number).__name__}, expected a Python number"
+        )
+
+
+def _check_gradient(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
+    value, gradient = checked_oracle(objective, w)
     if not objective.smooth:
         _check_subgradient(objective, w, value, gradient, rng, tolerances)
         return
     h = tolerances.step
     for direction in _directions(w, rng):
-        near = objective.value(w + h * direction) - objective.value(w - h * direction)
-        far = objective.value(w + 2 * h * direction) - objective.value(w - 2 * h * direction)
-        expected = (8.0 * near - far) / (12.0 * h)
+        expected = slope(objective.value, w, h * direction, h)
         found = float(gradient @ direction)
         scale = float(np.linalg.norm(gradient))
         allowed = tolerances.slope * (abs(expected) + 0.01 * scale) + tolerances.noise * (1.0 + abs(value))
-        _require(
+        require(
             abs(found - expected) <= allowed,
             f"the gradient is {found:.8g} along a direction in which differences of the value give {expected:.8g} "
             f"(largest component: coordinate {int(np.abs(direction).argmax())} of {w.size})",
@@ -158,13 +195,13 @@ def _check_subgradient(
     rng: np.random.Generator,
     tolerances: _Tolerances,
 ) -> None:
-    convexity = _if_known(objective.strong_convexity) or 0.0
+    convexity = if_known(objective.strong_convexity) or 0.0
     for direction in _directions(w, rng):
         # Close by on both sides the line is the derivative where there is one; far away it tests the convexity.
         for step in (tolerances.step, -tolerances.step, 1.0, -1.0):
             found = objective.value(w + step * direction)
             line = value + step * float(gradient @ direction) + 0.5 * convexity * step**2 * float(direction @ direction)
-            _require(
+            require(
                 found >= line - tolerances.noise * (1.0 + abs(value) + abs(line)),
                 f"the value at a distance of {step:g} is {found:.10g}, below the line {line:.10g} that the gradient "
                 "gives: it is no subgradient, or the strong convexity is less",
@@ -191,16 +228,16 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
             out = start.copy()
             objective.add_gradient(w, batch, scale, out)
             gap = float(np.abs(out - (start + scale * gradient)).max())
-            _require(
+            require(
                 gap <= tolerances.same * size,
                 f"add_gradient(w, batch, {scale}, out) differs from out + {scale} * gradient(w, batch) by {gap:.3g}",
             )
-        pair = _if_known(lambda batch=batch: objective.value_and_gradient(w, batch))  # type: ignore[misc]
+        pair = if_known(objective.value_and_gradient, w, batch)
         if pair is None:
             values = False
         else:
             gap = float(np.abs(pair[1] - gradient).max())
-            _require(
+            require(
                 gap <= tolerances.same * size,
                 f"value_and_gradient(w, batch) has a gradient that differs from gradient(w, batch) by {gap:.3g}",
             )
@@ -212,13 +249,13 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
     if total == 0:
         return
     gap = float(np.abs(mean - full).max())
-    _require(
+    require(
         gap <= tolerances.same * size,
         f"the minibatch gradients of an epoch, weighted by batch size, differ from the full gradient by {gap:.3g}: "
         "is something a sum instead of a mean, or a regularization term not the same in every batch?",
     )
     value = objective.value(w)
-    _require(
+    require(
         not values or abs(mean_value - value) <= tolerances.same * (1.0 + abs(value)),
         f"the values of an epoch's batches, weighted by batch size, average to {mean_value:.8g}, value(w)={value:.8g}",
     )
@@ -227,15 +264,15 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
 def _check_value_and_gradient(objective: Objective, w: Vector, tolerances: _Tolerances) -> None:
     out = np.full_like(w, np.nan)
     found, gradient = objective.value_and_gradient(w, None, out)
-    _require(type(found) is float, f"value_and_gradient(w)[0] is a {type(found).__name__}, expected a Python float")
-    _require(gradient is out, "value_and_gradient(w, batch, out) did not return out")
+    require(type(found) is float, f"value_and_gradient(w)[0] is a {type(found).__name__}, expected a Python float")
+    require(gradient is out, "value_and_gradient(w, batch, out) did not return out")
     value, expected = objective.value(w), objective.gradient(w)
-    _require(
+    require(
         abs(found - value) <= tolerances.same * (1.0 + abs(value)),
         f"value_and_gradient(w)[0]={found!r} differs from value(w)={value!r}",
     )
     gap = float(np.abs(gradient - expected).max())
-    _require(
+    require(
         gap <= tolerances.same * (1.0 + float(np.abs(expected).max())),
         f"the gradient of value_and_gradient(w) differs from gradient(w) by {gap:.3g}",
     )
@@ -244,16 +281,14 @@ def _check_value_and_gradient(objective: Objective, w: Vector, tolerances: _Tole
 def _check_hessian(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
     h = tolerances.step
     for v in (rng.normal(size=w.size) / np.sqrt(w.size), np.eye(1, w.size, w.size - 1)[0]):
-        found = _if_known(lambda v=v: objective.hessian_product(w, v))  # type: ignore[misc]
+        found = if_known(objective.hessian_product, w, v)
         if found is None:
             return
-        near = objective.gradient(w + h * v) - objective.gradient(w - h * v)
-        far = objective.gradient(w + 2 * h * v) - objective.gradient(w - 2 * h * v)
-        expected = (8.0 * near - far) / (12.0 * h)
+        expected = slope(objective.gradient, w, h * v, h)
         size = float(np.abs(expected).max())
         gap = float(np.abs(found - expected).max())
         noise = tolerances.noise * (1.0 + float(np.abs(objective.gradient(w)).max()))
-        _require(
+        require(
             gap <= tolerances.slope * size + noise,
             f"hessian_product(w, v) differs from differences of the gradient, which are up to {size:.3g}, by {gap:.3g}",
         )
@@ -261,7 +296,7 @@ def _check_hessian(objective: Objective, w: Vector, rng: np.random.Generator, to
 
 def _check_line(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
     directions = rng.normal(size=(2, w.size)) / np.sqrt(w.size)
-    line = _if_known(lambda: objective.along(w, directions[0]))
+    line = if_known(objective.along, w, directions[0])
     if line is None:
         return
     point = w
@@ -272,35 +307,35 @@ def _check_line(objective: Objective, w: Vector, rng: np.random.Generator, toler
             value, gradient = objective.value(trial), objective.gradient(trial)
             size = 1.0 + float(np.abs(gradient).max())
             found, slope = line(step)
-            _require(
+            require(
                 abs(found - value) <= tolerances.same * (1.0 + abs(value)),
                 f"along(w, direction)({step}) is {found:.8g}, the value there {value:.8g}",
             )
             expected = float(gradient @ direction)
-            _require(
+            require(
                 abs(slope - expected) <= tolerances.same * size * (1.0 + float(np.linalg.norm(direction))),
                 f"along(w, direction)({step}) has the slope {slope:.8g}, the gradient there gives {expected:.8g}",
             )
             gap = float(np.abs(line.gradient(step) - gradient).max())
-            _require(gap <= tolerances.same * size, f"along(w, direction).gradient({step}) is off by {gap:.3g}")
+            require(gap <= tolerances.same * size, f"along(w, direction).gradient({step}) is off by {gap:.3g}")
         line, point = line.turn(_STEPS[-1], directions[1]), point + _STEPS[-1] * direction
 
 
 def _check_batches(objective: Objective, rng: np.random.Generator) -> None:
     n = objective.num_examples
-    _require(n >= 1, f"num_examples={n}, expected at least 1")
+    require(n >= 1, f"num_examples={n}, expected at least 1")
     for batch_size in sorted({1, max(1, n // 3), max(1, n - 1), n, n + 1}):
         work = FirstOrder(epochs=1, batch_size=batch_size)
         batches = list(objective.batches(rng, work))
         expected = [batch_size] * (n // batch_size) + ([n % batch_size] if n % batch_size else [])
         if all(map(_is_rows, batches)):
             sizes = [batch.size for batch in batches]
-            _require(
+            require(
                 sizes == expected,
                 f"batches of {batch_size} out of {n} rows have sizes {sizes[:4]} ... {sizes[-1:]}, expected "
                 f"{expected[:4]} ... {expected[-1:]}: the last partial one is kept",
             )
-            _require(
+            require(
                 np.array_equal(np.sort(np.concatenate(batches)), np.arange(n)),
                 f"an epoch in batches of {batch_size} does not cover each of the {n} rows exactly once",
             )
@@ -312,9 +347,9 @@ def _check_batches(objective: Objective, rng: np.random.Generator) -> None:
         ):
             count = len(list(objective.batches(rng, asked, per_step)))
             wanted = asked.num_draws(n, per_step)
-            _require(count == wanted, f"batches(rng, {asked!r}, per_step={per_step}) yields {count}, expected {wanted}")
+            require(count == wanted, f"batches(rng, {asked!r}, per_step={per_step}) yields {count}, expected {wanted}")
         _check_repeatable(objective, work)
-    _require(
+    require(
         list(objective.batches(rng, FirstOrder(steps=2, batch_size=None), 2)) == [None] * 4,
         "batches(rng, FirstOrder(steps=2, batch_size=None), per_step=2) should yield None four times: full batches",
     )
@@ -325,7 +360,7 @@ def _check_repeatable(objective: Objective, work: FirstOrder) -> None:
     first, second = (list(objective.batches(np.random.default_rng(0), work)) for _ in range(2))
     # The earlier ones are used after the later ones are drawn: a batch must not live in the objective.
     for one, two in zip(first, second, strict=True):
-        _require(
+        require(
             np.array_equal(objective.gradient(w, one), objective.gradient(w, two)),
             "equal generators give batches with different gradients: what is random must come from rng and be part of "
             "the batch",
@@ -335,13 +370,13 @@ def _check_repeatable(objective: Objective, work: FirstOrder) -> None:
 def _check_buffers(objective: Objective) -> None:
     buffers = objective.buffers()
     names = {entry.name for entry in objective.layout.passed_through}
-    _require(
+    require(
         buffers.keys() == names,
         f"buffers() has {sorted(buffers)}; the layout's arrays that are not optimised are {sorted(names)}",
     )
     objective.load_buffers(buffers)
     after = objective.buffers()
-    _require(
+    require(
         all(np.array_equal(after[name], array) for name, array in buffers.items()),
         "load_buffers(buffers()) changes the buffers",
     )
@@ -353,32 +388,26 @@ def _check_buffers(objective: Objective) -> None:
 
 
 def _check_curvature(objective: Objective, rng: np.random.Generator) -> None:
-    convexity = _if_known(objective.strong_convexity)
+    convexity = if_known(objective.strong_convexity)
     if not objective.smooth:
-        known = [norm for norm in ("l2", "l1") if _if_known(lambda norm=norm: objective.lipschitz(norm)) is not None]  # type: ignore[misc]
-        _require(not known, f"lipschitz({known}) is known of an objective with smooth = False, whose gradient jumps")
+        known = list(known_constants(objective))
+        require(not known, f"lipschitz({known}) is known of an objective with smooth = False, whose gradient jumps")
         zeros = np.zeros(objective.layout.size)
-        _require(
-            _if_known(lambda: objective.hessian_product(zeros, zeros)) is None,
+        require(
+            if_known(objective.hessian_product, zeros, zeros) is None,
             "hessian_product is known of an objective with smooth = False",
         )
-    constants = {norm: _if_known(lambda norm=norm: objective.lipschitz(norm)) for norm in ("l2", "l1")}  # type: ignore[misc]
+    constants = known_constants(objective)
     if convexity is not None:
-        _require(convexity >= 0.0, f"strong_convexity()={convexity!r}; expected a number >= 0")
+        require(convexity >= 0.0, f"strong_convexity()={convexity!r}; expected a number >= 0")
     for pair in range(_PAIRS):
         u = rng.normal(size=objective.layout.size) / np.sqrt(objective.layout.size)
         # Half of the pairs are close: where the curvature varies, distant pairs see only its mean.
         v = u + rng.normal(size=u.size) * (1e-3 if pair % 2 else 1.0) / np.sqrt(u.size)
         change, move = objective.gradient(u) - objective.gradient(v), u - v
-        for (norm, constant), (primal, dual) in zip(constants.items(), ((2, 2), (1, np.inf)), strict=True):
-            size, distance = float(np.linalg.norm(change, dual)), float(np.linalg.norm(move, primal))
-            _require(
-                constant is None or size <= constant * distance * (1.0 + 1e-6),
-                f"lipschitz({norm!r})={constant}, but the gradient changed by {size:.6g} over a distance of "
-                f"{distance:.6g}: {size / distance:.6g} a unit",
-            )
+        check_lipschitz(constants, change, move, "gradient")
         curvature = float(change @ move) / float(move @ move)
-        _require(
+        require(
             convexity is None or curvature >= convexity * (1.0 - 1e-6) - 1e-9,
             f"strong_convexity()={convexity}, but between two points the curvature is {curvature:.6g}",
         )
@@ -386,13 +415,10 @@ def _check_curvature(objective: Objective, rng: np.random.Generator) -> None:
 
 def _check_metrics(objective: Objective, w: Vector, tolerances: _Tolerances) -> None:
     metrics = objective.metrics(w)
-    for name, number in metrics.items():
-        _require(
-            type(number) in (float, int), f"metrics[{name!r}] is a {type(number).__name__}, expected a Python number"
-        )
-    _require("loss" in metrics, f"metrics has no 'loss', only {sorted(metrics)}")
+    check_numbers(metrics)
+    require("loss" in metrics, f"metrics has no 'loss', only {sorted(metrics)}")
     value = objective.value(w)
-    _require(
+    require(
         abs(metrics["loss"] - value) <= 0.01 * tolerances.same * (1.0 + abs(value)),
         f"metrics['loss']={metrics['loss']!r} differs from value(w)={value!r}",
     )

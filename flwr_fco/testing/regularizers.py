@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -82,26 +83,47 @@ def _points(rng: np.random.Generator, shape: tuple[int, ...]) -> list[Array]:
     return points
 
 
+def check_map(call: Callable[[Array, Array | None], Array], v: Array, where: str, what: str) -> Array:
+    """Check that a map keeps shape and dtype, and writes to `out`, v itself too, what it returns without.
+
+    Parameters
+    ----------
+    call : callable
+        ``(v, out) -> result``.
+    v : ndarray
+        Where the map is taken.
+    where, what : str
+        The object and the name of its method, for the messages.
+
+    Returns
+    -------
+    ndarray
+        The result.
+    """
+    given = v.copy()
+    result = call(given, None)
+    assert isinstance(result, np.ndarray), f"{where}: {what} returned a {type(result).__name__}, expected an array"
+    assert result.shape == v.shape, f"{where}: {what} returned shape {result.shape} for an array of shape {v.shape}"
+    assert result.dtype == v.dtype, f"{where}: {what} returned {result.dtype} for {v.dtype}; it has to keep the dtype"
+    assert not np.shares_memory(result, given), (
+        f"{where}: {what} returned (a view of) its argument; without `out` it has to return a new array"
+    )
+    out = np.full_like(v, np.nan)
+    assert call(given, out) is out, f"{where}: {what} has to return out"
+    assert np.array_equal(given, v), f"{where}: {what} changed its argument; it may write to `out` only"
+    assert np.array_equal(out, result), f"{where}: {what} writes something else to `out` than it returns without"
+    assert call(given, given) is given, f"{where}: {what} has to return out, which may be its argument"
+    assert np.array_equal(given, result), (
+        f"{where}: in place (out is the argument) the result differs by {np.abs(given - result).max():.2e}; "
+        f"{what} has to read its argument before it overwrites it"
+    )
+    return result
+
+
 def _check_call(regularizer: Regularizer, v: Array, step: float, name: str) -> Array:
     """Check shape, dtype, out, in place, signs of zeros and finiteness; return the result."""
     where = f"{name}, step {step:g}"
-    given = v.copy()
-    p = regularizer.prox(given, step)
-    assert isinstance(p, np.ndarray), f"{where}: prox returned a {type(p).__name__}, expected an array"
-    assert p.shape == v.shape, f"{where}: prox returned shape {p.shape} for an array of shape {v.shape}"
-    assert p.dtype == v.dtype, f"{where}: prox returned {p.dtype} for {v.dtype}; it has to keep the dtype"
-    assert np.array_equal(given, v), f"{where}: prox changed its argument; it may write to `out` only"
-    assert not np.shares_memory(p, given), (
-        f"{where}: prox returned (a view of) its argument; without `out` it has to return a new array"
-    )
-    out = np.full_like(v, np.nan)
-    assert regularizer.prox(given, step, out) is out, f"{where}: prox(v, step, out) has to return out"
-    assert np.array_equal(out, p), f"{where}: prox writes something else to `out` than it returns without"
-    assert regularizer.prox(given, step, given) is given, f"{where}: prox(v, step, out=v) has to return v"
-    assert np.array_equal(given, p), (
-        f"{where}: in place (out is v) the result differs by {np.abs(given - p).max():.2e}; "
-        "prox has to read v before it overwrites it"
-    )
+    p = check_map(lambda v, out: regularizer.prox(v, step, out), v, where, "prox")
     assert not np.signbit(p[p == 0.0]).any(), f"{where}: the result holds -0.0; zeros have to be +0.0 (add 0.0)"
     assert np.isfinite(p).all(), f"{where}: the result holds {p[~np.isfinite(p)][0]} for finite v"
     value = regularizer.value(p)

@@ -6,7 +6,15 @@ import numpy as np
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.saddle import SaddleObjective
-from flwr_fco.testing.objectives import _if_known, _require
+from flwr_fco.testing.objectives import (
+    check_lipschitz,
+    check_numbers,
+    checked_oracle,
+    if_known,
+    known_constants,
+    require,
+    slope,
+)
 from flwr_fco.work import FirstOrder
 
 __all__ = ["check_saddle_objective"]
@@ -46,56 +54,42 @@ def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
     """
     rng = np.random.default_rng(seed)
     size, split = objective.layout.size, objective.split
-    _require(0 < split < size, f"split={split}; expected both players to have coordinates, {size} together")
+    require(0 < split < size, f"split={split}; expected both players to have coordinates, {size} together")
     for w in [np.zeros(size)] + [rng.normal(size=size) for _ in range(_POINTS - 1)]:
         before = w.copy()
         _check_operator(objective, w, rng)
-        for name, number in objective.metrics(w).items():
-            _require(type(number) in (float, int), f"metrics[{name!r}] is a {type(number).__name__}, expected a number")
-        _require(np.array_equal(w, before), "value, gradient, add_gradient or metrics changed the point in place")
+        check_numbers(objective.metrics(w))
+        require(np.array_equal(w, before), "value, gradient, add_gradient or metrics changed the point in place")
     _check_pairs(objective, rng)
     _check_batches(objective, rng)
 
 
 def _check_operator(objective: SaddleObjective, w: Vector, rng: np.random.Generator) -> None:
-    value = objective.value(w)
-    _require(type(value) is float, f"value(w) is a {type(value).__name__}, expected a Python float")
-    operator = objective.gradient(w)
-    _require(
-        operator.shape == w.shape and operator.dtype == np.float64,
-        f"gradient(w) has shape {operator.shape} and dtype {operator.dtype}, expected {w.shape} and float64",
-    )
-    out = np.full_like(w, np.nan)
-    _require(objective.gradient(w, None, out) is out, "gradient(w, batch, out) did not return out")
-    _require(np.array_equal(out, operator), "gradient(w, batch, out) differs from gradient(w, batch): is out cleared?")
+    value, operator = checked_oracle(objective, w)
     start = rng.normal(size=w.size)
     out = start.copy()
     objective.add_gradient(w, None, -0.3, out)
     gap = float(np.abs(out - (start - 0.3 * operator)).max())
     scale = 1.0 + float(np.abs(operator).max())
-    _require(gap <= 1e-10 * scale, f"add_gradient(w, None, -0.3, out) differs from out - 0.3 gradient(w) by {gap:.3g}")
+    require(gap <= 1e-10 * scale, f"add_gradient(w, None, -0.3, out) differs from out - 0.3 gradient(w) by {gap:.3g}")
     chosen = {*rng.permutation(w.size)[:_DIRECTIONS].tolist(), objective.split - 1, objective.split, w.size - 1}
     h = 1e-4
     for j in chosen:
-        step = h * np.eye(1, w.size, j)[0]
-        near = objective.value(w + step) - objective.value(w - step)
-        far = objective.value(w + 2 * step) - objective.value(w - 2 * step)
-        slope = (8.0 * near - far) / (12.0 * h)
+        along = slope(objective.value, w, h * np.eye(1, w.size, j)[0], h)
         minimising = j < objective.split
-        expected = slope if minimising else -slope
+        expected = along if minimising else -along
         player = "minimising" if minimising else "maximising"
-        _require(
+        require(
             abs(operator[j] - expected) <= 1e-6 * abs(expected) + 1e-8 * scale + 1e-10 * (1.0 + abs(value)),
             f"the operator is {operator[j]:.8g} in coordinate {j} of {w.size}, of the {player} player; differences of "
-            f"the value give {'' if minimising else 'minus '}{slope:.8g}: is its sign right?",
+            f"the value give {'' if minimising else 'minus '}{along:.8g}: is its sign right?",
         )
 
 
 def _check_pairs(objective: SaddleObjective, rng: np.random.Generator) -> None:
     size = objective.layout.size
-    found = {norm: _if_known(lambda norm=norm: objective.lipschitz(norm)) for norm in ("l2", "l1")}  # type: ignore[misc]
-    constants = {norm: constant for norm, constant in found.items() if constant is not None}
-    modulus = _if_known(objective.strong_convexity) or 0.0
+    constants = known_constants(objective)
+    modulus = if_known(objective.strong_convexity) or 0.0
     for pair in range(_PAIRS):
         u = rng.normal(size=size)
         v = u + rng.normal(size=size) * (1e-3 if pair % 2 else 1.0)
@@ -103,19 +97,12 @@ def _check_pairs(objective: SaddleObjective, rng: np.random.Generator) -> None:
         if objective.monotone:
             slack = 1e-10 * float(np.linalg.norm(change) * np.linalg.norm(moved)) + 1e-14
             product, bound = float(change @ moved), modulus * float(moved @ moved)
-            _require(
+            require(
                 product >= bound * (1.0 - 1e-8) - slack,
                 f"<g(u) - g(v), u - v> = {product:.6g}, expected at least {bound:.6g}: f is not as convex in x and "
                 "concave in y as the class says (`monotone`, `strong_convexity()`)",
             )
-        for norm, constant in constants.items():
-            primal, dual = (2, 2) if norm == "l2" else (1, np.inf)
-            size_of_change, distance = float(np.linalg.norm(change, dual)), float(np.linalg.norm(moved, primal))
-            _require(
-                size_of_change <= constant * distance * (1.0 + 1e-6),
-                f"lipschitz({norm!r})={constant:.6g}, but the operator changed by {size_of_change:.6g} over a distance "
-                f"of {distance:.6g}",
-            )
+        check_lipschitz(constants, change, moved, "operator")
 
 
 def _check_batches(objective: SaddleObjective, rng: np.random.Generator) -> None:
@@ -124,12 +111,12 @@ def _check_batches(objective: SaddleObjective, rng: np.random.Generator) -> None
         for per_step in (1, 2):
             expected = work.num_draws(objective.num_examples, per_step)
             found = len(list(objective.batches(np.random.default_rng(0), work, per_step)))
-            _require(
+            require(
                 found == expected,
                 f"batches() yields {found} batches for {work}, {per_step} a step; expected {expected}",
             )
     full = list(objective.batches(rng, FirstOrder(steps=2, batch_size=None)))
-    _require(len(full) == 2 and all(batch is None for batch in full), "batches() should yield None for each full batch")
+    require(len(full) == 2 and all(batch is None for batch in full), "batches() should yield None for each full batch")
     w = rng.normal(size=size)
     per_epoch = FirstOrder(epochs=1, batch_size=1).num_draws(objective.num_examples)
     # Over whole epochs the mean is exact for rows; for noise it is as good as the number of draws.
@@ -137,12 +124,12 @@ def _check_batches(objective: SaddleObjective, rng: np.random.Generator) -> None
     work = FirstOrder(steps=draws, batch_size=1)
     twins = [next(iter(objective.batches(np.random.default_rng(3), work))) for _ in range(2)]
     same = np.array_equal(objective.gradient(w, twins[0]), objective.gradient(w, twins[1]))
-    _require(same, "batches() yields other batches for the same seed")
+    require(same, "batches() yields other batches for the same seed")
     samples = np.array([objective.gradient(w, batch) for batch in objective.batches(rng, work)])
     exact = objective.gradient(w)
     spread = samples.std(axis=0) / np.sqrt(draws)
     worst = float((np.abs(samples.mean(axis=0) - exact) - 6.0 * spread).max())
-    _require(
+    require(
         worst <= 1e-10 * (1.0 + float(np.abs(exact).max())),
         f"the mean of {draws} stochastic operators differs from the exact one by {worst:.3g} more than chance allows",
     )

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import Result
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
@@ -19,6 +21,7 @@ from flwr_fco.pooled import centralized_solution, lasso_duality_gap
 from flwr_fco.regularizers import L1, Zero
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.testing.objectives import require
 from flwr_fco.wire import flower as _flower
 from flwr_fco.work import Minimise
 
@@ -78,29 +81,27 @@ def _problem(equal: bool = False) -> list[LeastSquares]:
     return objectives
 
 
+def _app_of(objectives: list[LeastSquares]) -> ClientApp:
+    return client_app(lambda context: objectives[int(context.node_config["partition-id"])])
+
+
+def _simulated(strategy: CompositeStrategy, objectives: list[LeastSquares], rounds: int, start: Any) -> Result:
+    strategy.fraction_evaluate = 0.0
+    app, options = _app_of(objectives), {"progress": False, "on_interrupt": "raise"}
+    return simulate(strategy, app, num_nodes=len(objectives), num_rounds=rounds, initial_arrays=start, **options)
+
+
 def _run(
     make: MakeStrategy, objectives: list[LeastSquares], rounds: int, **options: Any
 ) -> tuple[Vector, CompositeStrategy]:
-    def load(context: Context) -> LeastSquares:
-        return objectives[int(context.node_config["partition-id"])]
-
     settings: dict[str, Any] = {"regularizer": L1(_STRENGTH), "batch_size": None, "min_evaluate_nodes": 1}
     # A run that diverges is measured like any other, and fails the check with how far it is off.
     settings["on_divergence"] = "warn"
     settings.update(options)
     strategy = make(**settings)
-    strategy.fraction_evaluate = 0.0
     layout = objectives[0].layout
     start = layout.unflatten(np.zeros(layout.size))
-    result = simulate(
-        strategy,
-        client_app(load),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=start,
-        progress=False,
-        on_interrupt="raise",
-    )
+    result = _simulated(strategy, objectives, rounds, start)
     return layout.flatten({name: array.numpy() for name, array in result.arrays.items()}), strategy
 
 
@@ -127,11 +128,6 @@ def _check_psi_is_refused(make: MakeStrategy) -> None:
     except ConfigurationError:
         return
     raise AssertionError("the limit says problem='smooth', but the strategy takes a psi: check it with one")
-
-
-def _require(condition: bool, message: str) -> None:
-    if not condition:
-        raise AssertionError(message)
 
 
 class _Problem:
@@ -175,38 +171,29 @@ def _check_answers(make: MakeStrategy) -> None:
     arrays = ArrayRecord({"coefficients": Array(np.zeros(_FEATURES, np.float32)), "intercept": Array(np.zeros(1))})
     objectives = _problem()
     strategy = make(regularizer=L1(_STRENGTH), client_lr=0.1)
-    strategy.fraction_evaluate = 0.0
-    result = simulate(
-        strategy,
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=_CLIENTS,
-        num_rounds=2,
-        initial_arrays=arrays,
-        progress=False,
-        on_interrupt="raise",
-    )
+    result = _simulated(strategy, objectives, 2, arrays)
     for name, array in arrays.items():
         got = result.arrays[name]
-        _require(
+        require(
             (got.dtype, tuple(got.shape)) == (array.dtype, tuple(array.shape)),
             f"array {name!r} came back as {got.dtype}{list(got.shape)}, the user gave {array.dtype}{list(array.shape)}",
         )
     metrics = result.train_metrics_clientapp[2]
     for name in ("num-replies", "num-left-out", "skipped", "bytes-up", "bytes-down"):
-        _require(name in metrics, f"the round's metrics lack {name!r}; they have {sorted(metrics)}")
+        require(name in metrics, f"the round's metrics lack {name!r}; they have {sorted(metrics)}")
 
 
 def _check_state(make: MakeStrategy) -> None:
     objectives = _problem()
     _, strategy = _run(make, objectives, 2, client_lr=0.1, batch_size=7)
     before = strategy.state
-    _require(before.round == 2, f"after two rounds the state says round {before.round}")
+    require(before.round == 2, f"after two rounds the state says round {before.round}")
     later = _run(make, objectives, 4, client_lr=0.1, batch_size=7)[1].state
     for name, value in before._asdict().items():
         if isinstance(value, np.ndarray):
-            _require(value.dtype == np.float64, f"state.{name} is {value.dtype}, expected float64")
+            require(value.dtype == np.float64, f"state.{name} is {value.dtype}, expected float64")
             shape = getattr(later, name).shape
-            _require(shape == value.shape, f"state.{name} changed its shape from {value.shape} to {shape}")
+            require(shape == value.shape, f"state.{name} changed its shape from {value.shape} to {shape}")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state.npz"
         strategy.save_state(path)
@@ -218,7 +205,7 @@ def _check_state(make: MakeStrategy) -> None:
         restored.load_state(path)
         for number in (3, 4):
             following = [_next_round(each, objectives, number) for each in (strategy, restored)]
-            _require(
+            require(
                 all(np.array_equal(a, b) for a, b in zip(*following, strict=True)),
                 f"round {number} after saving and loading the state differs from round {number} without",
             )
@@ -233,8 +220,7 @@ def _check_state(make: MakeStrategy) -> None:
 
 
 def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], number: int) -> tuple[Any, ...]:
-    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])])
-    grid = InProcessGrid(app, len(objectives))
+    grid = InProcessGrid(_app_of(objectives), len(objectives))
     with _flower.quiet():
         messages = strategy.configure_train(number, strategy.primal_arrays(), ConfigRecord(), grid)
         strategy.aggregate_train(number, grid.send_and_receive(messages))
@@ -248,13 +234,13 @@ def _check_repeatable(make: MakeStrategy) -> None:
         options["fraction_train"] = 0.5
     objectives = _problem()
     first, second = (_run(make, objectives, 5, **options)[0] for _ in range(2))
-    _require(np.array_equal(first, second), "two runs with the same seed differ")
+    require(np.array_equal(first, second), "two runs with the same seed differ")
     options["seed"] = 4
     other, _ = _run(make, objectives, 5, **options)
     if make().deterministic:
-        _require(np.array_equal(first, other), "the strategy says that it is deterministic, but its seed has an effect")
+        require(np.array_equal(first, other), "the strategy says that it is deterministic, but its seed has an effect")
         return
-    _require(not np.array_equal(first, other), "runs with different seeds are equal: the seed has no effect")
+    require(not np.array_equal(first, other), "runs with different seeds are equal: the seed has no effect")
 
 
 class _Silence(InProcessGrid):
@@ -272,6 +258,6 @@ def _check_skipped(make: MakeStrategy) -> None:
     with _flower.quiet(50):
         strategy.configure_train(3, ArrayRecord(), ConfigRecord(), grid)
         arrays, metrics = strategy.aggregate_train(3, [])
-    _require(strategy.state is before, "a round without replies changed the state")
-    _require(arrays is not None and len(arrays) > 0, "a skipped round returned no arrays")
-    _require(metrics is not None and metrics["skipped"] == 1, f"a skipped round reports {metrics}")
+    require(strategy.state is before, "a round without replies changed the state")
+    require(arrays is not None and len(arrays) > 0, "a skipped round returned no arrays")
+    require(metrics is not None and metrics["skipped"] == 1, f"a skipped round reports {metrics}")

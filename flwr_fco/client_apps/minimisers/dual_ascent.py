@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -79,16 +77,17 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     everyone = np.arange(n)
     tolerance, theta = rule.work.tolerance, anchor
     value = gap = violation = np.inf
+
+    def sweep(which: NDArray[np.int64]) -> float:
+        return float(hinge_epoch(features, signs, squares, rng.permutation(which), scale, alpha, theta))
+
     for passes in range(rule.work.max_iterations + 1):
         if passes:
-            violation = _pass(features, signs, squares, everyone, scale, alpha, theta, rng)
+            violation = sweep(everyone)
             # Cheap passes over those that can still move, until they are as good as the last full pass asks.
             for _ in range(20):
                 free = np.flatnonzero((alpha > 0.0) & (alpha < 1.0))
-                if (
-                    free.size in (0, n)
-                    or _pass(features, signs, squares, free, scale, alpha, theta, rng) < 0.1 * violation
-                ):
+                if free.size in (0, n) or sweep(free) < 0.1 * violation:
                     break
         # From alpha, without the rounding of many small moves.
         theta = anchor + scale * (features.T @ (alpha * signs))
@@ -103,16 +102,3 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
         if done[rule.work.rule]:
             return Minimum(theta, passes, problem.evaluations, 0, float(violation), max(gap, 0.0), True)
     return Minimum(theta, rule.work.max_iterations, problem.evaluations, 0, float(violation), max(gap, 0.0), False)
-
-
-def _pass(
-    features: NDArray[Any],
-    signs: Vector,
-    squares: Vector,
-    which: NDArray[np.int64],
-    scale: float,
-    alpha: Vector,
-    theta: Vector,
-    rng: np.random.Generator,
-) -> float:
-    return float(hinge_epoch(features, signs, squares, rng.permutation(which), scale, alpha, theta))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,16 @@ from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
-__all__ = ["as_sent", "compiled_epoch", "compiled_steps", "dual_steps", "primal_steps", "rate_of", "take_dual_steps"]
+__all__ = [
+    "as_sent",
+    "compiled_epoch",
+    "compiled_steps",
+    "dual_steps",
+    "pairs",
+    "primal_steps",
+    "rate_of",
+    "take_dual_steps",
+]
 
 
 def rate_of(downlink: Downlink) -> float:
@@ -46,8 +56,30 @@ def as_sent(vector: Vector, plan: Plan) -> Vector:
     return rounded.astype(np.float64, copy=False)
 
 
+def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
+    """Yield batches in pairs.
+
+    Parameters
+    ----------
+    batches : iterable
+        An even number of them.
+
+    Examples
+    --------
+    >>> list(pairs("abcd"))
+    [('a', 'b'), ('c', 'd')]
+    """
+    one_by_one = iter(batches)
+    return zip(one_by_one, one_by_one, strict=True)
+
+
 def primal_steps(
-    downlink: Downlink, objective: Objective, rng: np.random.Generator, step: Callable[[Vector, Batch], None]
+    downlink: Downlink,
+    objective: Objective,
+    rng: np.random.Generator,
+    step: Callable[[Vector, Batch], None],
+    *,
+    in_pairs: bool = False,
 ) -> Uplink:
     """Take the local steps of a method that moves the primal point, and return what it has moved.
 
@@ -59,64 +91,54 @@ def primal_steps(
     rng : numpy.random.Generator
     step : callable
         ``(primal, batch) -> None``: changes the point in place.
+    in_pairs : bool, default False
+        Whether a step takes two batches.
     """
     start, client_lr = downlink.vectors["primal"], rate_of(downlink)
     primal = start.copy()
     steps = 0
-    for batch in timed(objective.batches(rng, downlink.first_order)):
+    drawn = timed(objective.batches(rng, downlink.first_order, per_step=2 if in_pairs else 1))
+    for batch in pairs(drawn) if in_pairs else drawn:
         step(primal, batch)
         steps += 1
     return Uplink({"increment": primal - start}, client_lr * steps, steps)
 
 
 def take_dual_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> int:
     """Take the local steps of dual averaging, in a compiled loop where there is one; return their number.
 
     Parameters
     ----------
-    downlink, objective, dual, rng, psi, shift
+    downlink, objective, dual, rng, shift
         As in :func:`dual_steps`.
     """
-    steps = compiled_steps(downlink, objective, dual, rng, psi=psi, shift=shift)
+    steps = compiled_steps(downlink, objective, dual, rng, shift)
     if steps is None:
-        steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, psi=psi, shift=shift))
+        steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, shift))
     return steps
 
 
 def dual_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> Iterator[None]:
     """Take the local steps of dual averaging one by one: z <- z - client_lr g(retrieve(z, t)) - shift.
 
     Parameters
     ----------
     downlink : Downlink
-        With the elapsed time t, to which each step adds its size.
+        With the elapsed time t, to which each step adds its size. The plan's option ``client-prox`` says whether psi
+        acts; it does where the plan has no such option.
     objective : Objective
     dual : ndarray of float64, shape (d,)
         Changed in place.
     rng : numpy.random.Generator
-    psi : bool, default True
-        Whether psi acts.
     shift : ndarray of float64, shape (d,), optional
         client_lr times a tracker.
     """
     plan, client_lr = downlink.plan, rate_of(downlink)
-    primal = np.empty_like(dual)
+    psi, primal = plan.options.get("client-prox", True), np.empty_like(dual)
     for k, batch in enumerate(timed(objective.batches(rng, downlink.first_order))):
         if psi:
             plan.point(dual, downlink.elapsed + client_lr * k, primal)
@@ -129,19 +151,13 @@ def dual_steps(
 
 
 def compiled_steps(
-    downlink: Downlink,
-    objective: Objective,
-    dual: Vector,
-    rng: np.random.Generator,
-    *,
-    psi: bool = True,
-    shift: Vector | None = None,
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> int | None:
     """Take the local steps of dual averaging an epoch at a time where psi, h and the objective allow it.
 
     Parameters
     ----------
-    downlink, objective, dual, rng, psi, shift
+    downlink, objective, dual, rng, shift
         As in :func:`dual_steps`.
 
     Returns
@@ -159,7 +175,7 @@ def compiled_steps(
     # The loop cuts shuffled epochs itself, so an objective with batches of its own does not use it.
     if type(objective).batches is not Objective.batches:
         return None
-    if not psi:
+    if not plan.options.get("client-prox", True):
         retrieval = retrieval._replace(thresholds=NOTHING)
     move = NOTHING if shift is None else shift
     steps, batch_size = 0, min(work.batch_size, objective.num_examples)

@@ -51,7 +51,7 @@ import numpy as np
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.mirror_maps.quadratic_models import Geometry, accumulated, bao_point, liang_point
+from flwr_fco.mirror_maps.quadratic_models import LowerModel, accumulated
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.graph import Matrix
 from flwr_fco.server.convergence import Limit, Shifted, Vanishing
@@ -183,9 +183,20 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
         """Return the settings of a stage; Fast-FedDA has one, without a ball and without an end."""
         return ModelStage(0, 0.0)
 
-    def _geometry(self, problem: Problem, state: FastState) -> Geometry:
-        stage = self.stage_at(state.stage)
-        return Geometry(problem.h, problem.psi, stage.strength, stage.radius)
+    def _model(self, problem: Problem, state: FastState, row: int) -> LowerModel:
+        """Return the model around a node's anchor, in this stage."""
+        stage, anchor = self.stage_at(state.stage), state.anchor[row]
+        return LowerModel(
+            problem.h,
+            problem.psi,
+            stage.strength,
+            stage.radius,
+            self.convexity,
+            problem.numbers["anchor_weight"] if self.variant == "bao" else 0.0,
+            self.model_smoothness if self.constrained else None,
+            anchor,
+            problem.h.gradient(anchor) if self.variant == "bao" or self.constrained else None,
+        )
 
     def solver_options(self) -> dict[str, Option]:
         """Return the constants of the models."""
@@ -265,18 +276,8 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
         points, steps = state.points[0].copy(), state.steps + elapsed
         if not self.constrained:
             points += problem.centre.mean(uplinks, "point-increment", normalize=True)
-        anchor = state.anchor[0]
-        primal = bao_point(
-            self._geometry(problem, state),
-            gradients,
-            points,
-            problem.h.gradient(anchor),
-            anchor,
-            steps=steps,
-            count=state.stage_round + 1.0 if self.constrained else steps,
-            convexity=self.convexity,
-            anchor_weight=problem.numbers["anchor_weight"],
-        )
+        count = state.stage_round + 1.0 if self.constrained else steps
+        primal = self._model(problem, state, 0).bao_point(gradients, points, steps, count)
         points += problem.h.gradient(primal)
         return state._replace(gradients=gradients[None], points=points[None], primal=primal[None], steps=steps)
 
@@ -292,20 +293,9 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
             for uplink, row in zip(uplinks, rows, strict=True):
                 moved[0][row], moved[1][row] = uplink.vectors["increment"], uplink.vectors["point-increment"]
         gradients, points = mixing @ (state.gradients + moved[0]), mixing @ (state.points + moved[1])
-        primals, geometry = state.primal.copy(), self._geometry(problem, state)
-        smoothness = self.model_smoothness
+        primals = state.primal.copy()
         for row in rows:
-            anchor = state.anchor[row]
-            primals[row] = liang_point(
-                geometry,
-                gradients[row],
-                points[row],
-                h.gradient(anchor) if self.constrained else None,
-                anchor,
-                step=step,
-                convexity=self.convexity,
-                smoothness=smoothness if self.constrained else None,
-            )
+            primals[row] = self._model(problem, state, row).liang_point(gradients[row], points[row], step)
             points[row] = accumulated(points[row], h.gradient(primals[row]), step)
         return state._replace(gradients=gradients, points=points, primal=primals, steps=float(step))
 

@@ -41,12 +41,12 @@ def dual_averaging(
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 3 and 5.
     """
     options, client_lr = downlink.plan.options, downlink.client_lr
-    start, psi = downlink.vectors["dual"], bool(options.get("client-prox", True))
+    start = downlink.vectors["dual"]
     dual = start.copy()
     if options.get("trajectory", False):
-        trajectory = np.array([dual - start for _ in dual_steps(downlink, objective, dual, rng, psi=psi)])
+        trajectory = np.array([dual - start for _ in dual_steps(downlink, objective, dual, rng)])
         vectors, steps = {"increment": dual - start, "trajectory": trajectory}, len(trajectory)
     else:
-        steps = take_dual_steps(downlink, objective, dual, rng, psi=psi)
+        steps = take_dual_steps(downlink, objective, dual, rng)
         vectors = {"increment": dual - start}
     return Uplink(vectors, client_lr * steps, steps), state

@@ -6,9 +6,8 @@ import numpy as np
 
 from flwr_fco.client_apps.quotas import timed
 from flwr_fco.client_apps.solvers.table import local_solver
-from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ProtocolError
-from flwr_fco.mirror_maps.quadratic_models import Geometry, accumulated, bao_point, liang_point, liang_weights
+from flwr_fco.mirror_maps.quadratic_models import LowerModel, accumulated, liang_weights
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
@@ -46,12 +45,24 @@ def fast_dual_averaging(
     Liang, Peng, Zhang: the variant of their experiments.
     """
     _check(downlink)
-    plan, numbers = downlink.plan, downlink.numbers
+    plan, numbers, options = downlink.plan, downlink.numbers, downlink.plan.options
+    convexity, anchor_weight, smoothness = (
+        float(options[name]) for name in ("convexity", "anchor-weight", "smoothness")
+    )
     anchor = downlink.vectors.get("anchor")
-    anchor_dual = None if anchor is None else plan.h.gradient(anchor)
-    geometry = Geometry(plan.h, plan.psi, numbers["strength"], numbers["radius"])
-    steps = _bao if plan.options["variant"] == "bao" else _liang
-    return steps(downlink, objective, geometry, anchor, anchor_dual, rng), None
+    model = LowerModel(
+        plan.h,
+        plan.psi,
+        numbers["strength"],
+        numbers["radius"],
+        convexity,
+        anchor_weight,
+        smoothness if options["constrained"] else None,
+        anchor,
+        None if anchor is None else plan.h.gradient(anchor),
+    )
+    steps = _bao if options["variant"] == "bao" else _liang
+    return steps(downlink, objective, model, rng), None
 
 
 def _check(downlink: Downlink) -> None:
@@ -76,14 +87,7 @@ def _check(downlink: Downlink) -> None:
         raise ProtocolError(f"the plan's {' and '.join(needed)} are 0; expected a number > 0")
 
 
-def _bao(
-    downlink: Downlink,
-    objective: Objective,
-    geometry: Geometry,
-    anchor: Vector | None,
-    anchor_dual: Vector | None,
-    rng: np.random.Generator,
-) -> Uplink:
+def _bao(downlink: Downlink, objective: Objective, model: LowerModel, rng: np.random.Generator) -> Uplink:
     plan, vectors, numbers = downlink.plan, downlink.vectors, downlink.numbers
     options = plan.options
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
@@ -93,17 +97,8 @@ def _bao(
     for k, batch in enumerate(timed(batches), start=1):
         objective.add_gradient(primal, batch, 1.0, gradients)
         steps = end if options["constrained"] else numbers["steps"] + k
-        primal = bao_point(
-            geometry,
-            gradients,
-            points,
-            anchor_dual,
-            anchor,
-            steps=steps,
-            count=numbers["rounds"] + 1.0 if options["constrained"] else steps,
-            convexity=float(options["convexity"]),
-            anchor_weight=float(options["anchor-weight"]),
-        )
+        count = numbers["rounds"] + 1.0 if options["constrained"] else steps
+        primal = model.bao_point(gradients, points, steps, count)
         if not options["constrained"] and (options["last-point"] or k < len(batches)):
             points += plan.h.gradient(primal)
     sent = {"increment": gradients - vectors["gradients"]}
@@ -112,16 +107,8 @@ def _bao(
     return Uplink(sent, float(len(batches)), len(batches))
 
 
-def _liang(
-    downlink: Downlink,
-    objective: Objective,
-    geometry: Geometry,
-    anchor: Vector | None,
-    anchor_dual: Vector | None,
-    rng: np.random.Generator,
-) -> Uplink:
+def _liang(downlink: Downlink, objective: Objective, model: LowerModel, rng: np.random.Generator) -> Uplink:
     plan, vectors = downlink.plan, downlink.vectors
-    options = plan.options
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
     batches = list(objective.batches(rng, downlink.first_order))
     first = int(downlink.numbers["steps"]) + 1
@@ -131,16 +118,7 @@ def _liang(
         objective.add_gradient(primal, batch, -a / after, gradients)
         if step == first + len(batches) - 1:
             break
-        primal = liang_point(
-            geometry,
-            gradients,
-            points,
-            anchor_dual,
-            anchor,
-            step=step,
-            convexity=float(options["convexity"]),
-            smoothness=float(options["smoothness"]) if options["constrained"] else None,
-        )
+        primal = model.liang_point(gradients, points, step)
         points = accumulated(points, plan.h.gradient(primal), step)
     sent = {"increment": gradients - vectors["gradients"], "point-increment": points - vectors["points"]}
     return Uplink(sent, float(len(batches)), len(batches))

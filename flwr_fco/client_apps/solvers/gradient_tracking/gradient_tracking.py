@@ -11,7 +11,7 @@ from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.protocol import ClientState, Downlink, Plan, Uplink
+from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 from flwr_fco.work import FirstOrder
 
 __all__ = ["Tracking", "descend", "first_gradient", "gradient_tracking"]
@@ -126,10 +126,10 @@ def gradient_tracking(
     dual = start.copy()
     steps = descend(downlink, objective, dual, now.tracker, rng)
     elapsed = downlink.client_lr * steps
-    increment = _as_sent(dual - start, plan)
+    increment = as_sent(dual - start, plan)
     if variate == "gradient":
         point = plan.point(start, downlink.elapsed)
-        change = _as_sent(objective.gradient(point) - now.own, plan)
+        change = as_sent(objective.gradient(point) - now.own, plan)
         sent = {"increment": increment, "variate-increment": change}
         return Uplink(sent, elapsed, steps), now.with_own(now.own + change)
     return Uplink({"increment": increment}, elapsed, steps), now.after(increment, elapsed)
@@ -140,7 +140,7 @@ def descend(
 ) -> int:
     """Take the local steps, changing `dual` in place; return their number."""
     shift = None if tracker is None else rate_of(downlink) * tracker
-    return take_dual_steps(downlink, objective, dual, rng, shift=shift)
+    return take_dual_steps(downlink, objective, dual, rng, shift)
 
 
 def first_gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:
@@ -148,9 +148,4 @@ def first_gradient(downlink: Downlink, objective: Objective, start: Vector, rng:
     plan = downlink.plan
     point = plan.point(start, downlink.elapsed)
     batch = next(objective.batches(rng, FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)))
-    return Uplink({"increment": _as_sent(objective.gradient(point, batch), plan)}, rate_of(downlink), 1)
-
-
-def _as_sent(vector: Vector, plan: Plan) -> Vector:
-    # With "auto" a client that remembers sends all digits.
-    return vector if plan.wire_dtype == "auto" else as_sent(vector, plan)
+    return Uplink({"increment": as_sent(objective.gradient(point, batch), plan)}, rate_of(downlink), 1)

@@ -1,4 +1,4 @@
-"""The client halves of FedCM and FedSAM: gradient steps on the primal point, without a memory."""
+"""Steps on the primal point without a memory: the client halves of LocalSGD, FedCM, FedSAM, FedMid and subgradients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = ["client_momentum", "sharpness_aware"]
+__all__ = ["client_momentum", "mirror_descent", "sharpness_aware", "subgradient"]
 
 
 @local_solver("client_momentum")
@@ -94,3 +94,75 @@ def sharpness_aware(
 
     uplink = primal_steps(downlink, objective, rng, step)
     return uplink._replace(metrics={"gradient-evaluations": float(gradients)}), state
+
+
+@local_solver("mirror_descent")
+def mirror_descent(
+    downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
+) -> tuple[Uplink, Any]:
+    """Take proximal steps: w <- retrieve(grad h(w) - client_lr g(w), client_lr).
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal``. The plan's option ``client-prox`` switches psi off (OSP).
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = w_K - w_0, ``elapsed`` = client_lr K.
+    None
+        No client state.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 2 and 4.
+    """
+    plan, client_lr = downlink.plan, downlink.client_lr
+    h, client_prox = plan.h, plan.options.get("client-prox", True)
+
+    def step(primal: Vector, batch: Batch) -> None:
+        dual = h.gradient(primal)
+        objective.add_gradient(primal, batch, -client_lr, dual)
+        if client_prox:
+            plan.point(dual, client_lr, primal)
+        else:
+            h.conjugate_gradient(dual, primal)
+
+    return primal_steps(downlink, objective, rng, step), state
+
+
+@local_solver("subgradient")
+def subgradient(downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator) -> tuple[Uplink, Any]:
+    """Take subgradient steps: w <- w - client_lr (g(w) + s(w)), s in the subdifferential of psi, sign(0) = 0.
+
+    Parameters
+    ----------
+    downlink : Downlink
+        With the vector ``primal``.
+    objective : Objective
+    state : None
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    Uplink
+        ``increment`` = w_K - w_0, ``elapsed`` = client_lr K.
+    None
+        No client state.
+
+    References
+    ----------
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), section 5, 'FedAvg'.
+    """
+    psi, client_lr = downlink.plan.psi, downlink.client_lr
+
+    def step(primal: Vector, batch: Batch) -> None:
+        direction = psi.subgradient(primal)
+        objective.add_gradient(primal, batch, 1.0, direction)
+        primal -= client_lr * direction
+
+    return primal_steps(downlink, objective, rng, step), state

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.saddle_points.pairs import plan_pairs
-from flwr_fco.client_apps.solvers.steps import rate_of
+from flwr_fco.client_apps.quotas import timed
+from flwr_fco.client_apps.solvers.steps import pairs, rate_of
 from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Objective
@@ -103,7 +103,7 @@ def dual_extrapolation(
     trajectory: list[Vector] = []
     half_points = extrapolations(
         dual,
-        plan_pairs(downlink, objective, rng),
+        pairs(timed(objective.batches(rng, downlink.first_order, per_step=2))),
         elapsed=downlink.elapsed,
         step_size=client_lr,
         retrieve=plan.point,

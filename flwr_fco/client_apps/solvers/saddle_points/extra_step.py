@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.saddle_points.pairs import plan_pairs
-from flwr_fco.client_apps.solvers.steps import rate_of
+from flwr_fco.client_apps.solvers.steps import primal_steps, rate_of
 from flwr_fco.client_apps.solvers.table import local_solver
-from flwr_fco.objectives.base import Objective
+from flwr_fco.core.layout import Vector
+from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
 __all__ = ["extra_step"]
@@ -46,16 +46,14 @@ def extra_step(downlink: Downlink, objective: Objective, state: Any, rng: np.ran
     and projection as in section 6 of Bai, Bullins: Local Composite Saddle Point Optimization (ICLR 2024).
     """
     psi, client_lr = downlink.plan.psi, rate_of(downlink)
-    start = downlink.vectors["primal"]
-    primal = start.copy()
-    steps = 0
-    for first, second in plan_pairs(downlink, objective, rng):
+
+    def step(primal: Vector, pair: Batch) -> None:
         half = primal - client_lr * psi.subgradient(primal)
-        objective.add_gradient(primal, first, -client_lr, half)
+        objective.add_gradient(primal, pair[0], -client_lr, half)
         # At step 0 the proximal map of a sum of a norm and a constraint is the projection onto the constraint.
         psi.prox(half, 0.0, half)
         primal -= client_lr * psi.subgradient(half)
-        objective.add_gradient(half, second, -client_lr, primal)
+        objective.add_gradient(half, pair[1], -client_lr, primal)
         psi.prox(primal, 0.0, primal)
-        steps += 1
-    return Uplink({"increment": primal - start}, client_lr * steps, steps), state
+
+    return primal_steps(downlink, objective, rng, step, in_pairs=True), state

@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.saddle_points.pairs import plan_pairs
-from flwr_fco.client_apps.solvers.steps import rate_of
+from flwr_fco.client_apps.solvers.steps import primal_steps, rate_of
 from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
-from flwr_fco.objectives.base import Objective
+from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
 __all__ = ["mirror_prox"]
@@ -48,20 +47,19 @@ def mirror_prox(downlink: Downlink, objective: Objective, state: Any, rng: np.ra
     """
     plan, client_lr = downlink.plan, rate_of(downlink)
     start = downlink.vectors["primal"]
-    primal, half = start.copy(), np.empty_like(start)
-    halves = []
-    steps = 0
-    for first, second in plan_pairs(downlink, objective, rng):
+    half, halves = np.empty_like(start), []
+
+    def step(primal: Vector, pair: Batch) -> None:
         dual = plan.h.gradient(primal)
         moved = dual.copy()
-        objective.add_gradient(primal, first, -client_lr, moved)
+        objective.add_gradient(primal, pair[0], -client_lr, moved)
         plan.point(moved, client_lr, half)
-        objective.add_gradient(half, second, -client_lr, dual)
+        objective.add_gradient(half, pair[1], -client_lr, dual)
         plan.point(dual, client_lr, primal)
-        steps += 1
         if plan.options["trajectory"]:
             halves.append(half - start)
-    vectors: dict[str, Vector] = {"increment": primal - start}
+
+    uplink = primal_steps(downlink, objective, rng, step, in_pairs=True)
     if plan.options["trajectory"]:
-        vectors["trajectory"] = np.array(halves)
-    return Uplink(vectors, client_lr * steps, steps), state
+        uplink = uplink._replace(vectors={**uplink.vectors, "trajectory": np.array(halves)})
+    return uplink, state
