@@ -16,6 +16,7 @@ __all__ = [
     "FlwrFcoError",
     "NoAnswerError",
     "NotInstalledError",
+    "NothingTrainedError",
     "ProtocolError",
     "RunInterrupted",
     "SpecError",
@@ -114,6 +115,22 @@ class DivergedError(FlwrFcoError, ArithmeticError):
     def arrays(self) -> Any:
         """The last good model, as in ``result.arrays``: a start point for a run with a smaller rate."""
         return self.result.arrays
+
+
+class NothingTrainedError(FlwrFcoError, RuntimeError):
+    """A run without a single round that counted: its model is the initial one.
+
+    Parameters
+    ----------
+    message : str
+        Why the replies were left out, and what to do.
+    result : Any
+        The result, with the metrics of the skipped rounds and ``left_out``.
+    """
+
+    def __init__(self, message: str, result: Any) -> None:
+        super().__init__(message)
+        self.result = result
 
 
 class RunInterrupted(KeyboardInterrupt):

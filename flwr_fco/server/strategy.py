@@ -352,12 +352,14 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         -------
         Result
             Flower's, with a table of all rounds and ``left_out``, what did not count. ``arrays`` holds the primal
-            model, also if no round succeeded.
+            model.
 
         Raises
         ------
         DivergedError
             If the model grows beyond all bounds, unless ``on_divergence="warn"``.
+        NothingTrainedError
+            If there were rounds and all of them were skipped.
         """
         self.mail.timeout, self.num_rounds = timeout, num_rounds
         run: Any = run_rounds if self.strength is None else start_at_chosen

@@ -129,14 +129,7 @@ def simulate(
     checked("node_config", node_config, Callable[[int], Mapping[str, Any]] | None)
     _check_samples(strategy, num_nodes)
     if not isinstance(initial_arrays, ArrayRecord):
-        initial_arrays = ArrayRecord(
-            {
-                name: array
-                if isinstance(array, Array)
-                else Array(array if hasattr(array, "shape") else np.asarray(array))
-                for name, array in initial_arrays.items()
-            }
-        )
+        initial_arrays = ArrayRecord({name: _as_array(name, array) for name, array in initial_arrays.items()})
 
     def evaluate_sometimes(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         if evaluate_fn is None or (server_round % evaluate_every and server_round != num_rounds):
@@ -172,6 +165,18 @@ def simulate(
     except KeyboardInterrupt:
         name = type(strategy).__name__
         raise KeyboardInterrupt(f"{name} is not a strategy of ours: its result so far is lost") from None
+
+
+def _as_array(name: str, array: Any) -> Array:
+    if isinstance(array, Array):
+        return array
+    try:
+        return Array(array if hasattr(array, "shape") else np.asarray(array))
+    except TypeError as error:
+        raise ConfigurationError(
+            f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold "
+            f"({error}); expected float64, float32 or float16, of a tensor by `.float()`"
+        ) from error
 
 
 @contextmanager

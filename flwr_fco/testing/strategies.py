@@ -87,8 +87,15 @@ def _app_of(objectives: list[LeastSquares]) -> ClientApp:
 
 def _simulated(strategy: CompositeStrategy, objectives: list[LeastSquares], rounds: int, start: Any) -> Result:
     strategy.fraction_evaluate = 0.0
-    app, options = _app_of(objectives), {"progress": False, "on_interrupt": "raise"}
-    return simulate(strategy, app, num_nodes=len(objectives), num_rounds=rounds, initial_arrays=start, **options)
+    return simulate(
+        strategy,
+        _app_of(objectives),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=start,
+        progress=False,
+        on_interrupt="raise",
+    )
 
 
 def _run(

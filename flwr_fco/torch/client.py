@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import flwr.clientapp
 import torch
@@ -306,7 +306,7 @@ class LocalTraining:
         Raises
         ------
         ConfigurationError
-            If the number of examples is missing, or the optimiser has not taken a step.
+            If the number of examples is missing, a metric is no number, or the optimiser has not taken a step.
         """
         plan, downlink = self._downlink.plan, self._downlink
         if "num-examples" not in metrics:
@@ -329,17 +329,28 @@ class LocalTraining:
             {"increment": increment},
             elapsed,
             steps,
-            metrics={OWN_LOOP: 1.0} | {name: float(value) for name, value in metrics.items() if name != "num-examples"},
+            metrics={OWN_LOOP: 1.0}
+            | {key: _number(key, value) for key, value in metrics.items() if key != "num-examples"},
             pass_through=buffers_of(self.model) if plan.layout.passed_through else {},
         )
         state = None if downlink.stamp is None else self._next_state(increment, elapsed)
-        return self._task.answer(uplink, state, int(metrics["num-examples"]))
+        return self._task.answer(uplink, state, int(_number("num-examples", metrics["num-examples"])))
 
     def _next_state(self, increment: Vector, elapsed: float) -> ClientState:
         """Return what the client remembers, as the local solver ``gradient_tracking`` does."""
         if "gradient" in self._downlink.numbers:
             return self._tracking.with_own(increment)
         return self._tracking.after(increment, elapsed)
+
+
+def _number(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ConfigurationError(
+            f"the metric {name!r} is a {type(value).__name__}, {value!r:.80}; expected a number. Report the entries of "
+            f"a list under names of their own, such as {name + '-0'!r}"
+        ) from None
 
 
 class GradientProbe(DualAveraging):

@@ -20,6 +20,7 @@ from flwr_fco.wire.keys import NO_ARRAYS, OWN_ARRAYS
 __all__ = [
     "NOT_FINITE",
     "finite",
+    "floating",
     "from_array",
     "labelled",
     "read_pass_through",
@@ -118,6 +119,11 @@ def labelled(name: str, array: Array) -> NDArray[Any]:
     return from_array(name, array, (array.dtype,), shape)
 
 
+def floating(dtype: str) -> tuple[str, ...]:
+    """Return the dtypes in which a floating array may come back: its own first; scikit-learn answers in float64."""
+    return (dtype, *(other for other in ("float64", "float32", "float16") if other != dtype))
+
+
 def finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
     """Return an array after making sure that it has no NaN and no infinity."""
     if not all_finite(array):
@@ -132,7 +138,7 @@ def read_vectors(
     """Return the vectors of a client in float64, and their Euclidean norms, infinite where the squares overflow."""
     vectors, norms = {}, {}
     for name, shape in shapes.items():
-        value = from_array(name, arrays[name], (dtype,), shape)
+        value = from_array(name, arrays[name], floating(dtype), shape)
         value = value if value.dtype == np.float64 else value.astype(np.float64)
         # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well. vdot does
         # not warn where the sum overflows, as dot does.
@@ -146,5 +152,7 @@ def read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:
     if array.dtype != entry.dtype and fnmatchcase(entry.name, COUNTERS):
         counts = finite(entry.name, from_array(entry.name, array, ("float64", "float32"), entry.shape))
         return np.asarray(np.rint(np.clip(counts, 0.0, 2.0**53)), dtype=np.int64)
-    value = from_array(entry.name, array, (entry.dtype,), entry.shape)
-    return finite(entry.name, value) if value.dtype.kind == "f" else value
+    if np.dtype(entry.dtype).kind != "f":
+        return from_array(entry.name, array, (entry.dtype,), entry.shape)
+    value = from_array(entry.name, array, floating(entry.dtype), entry.shape)
+    return finite(entry.name, value.astype(entry.dtype, copy=False))

@@ -10,10 +10,10 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import COUNTERS, Entry, Layout, Vector
+from flwr_fco.core.layout import COUNTERS, Layout, Vector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import finite, from_array, read_pass_through, vectors_of
+from flwr_fco.wire.arrays import finite, floating, from_array, read_pass_through, vectors_of
 
 __all__ = [
     "config_of_round",
@@ -91,15 +91,9 @@ def primal_vector(layout: Layout, arrays: Mapping[str, Array]) -> tuple[Vector, 
         raise ProtocolError(f"the arrays' names differ from the model's: missing {missing}, unexpected {extra}")
     vector = np.empty(layout.size)
     for entry in layout.optimized:
-        array = from_array(entry.name, arrays[entry.name], _compatible(entry), entry.shape)
+        array = from_array(entry.name, arrays[entry.name], floating(entry.dtype), entry.shape)
         vector[entry.block] = finite(entry.name, array).reshape(-1)
     return vector, {e.name: read_pass_through(e, arrays[e.name]) for e in layout.passed_through}
-
-
-def _compatible(entry: Entry) -> tuple[str, ...]:
-    """Dtypes in which a floating array may come back: its own first; scikit-learn clients answer in float64."""
-    others = [name for name in ("float64", "float32", "float16") if name != entry.dtype]
-    return (entry.dtype, *others)
 
 
 def primal_request(

@@ -128,6 +128,7 @@ def read_uplink(
     shapes : mapping of str to tuple of int
         Name and shape of each vector that must be there.
     wire_dtype : {"float64", "float32"}
+        What the clients were asked for; other floating dtypes are taken as well.
     weighted_by_key : str
         Key of the weight in the MetricRecord.
     timed : bool, default True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from logging import INFO, WARNING
 from typing import Any, Literal, Protocol
@@ -13,7 +14,7 @@ from flwr.serverapp import Grid
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.errors import ConfigurationError, DivergedError, ProtocolError, RunInterrupted
+from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, RunInterrupted
 from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.server.parts import Host
 from flwr_fco.server.replies.checks import LeftOut
@@ -133,7 +134,29 @@ def run_rounds(
         hooks.call("on_run_end", result)
     log(INFO, "")
     log(INFO, "Strategy execution finished in %.2fs", time.monotonic() - began)
+    rounds = result.train_metrics_clientapp.values()
+    if rounds and all(metrics["skipped"] for metrics in rounds) and watch.stops:
+        raise NothingTrainedError(_why_nothing(strategy, result), result)
+    log(INFO, "")
+    log(INFO, "Final results:")
+    log(INFO, "")
+    for line in str(result).splitlines():
+        log(INFO, "\t%s", line)
+    log(INFO, "")
     return result
+
+
+def _why_nothing(strategy: Runnable, result: Result) -> str:
+    """Return why no round counted, the most frequent reasons first."""
+    rounds = result.train_metrics_clientapp
+    text = f"{type(strategy).__name__}: 0 of {len(rounds)} rounds counted, so the model is still the initial one: "
+    reasons = Counter(entry.reason for entry in result.left_out if entry.kind == "train")
+    if not reasons:
+        replies = rounds[min(rounds)]["num-replies"]
+        return f"{text}{replies} good replies in the first one; lower min_replies or wait for more clients"
+    told = "; ".join(f"{count} replies: {reason}" for reason, count in reasons.most_common(3))
+    more = len(reasons) - 3
+    return f"{text}{told}{f'; and {more} other reasons' if more > 0 else ''}. All are in the error's `result.left_out`"
 
 
 class _Watch:
@@ -142,6 +165,11 @@ class _Watch:
     def __init__(self, strategy: Runnable, result: Result) -> None:
         self._strategy, self._result = strategy, result
         self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, strategy.as_vector(result.arrays))
+
+    @property
+    def stops(self) -> bool:
+        """Whether the run has not gone on from a divergence."""
+        return self._watch is not None
 
     def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> Vector | None:
         """Look at a round; return its model as a vector, None if it is none.

@@ -74,7 +74,7 @@ FAULTS = {
     "infinity": (poison(np.inf), "1 NaN or infinite"),
     "another shape": (with_increment(lambda a: {"increment": a["increment"][:-1]}), r"float64\[6\], expected"),
     "a broadcastable shape": (with_increment(lambda a: {"increment": a["increment"][:1]}), r"float64\[1\], expected"),
-    "another dtype": (with_increment(lambda a: {"increment": a["increment"].astype(np.float32)}), "float32"),
+    "another dtype": (with_increment(lambda a: {"increment": a["increment"].astype(np.int64)}), "int64"),
     "another key": (with_increment(lambda a: {"weights": a["increment"]}), "weights"),
     "a missing array": (with_increment(lambda a: {}), "expected"),
     "one array too many": (with_increment(lambda a: {**a, "extra": a["increment"]}), "extra"),

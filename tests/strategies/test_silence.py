@@ -1,0 +1,79 @@
+"""A run says what it did: an error if nothing was trained, its final results as Flower's, other float dtypes taken."""
+
+import logging
+
+import numpy as np
+import pytest
+from faulty import Faulty, start_on, strategy, with_increment
+from problems import FEATURES, app_of, clients, flat, start_arrays
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.errors import ConfigurationError, NothingTrainedError
+from flwr_fco.simulation import simulate
+
+EVERY_ROUND = {"rounds": (1, 2, 3), "nodes": range(10)}
+
+
+def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result():
+    shorter = with_increment(lambda arrays: {"increment": arrays["increment"][:-1]})
+    with pytest.raises(
+        NothingTrainedError, match=rf"0 of 3 rounds counted.*12 replies: .*float64\[{FEATURES}\]"
+    ) as caught:
+        start_on(Faulty(app_of(clients()), 4, shorter, **EVERY_ROUND), strategy())
+    result = caught.value.result
+    np.testing.assert_array_equal(flat(result.arrays), flat(start_arrays()))
+    assert len(result.left_out) == 12
+    assert all(metrics["skipped"] for metrics in result.train_metrics_clientapp.values())
+
+
+def test_too_few_replies_in_every_round_are_that_error_too():
+    with pytest.raises(NothingTrainedError, match="4 good replies in the first one; lower min_replies"):
+        start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(min_replies=5))
+
+
+def test_one_round_that_counted_is_a_result():
+    def nobody(message, reply):
+        return []
+
+    result = start_on(Faulty(app_of(clients()), 4, nobody, rounds=(2, 3), nodes=range(10)), strategy())
+    assert [result.train_metrics_clientapp[number]["skipped"] for number in (1, 2, 3)] == [0, 1, 1]
+
+
+def test_a_run_that_trains_nobody_by_choice_is_none():
+    result = start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(fraction_train=0.0))
+    np.testing.assert_array_equal(flat(result.arrays), flat(start_arrays()))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_replies_in_another_float_dtype_count(dtype):
+    shorter = with_increment(lambda arrays: {"increment": arrays["increment"].astype(dtype)})
+    result = start_on(Faulty(app_of(clients()), 4, shorter, **EVERY_ROUND), strategy())
+    exact = start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy())
+    assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [4, 4, 4]
+    np.testing.assert_allclose(flat(result.arrays), flat(exact.arrays), atol=20 * np.finfo(dtype).eps)
+
+
+def test_start_ends_with_the_final_results(caplog):
+    with caplog.at_level(logging.INFO, "flwr"):
+        result = start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy())
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line.strip() for line in lines[lines.index("Final results:") + 2 : -1]] == [
+        line.strip() for line in str(result).splitlines()
+    ]
+
+
+def test_an_array_that_messages_cannot_hold_is_named():
+    class Tensor:
+        """As PyTorch's in bfloat16: NumPy has no such dtype."""
+
+        dtype, shape = "torch.bfloat16", (2,)
+
+        def __array__(self, *arguments, **options):
+            raise TypeError("Got unsupported ScalarType BFloat16")
+
+        detach = cpu = numpy = __array__
+
+    with pytest.raises(ConfigurationError, match=r"array 'weight' is torch.bfloat16.*\.float\(\)"):
+        simulate(
+            strategy(), client_app(lambda context: None), num_nodes=2, num_rounds=1, initial_arrays={"weight": Tensor()}
+        )
