@@ -137,8 +137,10 @@ def read_vectors(
 ) -> tuple[dict[str, Vector], dict[str, float]]:
     """Return the vectors of a client in float64, and their Euclidean norms, infinite where the squares overflow."""
     vectors, norms = {}, {}
+    # Not float16: what is below 6e-8 would be 0 in it.
+    dtypes = (dtype, "float32" if dtype == "float64" else "float64")
     for name, shape in shapes.items():
-        value = from_array(name, arrays[name], floating(dtype), shape)
+        value = from_array(name, arrays[name], dtypes, shape)
         value = value if value.dtype == np.float64 else value.astype(np.float64)
         # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well. vdot does
         # not warn where the sum overflows, as dot does.

@@ -147,11 +147,11 @@ def solver_that_returns(vector):
     [
         (lambda w: {"increment": np.full_like(w, np.nan)}, "NaN or infinite values"),
         (lambda w: {"increment": w[:-1]}, "expected float64"),
-        (lambda w: {"increment": w.astype(np.float32)}, "expected float64"),
+        (lambda w: {"increment": w.astype(np.float16)}, "expected float64"),
         (lambda w: {"another": w.copy()}, "the arrays are"),
         (lambda w: {}, "the arrays are|exactly one ArrayRecord"),
     ],
-    ids=["NaN", "short", "float32", "another name", "nothing"],
+    ids=["NaN", "short", "float16", "another name", "nothing"],
 )
 def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reason, monkeypatch):
     monkeypatch.setitem(SOLVERS, "test-odd", solver_that_returns(vectors))

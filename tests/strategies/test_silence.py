@@ -44,13 +44,12 @@ def test_a_run_that_trains_nobody_by_choice_is_none():
     np.testing.assert_array_equal(flat(result.arrays), flat(start_arrays()))
 
 
-@pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_replies_in_another_float_dtype_count(dtype):
-    shorter = with_increment(lambda arrays: {"increment": arrays["increment"].astype(dtype)})
+def test_replies_in_another_float_dtype_count():
+    shorter = with_increment(lambda arrays: {"increment": arrays["increment"].astype(np.float32)})
     result = start_on(Faulty(app_of(clients()), 4, shorter, **EVERY_ROUND), strategy())
     exact = start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy())
     assert [metrics["num-replies"] for metrics in result.train_metrics_clientapp.values()] == [4, 4, 4]
-    np.testing.assert_allclose(flat(result.arrays), flat(exact.arrays), atol=20 * np.finfo(dtype).eps)
+    np.testing.assert_allclose(flat(result.arrays), flat(exact.arrays), atol=20 * np.finfo(np.float32).eps)
 
 
 def test_start_ends_with_the_final_results(caplog):
