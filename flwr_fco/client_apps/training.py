@@ -16,7 +16,7 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.wire.client_state import read_state, store_pending
+from flwr_fco.wire.client_state import read_state, store_pending, uplink_digest, vectors_digest
 from flwr_fco.wire.downlink import forget_downlink, read_downlink
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
 from flwr_fco.wire.protocol import ClientState, Downlink, Plan, ReceivedState, Uplink
@@ -83,7 +83,7 @@ class Task(NamedTuple):
         plan, stamp = self.downlink.plan, self.downlink.stamp
         reply = uplink_answer(self.message, uplink, num_examples=num_examples, wire_dtype=plan.wire_dtype)
         if stamp is not None:
-            store_pending(self.context, stamp, self.round, self.state, state, reply.content)
+            store_pending(self.context, stamp, self.round, self.state, state, uplink_digest(reply.content))
         return reply
 
 
@@ -184,19 +184,27 @@ class TrainingHandler:
         uplink, state, num_examples = self._solve(context, task.downlink, task.state, task.rng)
         return task.answer(uplink, state, num_examples)
 
-    def exchange(self, context: Context, downlink: Downlink, server_round: int) -> Sent:
-        """Answer a server in this process, without a message; for methods whose clients remember nothing.
+    def exchange(self, context: Context, downlink: Downlink, state: ClientState | None, server_round: int) -> Sent:
+        """Answer a server in this process, without a message.
 
         Parameters
         ----------
         context : Context
         downlink : Downlink
             As a client reads it.
+        state : mapping of str to ndarray, or None
+            What the client remembers.
         server_round : int
         """
         rng = random_generator(downlink.plan.seed, server_round, partition_of(context))
-        uplink, _, num_examples = self._solve(context, downlink, None, rng)
-        return sent(uplink, num_examples)
+        before = None if state is None else ReceivedState(state)
+        uplink, after, num_examples = self._solve(context, downlink, before, rng)
+        answer = sent(uplink, num_examples)
+        if downlink.stamp is None:
+            return answer
+        digest = vectors_digest(answer.vectors, uplink.elapsed) if answer.vectors else uplink_digest(answer.content)
+        store_pending(context, downlink.stamp, server_round, before, after, digest)
+        return answer._replace(digest=digest)
 
     def _solve(
         self, context: Context, downlink: Downlink, state: ClientState | None, rng: np.random.Generator

@@ -146,20 +146,20 @@ class InProcessGrid(Grid):
         -------
         list of Sent, or None
             In the order of the letters. None, before any client is called, where messages must be made: the ClientApp
-            is not of this package or has mods, a client would not take its message as it is or remembers something, or
-            the grid has hooks of its own.
+            is not of this package or has mods, a client lacks something or would not take its message as it is, or the
+            grid has hooks of its own.
         """
         handler = _flower.handler_of(self.client_app, "train")
         if not (type(self) is InProcessGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
             return None
         contexts = [self.contexts[node.node_id] for node, _ in letters]
-        downlinks = received([downlink for _, downlink in letters], digest, contexts)
-        if downlinks is None:
+        told = received([downlink for _, downlink in letters], digest, contexts)
+        if told is None:
             return None
         found = []
-        for context, downlink in zip(contexts, downlinks, strict=True):
+        for context, (downlink, state) in zip(contexts, told, strict=True):
             try:
-                found.append(handler.exchange(context, downlink, server_round))
+                found.append(handler.exchange(context, downlink, state, server_round))
             except Exception as error:
                 raise self._raised(error, context.node_id, f"{server_round}", "train") from error
         if self.report is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
@@ -14,7 +15,7 @@ from flwr_fco.wire.envelope import StateAlteredError, StateMissingError
 from flwr_fco.wire.keys import METRICS, PASS
 from flwr_fco.wire.protocol import ClientStamp, ClientState
 
-__all__ = ["read_state", "state_vectors", "store_pending", "uplink_digest"]
+__all__ = ["read_state", "state_vectors", "store_pending", "uplink_digest", "vectors_digest"]
 
 _STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
 _DIGEST = "-digest"
@@ -74,7 +75,7 @@ def store_pending(
     server_round: int,
     before: ClientState | None,
     after: ClientState,
-    answer: RecordDict,
+    digest: str,
 ) -> None:
     """Store the state after a round as pending, beside the state before it.
 
@@ -90,14 +91,19 @@ def store_pending(
         What :func:`read_state` returned.
     after : mapping of str to ndarray
         What the local solver returned.
-    answer : RecordDict
-        What this node is about to send; the server will say whether it accepted exactly this.
+    digest : str
+        Of what this node is about to send; the server will say whether it accepted exactly this.
     """
+    known = context.state.get(_STAMPS)
     stamps: dict[str, Any] = {"epoch": stamp.epoch, _COMMITTED: stamp.accepted, _PENDING: server_round}
-    stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, uplink_digest(answer)
+    stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, digest
     context.state[_STAMPS] = _flower.filled(ConfigRecord, stamps)
-    for key, state in ((_COMMITTED, before or {}), (_PENDING, after)):
-        context.state[key] = _flower.array_record(state)
+    if stamp.restored is None and before is not None and known[_PENDING] == stamp.accepted:  # type: ignore[index]
+        # As in most rounds: what was pending counts now, and is there as bytes.
+        context.state[_COMMITTED] = context.state[_PENDING]
+    else:
+        context.state[_COMMITTED] = _flower.array_record(before or {})
+    context.state[_PENDING] = _flower.array_record(after)
 
 
 def uplink_digest(content: RecordDict) -> str:
@@ -110,13 +116,29 @@ def uplink_digest(content: RecordDict) -> str:
     content : RecordDict
         Of the answer.
     """
-    digest = hashlib.sha256()
-    arrays = vectors_of(content)
-    for name in sorted(arrays):
-        if not name.startswith(PASS):
-            digest.update(name.encode())
-            digest.update(arrays[name].data)
     metrics = content.get(METRICS)
     elapsed = None if metrics is None else metrics.get("elapsed")
+    return _digest({name: (array.data,) for name, array in vectors_of(content).items()}, elapsed)
+
+
+def vectors_digest(vectors: Mapping[str, Vector], elapsed: float | None) -> str:
+    """Return the digest of an uplink that travels without a message.
+
+    Parameters
+    ----------
+    vectors : mapping of str to ndarray of float64
+    elapsed : float or None
+    """
+    parts = {name: (_flower.form_of(v.dtype, v.shape).header, v.data) for name, v in vectors.items()}
+    return _digest(parts, None if elapsed is None else float(elapsed))
+
+
+def _digest(parts: Mapping[str, Iterable[Any]], elapsed: Any) -> str:
+    digest = hashlib.sha256()
+    for name in sorted(parts):
+        if not name.startswith(PASS):
+            digest.update(name.encode())
+            for part in parts[name]:
+                digest.update(part)
     digest.update(repr(elapsed).encode())
     return digest.hexdigest()[:32]

@@ -11,15 +11,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import finite, from_array, labelled, read_pass_through
-from flwr_fco.wire.client_state import state_vectors
-from flwr_fco.wire.envelope import PlanMissingError, RoundCache
+from flwr_fco.wire.client_state import read_state, state_vectors
+from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
 from flwr_fco.wire.keys import NO_ARRAYS, NUMBER, OWN_ARRAYS, PASS, PLAN, RESTORED
 from flwr_fco.wire.metrics import is_number
-from flwr_fco.wire.protocol import ClientStamp, Downlink, Plan, ReceivedNumbers, ReceivedVectors
+from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
 
 __all__ = ["downlink_records", "forget_downlink", "parsed", "read_downlink", "received"]
@@ -226,7 +227,9 @@ def _own_copy(own: Downlink) -> Downlink:
     return Downlink(own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through})
 
 
-def received(downlinks: Sequence[Downlink], digest: str, contexts: Sequence[Context]) -> list[Downlink] | None:
+def received(
+    downlinks: Sequence[Downlink], digest: str, contexts: Sequence[Context]
+) -> list[tuple[Downlink, ClientState | None]] | None:
     """Return downlinks as the clients of this process would read them from messages with the plan's hash.
 
     Parameters
@@ -240,40 +243,47 @@ def received(downlinks: Sequence[Downlink], digest: str, contexts: Sequence[Cont
 
     Returns
     -------
-    list of Downlink, or None
-        None where messages must be made: a client lacks the plan, remembers something, or would refuse its message.
+    list of (Downlink, mapping of str to ndarray or None), or None
+        With what the client remembers. None where messages must be made: a client lacks the plan or its state, or would
+        refuse its message.
     """
-    plan, read, found = _plans.get(digest), dict[int, Downlink](), []
+    plan, views, found = _plans.get(digest), dict[int, Vector](), []
     for downlink, context in zip(downlinks, contexts, strict=True):
-        stored = context.state.get(_FCO)
+        stored, stamp = context.state.get(_FCO), downlink.stamp
         if plan is None or not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
             return None
-        if id(downlink) not in read:
-            own = _without_message(downlink, plan)
-            if own is None:
-                return None
-            read[id(downlink)] = own
-        found.append(_own_copy(read[id(downlink)]))
+        client_lr, elapsed = float(downlink.client_lr), float(downlink.elapsed)
+        sound = 0.0 <= elapsed < math.inf and (math.isnan(client_lr) or 0.0 < client_lr < math.inf)
+        numbers = ReceivedNumbers({name: float(number) for name, number in downlink.numbers.items()})
+        restores = stamp is not None and stamp.restored is not None
+        if restores or not sound or downlink.pass_through or not all(map(is_number, numbers.values())):
+            return None
+        vectors = ReceivedVectors()
+        for name, vector in downlink.vectors.items():
+            view = views.get(id(vector))
+            if view is None:
+                view = _view(vector, plan.layout.size)
+                if view is None or name.startswith(PASS):
+                    return None
+                views[id(vector)] = view
+            vectors[name] = view
+        try:
+            state = None if stamp is None else read_state(context, stamp, plan.layout.size)
+        except StateMissingError:
+            return None
+        found.append((Downlink(plan, vectors, client_lr, elapsed, numbers, stamp, downlink.work), state))
     return found
 
 
-def _without_message(downlink: Downlink, plan: Plan) -> Downlink | None:
-    """Return what :func:`read_downlink` makes of a plain message; None if it is not one that it takes as it is."""
-    client_lr, elapsed = float(downlink.client_lr), float(downlink.elapsed)
-    numbers = {name: float(number) for name, number in downlink.numbers.items()}
-    sound = 0.0 <= elapsed < math.inf and (math.isnan(client_lr) or 0.0 < client_lr < math.inf)
-    if not sound or downlink.stamp is not None or downlink.pass_through or not all(map(is_number, numbers.values())):
+def _view(vector: Vector, size: int) -> Vector | None:
+    """Return a vector as it is read from a message, None if it would not be."""
+    if vector.dtype != np.float64 or vector.shape != (size,) or not vector.flags.c_contiguous:
         return None
-    vectors = {}
-    for name, vector in downlink.vectors.items():
-        if vector.dtype != np.float64 or vector.shape != (plan.layout.size,) or name.startswith(PASS):
-            return None
-        if not (vector.flags.c_contiguous and math.isfinite(np.vdot(vector, vector))):
-            return None
-        # As what is read from bytes is.
-        vectors[name] = vector.view()
-        vectors[name].flags.writeable = False
-    return Downlink(plan, vectors, client_lr, elapsed, numbers, work=downlink.work)
+    if not math.isfinite(np.vdot(vector, vector)):
+        return None
+    view = vector.view()
+    view.flags.writeable = False
+    return view
 
 
 _latest: list[_Latest] = []

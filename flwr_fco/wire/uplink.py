@@ -35,10 +35,13 @@ class Sent(NamedTuple):
         Read-only; empty if they are no such arrays, and then among the records.
     content : RecordDict
         All else.
+    digest : str, default ""
+        Of a client that remembers something: what determines its memory.
     """
 
     vectors: dict[str, Vector]
     content: RecordDict
+    digest: str = ""
 
 
 def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_dtype: str) -> Message:
@@ -208,7 +211,7 @@ def read_sent(
     layout, shapes, weighted_by_key, timed
         As of :func:`read_uplink`.
     """
-    vectors, content = sent
+    vectors, content, _ = sent
     norms = {}
     plain = vectors.keys() == shapes.keys()
     for name, vector in vectors.items() if plain else ():

@@ -50,7 +50,8 @@ def outcome(grid, strategy, start, rounds=4):
         result = strategy.start(grid, start, rounds)
     state = [np.asarray(value).tobytes() for value in strategy.state]
     arrays = {name: array.numpy().tobytes() for name, array in result.arrays.items()}
-    return arrays, state, {k: dict(v) for k, v in result.train_metrics_clientapp.items()}, strategy.left_out
+    metrics = {k: dict(v) for k, v in result.train_metrics_clientapp.items()}
+    return arrays, state, metrics, strategy.left_out, {i: context.state for i, context in grid.contexts.items()}
 
 
 def both_ways(make_strategy, objectives, start, **options):
@@ -167,6 +168,28 @@ def test_an_answer_that_cannot_count_is_left_out_in_the_same_words(vectors, reas
     assert len(direct[3]) == 4
     assert re.search(reason, direct[3][0].reason)
     assert direct[:2] == by_messages[:2]
+
+
+def test_where_everyone_must_take_part_a_bad_answer_is_asked_again(monkeypatch):
+    def odd(downlink, objective, state, rng):
+        uplink, after = SOLVERS["fed_pd"](downlink, objective, state, rng)
+        if state is not None and uplink.vectors["increment"].size and objective is first[0]:
+            uplink = uplink._replace(vectors={"increment": np.full(7, np.nan)})
+        return uplink, after
+
+    monkeypatch.setitem(SOLVERS, "test-everyone", odd)
+
+    class Odd(STRATEGIES["FedPD"]):
+        local_solver = "test-everyone"
+
+    found = []
+    for grid in (InProcessGrid, Counting):
+        first = clients()
+        found.append(outcome(grid(app_of(first), 4), Odd(fraction_evaluate=0.0, evict_after=9), start_arrays(), 2))
+    assert found[0] == found[1]
+    assert [row.reason.rpartition("; ")[2] for row in found[0][3]] == ["it is asked again"] * 2 + [
+        found[0][3][2].reason
+    ]
 
 
 def test_a_solver_may_use_its_arrays_again(monkeypatch):

@@ -220,8 +220,13 @@ class Round:
         return [good[node_id] for node_id in self.nodes if node_id in good]
 
     def read_all(
-        self, caller: str, sent: Iterable[tuple[Node, Sent]], read: Callable[[Node, Sent], tuple[_Read, RecordDict]]
-    ) -> list[Reply[_Read]]:
+        self,
+        caller: str,
+        sent: Iterable[tuple[Node, Sent]],
+        read: Callable[[Node, Sent], tuple[_Read, RecordDict]],
+        *,
+        all_or_none: bool,
+    ) -> list[Reply[_Read]] | None:
         """Return the good ones of answers that came without messages; the others are left out and logged.
 
         Parameters
@@ -232,12 +237,16 @@ class Round:
             Sorted by partition.
         read : callable
             As for :meth:`good`; returns the reply's metrics too.
+        all_or_none : bool
+            Return None, and note nothing, if one cannot count.
         """
         good, failures = [], 0
         for node, each in sent:
             try:
                 good.append(Reply(node, *read(node, each)))
             except ProtocolError as error:
+                if all_or_none:
+                    return None
                 failures += 1
                 self.leave_out(caller, node, node.node_id, f"{error}")
         self.answered = {reply.node.node_id for reply in good}

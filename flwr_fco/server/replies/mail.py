@@ -204,29 +204,34 @@ class Mail(Part):
         """
         assert self.grid is not None
         caller = "aggregate_train" if server_round else "round 0"
-        sent = self._without_messages(letters)
-        if sent is None:
+        good = self._without_messages(caller, letters)
+        if good is None:
             return self.collect(caller, self.grid.send_and_receive(self.post(letters), timeout=self.timeout))
-        replies = zip([node for node, _ in letters], sent, strict=True)
-        return self._bounded(caller, self.current.read_all(caller, replies, self._read_sent))
+        return self._bounded(caller, good)
 
-    def _without_messages(self, letters: Sequence[Letter]) -> Sequence[Sent] | None:
-        """Return what clients of this process answer; None where messages must be made."""
+    def _without_messages(self, caller: str, letters: Sequence[Letter]) -> list[Reply[Uplink]] | None:
+        """Return the replies of clients in this process; None where messages must be made."""
         current, options, exchange = self.current, self.options, getattr(self.grid, "exchange", None)
         if (
             exchange is None
             or type(self.language) is not OwnClients
             or options.wire_dtype != "float64"
             or options.train_metrics_aggr_fn is not records.average_metrics
-            or self.algorithm.participation == "everyone"
             or self.pass_through_arrays
             or not all(node.node_id in self.nodes.informed for node, _ in letters)
         ):
             return None
-        sent: Sequence[Sent] | None = exchange(letters, current.number, self.digest)
-        if sent is not None:
+        sent = exchange(letters, current.number, self.digest)
+        if sent is None:
+            return None
+        replies = zip([node for node, _ in letters], sent, strict=True)
+        # Where everyone must take part, one whose answer cannot count is asked again, by messages.
+        good = current.read_all(
+            caller, replies, self._read_sent, all_or_none=self.algorithm.participation == "everyone"
+        )
+        if good is not None:
             current.bytes_down += records.bytes_of([told.vectors for _, told in letters])
-        return sent
+        return good
 
     def _read_sent(self, node: Node, sent: Sent) -> tuple[Uplink, RecordDict]:
         uplink = records.read_sent(
@@ -236,7 +241,8 @@ class Mail(Part):
             weighted_by_key=self.options.weighted_by_key,
             timed=isinstance(self.plan.work, FirstOrder),
         )
-        return self._possible(node, uplink, sent.content), sent.content
+        checked = self._possible(node, uplink, sent.content)
+        return checked if self._memories is None else checked._replace(digest=sent.digest), sent.content
 
     def bytes_up(self, good: Sequence[Reply[Uplink]]) -> int:
         """Return the bytes of arrays in these replies.
@@ -360,14 +366,15 @@ class Mail(Part):
 
     def _read(self, node: Node, content: RecordDict) -> Uplink:
         """Return the uplink of a reply whose claims are possible."""
-        return self._possible(node, self.language.read(self, content), content)
+        uplink = self._possible(node, self.language.read(self, content), content)
+        return uplink if self._memories is None else uplink._replace(digest=records.uplink_digest(content))
 
     def _possible(self, node: Node, uplink: Uplink, content: RecordDict) -> Uplink:
         known = self.options.weighted_by_key == "num-examples"
         self.language.check(self, node, uplink, uplink.examples if known else records.num_examples(content))
         if self.options.client_weights is not None and node.partition_id not in self.options.client_weights:
             raise ProtocolError("its partition is not one of those in client_weights")
-        return uplink if self._memories is None else uplink._replace(digest=records.uplink_digest(content))
+        return uplink
 
     def _weight(self, reply: Reply[Uplink]) -> float:
         examples, given = reply.value.examples, self.options.client_weights
