@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 
 # Ray and Flower report usage over the network otherwise.
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
@@ -9,8 +10,10 @@ os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 # Ray starts workers ahead of need, each of which imports all of Flower; the tests use one or two.
 os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
 os.environ.setdefault("RAY_enable_worker_prestart", "0")
-# Where Python is told to write no bytecode, every process that a test starts would compile the package again.
+# Where Python is told to write no bytecode, this process would compile all tests again, with assertions rewritten, and
+# every process that a test starts would compile the package.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 def pytest_collection_finish():

@@ -135,6 +135,7 @@ def test_hooks_for_text_find_what_they_are_for(name, good, bad):
 
 
 def test_the_repository_itself_passes_the_hooks_for_text():
+    """Hooks are optional: text that they refuse would stop the next contributor who has installed them."""
     pages = [*ROOT.glob("*.md"), *ROOT.glob("*.toml"), *ROOT.glob("*.cff"), *(ROOT / "docs").glob("*.md")]
     for path in [*pages, WORKFLOW, *(ROOT / "flwr_fco").rglob("*.py"), *(ROOT / "tests").rglob("*.py")]:
         for name in ("trailing-whitespace", "end-of-file"):

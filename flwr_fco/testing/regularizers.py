@@ -55,6 +55,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     # Points that psi is finite at: every result, and the results' surroundings.
     feasible = [regularizer.prox(v.copy(), 1.0) for v in points]
     feasible += [regularizer.prox(p + 0.1 * rng.normal(size=shape), 0.1) for p in feasible[:4]]
+    valued = [(x, regularizer.value(x)) for x in feasible]
     _check_travel(regularizer, points[0], name)
     _check_nan(regularizer, points[0], name)
     for step in STEPS:
@@ -65,7 +66,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
             results.append(p)
             if regularizer.constraint:
                 _check_projection(regularizer, v, p, step, name)
-            _check_minimum(regularizer, v, p, step, feasible, name)
+            _check_minimum(regularizer, v, p, step, valued, name)
         if regularizer.convex:
             _check_nonexpansive(points, results, step, name)
     if regularizer.constraint:
@@ -163,44 +164,53 @@ def _check_projection(regularizer: Regularizer, v: Array, p: Array, step: float,
     assert gap <= limit, f"{name}: projecting twice moves the point by {gap:.2e}; a projection leaves its results alone"
 
 
-def _check_minimum(regularizer: Regularizer, v: Array, p: Array, step: float, feasible: list[Array], name: str) -> None:
+def _check_minimum(
+    regularizer: Regularizer, v: Array, p: Array, step: float, feasible: list[tuple[Array, float]], name: str
+) -> None:
     """Check the three-point inequality (convex), or that no point that was tried is better (not convex)."""
     weight = 1.0 if regularizer.constraint else step
     scaled = weight * regularizer.value(p)
-    for x in [*feasible, *(p + size * (x - p) for x in feasible[:3] for size in (1e-6, 1e-3))]:
-        reference = weight * regularizer.value(x)
-        if not math.isfinite(reference):
-            continue
-        # <p - v, p - x> + step (psi(p) - psi(x)) <= 0 is the inequality with its squares expanded: no cancellation.
-        if regularizer.convex:
-            excess = scaled - reference + float(np.sum((p - v) * (p - x)))
-        else:
-            excess = scaled - reference + 0.5 * float(np.sum((p - x) * (p + x - 2.0 * v)))
-        size = abs(scaled) + abs(reference) + float(np.linalg.norm(p - v) * np.linalg.norm(p - x))
-        size += float(np.linalg.norm(v)) * float(np.linalg.norm(p - x))
-        # p and x are rounded points: that moves them by eps of their size, across the distance to v.
-        rounding = 64.0 * np.finfo(np.float64).eps * (float(np.linalg.norm(p)) + float(np.linalg.norm(x)))
-        limit = 1e-11 * size + 1e-14 + rounding * float(np.linalg.norm(p - v))
-        assert excess <= limit, (
+    near = [p + size * (x - p) for x, _ in feasible[:3] for size in (1e-6, 1e-3)]
+    values = [*(value for _, value in feasible), *(regularizer.value(x) for x in near)]
+    references = weight * np.array(values)
+    tried = np.array([*(x for x, _ in feasible), *near]).reshape(len(values), v.size)
+    tried, references = tried[np.isfinite(references)], references[np.isfinite(references)]
+    flat, away = p.reshape(-1), (p - v).reshape(-1)
+    moves = flat - tried
+    distances, lengths = np.sqrt((moves**2).sum(axis=1)), np.sqrt((tried**2).sum(axis=1))
+    distance, length = float(np.linalg.norm(away)), float(np.linalg.norm(flat))
+    # <p - v, p - x> + step (psi(p) - psi(x)) <= 0 is the inequality with its squares expanded: no cancellation.
+    if regularizer.convex:
+        excess = scaled - references + moves @ away
+    else:
+        excess = scaled - references + 0.5 * (moves * (flat + tried - 2.0 * v.reshape(-1))).sum(axis=1)
+    sizes = abs(scaled) + np.abs(references) + (distance + float(np.linalg.norm(v))) * distances
+    # p and x are rounded points: that moves them by eps of their size, across the distance to v.
+    rounding = 64.0 * np.finfo(np.float64).eps * (length + lengths)
+    limits = 1e-11 * sizes + 1e-14 + rounding * distance
+    for i in np.flatnonzero(~(excess <= limits)):
+        raise AssertionError(
             f"{name}, step {step:g}: prox(v) is not the minimiser of step * psi(w) + 1/2 ||w - v||^2. "
             f"{'The three-point inequality fails' if regularizer.convex else 'Another point is better'} by "
-            f"{excess:.2e} (rounding would explain {limit:.0e}) at\n  v = {v.reshape(-1)[:8]}\n  prox(v) = "
-            f"{p.reshape(-1)[:8]}\n  x = {x.reshape(-1)[:8]}"
+            f"{excess[i]:.2e} (rounding would explain {limits[i]:.0e}) at\n  v = {v.reshape(-1)[:8]}\n  prox(v) = "
+            f"{flat[:8]}\n  x = {tried[i][:8]}"
         )
 
 
 def _check_nonexpansive(points: list[Array], results: list[Array], step: float, name: str) -> None:
     """Check ||p - q||^2 <= <p - q, v - u> for all pairs."""
-    for i, (v, p) in enumerate(zip(points, results, strict=True)):
-        for u, q in zip(points[:i], results[:i], strict=True):
-            left = float(np.sum((p - q) ** 2))
-            right = float(np.sum((p - q) * (v - u)))
-            rounding = 64.0 * np.finfo(np.float64).eps * (float(np.linalg.norm(p)) + float(np.linalg.norm(q)))
-            limit = (1e-11 * float(np.linalg.norm(p - q)) + rounding) * float(np.linalg.norm(v - u)) + 1e-20
-            assert left <= right + limit, (
-                f"{name}, step {step:g}: prox is not firmly non-expansive, as the map of a convex psi is: "
-                f"||p - q||^2 = {left:.6e} > <p - q, v - u> = {right:.6e}. If psi is not convex, set convex = False."
-            )
+    i, j = np.tril_indices(len(points), -1)
+    arguments, images = (np.array(each).reshape(len(points), points[0].size) for each in (points, results))
+    apart, moved = arguments[i] - arguments[j], images[i] - images[j]
+    left, right = (moved**2).sum(axis=1), (moved * apart).sum(axis=1)
+    lengths = np.sqrt((images**2).sum(axis=1))
+    rounding = 64.0 * np.finfo(np.float64).eps * (lengths[i] + lengths[j])
+    limits = (1e-11 * np.sqrt(left) + rounding) * np.sqrt((apart**2).sum(axis=1)) + 1e-20
+    for k in np.flatnonzero(~(left <= right + limits)):
+        raise AssertionError(
+            f"{name}, step {step:g}: prox is not firmly non-expansive, as the map of a convex psi is: "
+            f"||p - q||^2 = {left[k]:.6e} > <p - q, v - u> = {right[k]:.6e}. If psi is not convex, set convex = False."
+        )
 
 
 def _check_nan(regularizer: Regularizer, v: Array, name: str) -> None:

@@ -202,7 +202,7 @@ def test_trackers_with_prescribed_nodes_sum_to_zero_and_reach_the_optimum():
     strategy = FedDAGT(
         client_lr=0.02, local_steps=3, batch_size=None, choose_nodes=lambda n, nodes: [nodes[n % 4], nodes[(n + 1) % 4]]
     )
-    result = run(strategy, objectives, 600)
+    result = run(strategy, objectives, 380)
     weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
     trackers = np.array(list(strategy.trackers().values()))
     assert np.abs(weights @ trackers).max() <= 1e-12

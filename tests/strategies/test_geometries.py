@@ -36,7 +36,7 @@ def test_one_step_reaches_the_sparse_optimum_in_every_geometry(mirror_map):
     chosen = FedDualAvg(
         regularizer=L1(0.2), mirror_map=mirror_map, client_lr=0.2, local_steps=1, batch_size=None, min_train_nodes=4
     )
-    result = run(chosen, clients, 1000, start=np.full(D, 0.1))
+    result = run(chosen, clients, 700, start=np.full(D, 0.1))
     optimum = centralized_solution(clients, L1(0.2), tol=1e-12)
     np.testing.assert_allclose(flat(result.arrays), optimum, rtol=0, atol=1e-6)
 

@@ -49,7 +49,7 @@ def simulate_ordinary(objectives, rounds, steps, rate, dtype=np.float64, extra=N
 
 def test_one_step_is_exact():
     objectives = clients()
-    result, _ = simulate_ordinary(objectives, 600, 1, 0.05, local_steps=1)
+    result, _ = simulate_ordinary(objectives, 350, 1, 0.05, local_steps=1)
     assert lasso_duality_gap(objectives, None, STRENGTH, flat(result.arrays)) <= 1e-8
 
 

@@ -15,9 +15,9 @@ def test_a_first_report_does_not_fix_a_weight_for_ever():
     objectives = problem((30, 40, 20, 30, 25, 30, 30))
     for lie in (0, 20_000):
         fault = with_metrics(lambda m, lie=lie: {**m, "num-examples": lie})
-        chosen = FedDAGT(client_lr=0.05, local_steps=4, batch_size=None, client_state="ledger", fraction_evaluate=0.0)
+        chosen = FedDAGT(client_lr=0.1, local_steps=4, batch_size=None, client_state="ledger", fraction_evaluate=0.0)
         grid = Faulty(app_of(objectives), len(objectives), fault, rounds=(0, 1))
-        result = start_on(grid, chosen, rounds=150, callbacks=[lambda n, a, m, chosen=chosen: invariant(chosen)])
+        result = start_on(grid, chosen, rounds=90, callbacks=[lambda n, a, m, chosen=chosen: invariant(chosen)])
         assert chosen.memories.members[(0, 1)].examples == 40
         weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
         assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8

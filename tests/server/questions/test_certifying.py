@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
+from problems import run as run_from
 
 from flwr_fco.callbacks import EarlyStopping
 from flwr_fco.client_apps import client_app
@@ -36,14 +37,8 @@ def run(objectives, rounds=40, regularizer=None, callbacks=(), **options):
     given = {"client_lr": "auto", "batch_size": None, "local_steps": 1, "fraction_evaluate": 0.0, **options}
     strategy = FedDualAvg(regularizer=regularizer or L1(0.1), **given)
     layout = objectives[0].layout
-    return simulate(
-        strategy,
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=layout.unflatten(np.zeros(layout.size)),
-        callbacks=callbacks,
-        progress=False,
+    return run_from(
+        strategy, objectives, rounds, start=layout.unflatten(np.zeros(layout.size)), callbacks=list(callbacks)
     )
 
 

@@ -16,7 +16,7 @@ OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.02, "local_steps": 1, "batch_s
 def test_the_limit_is_that_of_the_problem_with_the_same_strength(momentum):
     """Were elapsed left behind, psi would weigh 1 - momentum of what it should, and the gap would show it."""
     objectives = clients()
-    result = run(FedDualAvg(server_momentum=momentum, **OPTIONS), objectives, 1000)
+    result = run(FedDualAvg(server_momentum=momentum, **OPTIONS), objectives, 550)
     assert lasso_duality_gap(objectives, None, 0.3, flat(result.arrays)) < 1e-8
 
 

@@ -51,7 +51,7 @@ def test_no_rate_below_the_stability_limit_does(factor):
     objectives = clients()
     rate = factor * largest_stable_rate(objectives)
     strategy = FedDualAvg(regularizer=L1(0.3), client_lr=rate, local_steps=1, batch_size=None)
-    result = run(strategy, objectives, 700)
+    result = run(strategy, objectives, 450)
     assert lasso_duality_gap(objectives, None, 0.3, flat(result.arrays)) < 1e-2
 
 

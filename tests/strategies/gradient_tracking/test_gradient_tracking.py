@@ -138,7 +138,7 @@ def test_tracking_removes_the_bias_of_heterogeneous_clients(graph):
         more["mixing"] = graph
     without, tracked = (FedDA, FedDAGT) if graph is None else (DFedDA, DFedDAGT)
     biased = [np.abs(flat(run(without(**more), objectives, n).arrays) - optimum).max() for n in (80, 250)]
-    exact = np.abs(flat(run(tracked(**more), objectives, 450).arrays) - optimum).max()
+    exact = np.abs(flat(run(tracked(**more), objectives, 450 if graph == "chain" else 140).arrays) - optimum).max()
     assert min(biased) > 1e-2
     assert biased[1] > 0.9 * biased[0]
     assert exact <= 1e-8
@@ -149,7 +149,7 @@ def test_examples_weigh_in_the_trackers_too():
     objectives = clients()
     optimum = centralized_solution(objectives, L1(0.3), tol=1e-12)
     strategy = FedDAGT(regularizer=L1(0.3), client_lr=0.02, batch_size=None, local_epochs=3)
-    result = run(strategy, objectives, 500)
+    result = run(strategy, objectives, 280)
     assert np.abs(flat(result.arrays) - optimum).max() <= 1e-8
 
 
@@ -211,7 +211,7 @@ def test_weights_that_the_user_gives_are_those_of_clients_not_yet_asked(variate)
 def test_half_of_the_clients_still_find_the_optimum(cls, client_state):
     objectives, optimum = quadratics()
     strategy = cls(fraction_train=0.5, client_state=client_state, **options(client_lr=0.05))
-    assert np.abs(flat(run(strategy, objectives, 500).arrays) - optimum).max() <= 1e-8
+    assert np.abs(flat(run(strategy, objectives, 280).arrays) - optimum).max() <= 1e-8
 
 
 @pytest.mark.parametrize("variate", ["average", "gradient"])

@@ -144,7 +144,7 @@ def test_a_weight_that_changes_moves_the_limit_and_no_more(name):
     """From round 10 on a client has three times as many examples; it counts twice, then three times as much."""
     options = {} if name in EVERYONE else {"fraction_train": 0.8, "seed": 1}
     strategy = {**EVERYONE, **SAMPLED}[name](client_state="ledger", **options)
-    rounds, last = range(10, 10**6), ROUNDS[name] + 40
+    rounds, last = range(10, 10**6), ROUNDS[name] + 20
     w, _, _ = faulty_run(strategy, more_examples, rounds=rounds, num_rounds=last, check=check_balance)
     sizes = np.array([60.0 if p == VICTIM else size for p, size in enumerate(SIZES)])
     assert [strategy.memories.members[(0, p)].examples for p in range(5)] == sizes.tolist()
@@ -219,7 +219,7 @@ def test_the_others_go_on_from_zero_to_their_own_optimum(name, fault, client_sta
                 assert (strategy.state.t, strategy.state.momentum) == (1.0, 0.0)
 
     rounds = range(5, 10**6)
-    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=rounds, num_rounds=ROUNDS[name] + 60, check=check)
+    w, grid, _ = faulty_run(strategy, FAULTS[fault], rounds=rounds, num_rounds=ROUNDS[name] + 5, check=check)
     # In each of two rounds it is asked three times.
     assert len(grid.injected) == 6
     rest = [f for m, f in enumerate(problem()) if m != VICTIM]
@@ -468,7 +468,7 @@ def test_fed_dr_takes_psi_and_its_zeros_are_exact():
 def test_the_limit_of_fed_dr_with_psi_does_not_depend_on_its_step(step):
     expected = centralized_solution(problem(), L1(0.5), tol=1e-12)
     assert (expected == 0.0).any()
-    found = flat(run(FedDR(regularizer=L1(0.5), step=step), problem(), 200).arrays)
+    found = flat(run(FedDR(regularizer=L1(0.5), step=step), problem(), 90).arrays)
     np.testing.assert_allclose(found, expected, atol=1e-8)
 
 

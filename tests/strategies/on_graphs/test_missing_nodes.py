@@ -17,8 +17,8 @@ def check_graph_sums(strategy, grid, number, metrics):
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("cls", [DFedDAGT, DScaffold, DReFedDAGT])
 def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, cls):
-    graph, num_rounds = {DFedDAGT: ("chain", 550), DScaffold: ("ring", 100), DReFedDAGT: ("complete", 50)}[cls]
-    rate = {"chain": 0.05, "ring": 0.1, "complete": 0.2}[graph]
+    graph, num_rounds = {DFedDAGT: ("chain", 400), DScaffold: ("ring", 100), DReFedDAGT: ("complete", 50)}[cls]
+    rate = {"chain": 0.025, "ring": 0.1, "complete": 0.2}[graph]
     strategy = cls(mixing=graph, client_lr=rate, batch_size=None, local_steps=4)
     w, grid, result = faulty_run(strategy, FAULTS[fault], num_rounds=num_rounds, check=check_graph_sums)
     assert len(grid.injected) >= 3
@@ -28,13 +28,13 @@ def test_on_a_graph_the_trackers_sum_to_zero_and_the_optimum_is_reached(fault, c
 
 def test_on_a_graph_sampled_nodes_reach_the_optimum():
     strategy = DFedDAGT(mixing="ring", fraction_train=0.6, client_lr=0.05, batch_size=None, local_steps=4)
-    w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=450, check=check_graph_sums)
+    w, _, _ = faulty_run(strategy, None, rounds=(), num_rounds=360, check=check_graph_sums)
     assert np.abs(w - optimum(problem(), np.ones(5))).max() <= 1e-8
 
 
 @pytest.mark.parametrize(
     ("graph", "partition", "rate", "num_rounds"),
-    [("ring", 2, 0.05, 400), ("chain", 4, 0.05, 400), ("complete", 0, 0.2, 60)],
+    [("ring", 2, 0.05, 250), ("chain", 4, 0.03, 250), ("complete", 0, 0.2, 60)],
 )
 def test_a_node_of_the_graph_that_leaves_for_good(graph, partition, rate, num_rounds):
     objectives = problem()

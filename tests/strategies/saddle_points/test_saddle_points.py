@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord
+from problems import run as run_from
 
-from flwr_fco.client_apps import client_app
 from flwr_fco.datasets import matrix_games, sparse_bilinear
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import PNorm, Product, SimplexEntropy
@@ -12,7 +12,6 @@ from flwr_fco.objectives import BilinearSaddle, QuadraticSaddle
 from flwr_fco.pooled import duality_gap, saddle_metrics, saddle_point
 from flwr_fco.pooled.sequential import dual_extrapolation
 from flwr_fco.regularizers import L1, PerParameter, Simplex, Zero
-from flwr_fco.simulation import simulate
 from flwr_fco.strategies import (
     DistributedPGDA,
     ExtraStepLocalSGD,
@@ -30,14 +29,8 @@ PSI = PerParameter({"x": L1(STRENGTH, bound=SIDE), "y": L1(STRENGTH, bound=SIDE)
 
 def run(strategy, objectives, rounds, start=None):
     layout = objectives[0].layout
-    strategy.fraction_evaluate = 0.0
-    result = simulate(
-        strategy,
-        client_app(lambda context: objectives[int(context.node_config["partition-id"])]),
-        num_nodes=len(objectives),
-        num_rounds=rounds,
-        initial_arrays=layout.unflatten(np.zeros(layout.size)) if start is None else start,
-        progress=False,
+    result = run_from(
+        strategy, objectives, rounds, start=layout.unflatten(np.zeros(layout.size)) if start is None else start
     )
     return layout.flatten({name: array.numpy() for name, array in result.arrays.items()})
 
