@@ -162,26 +162,25 @@ class Task(ABC):
         """
         return None
 
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+    def certificate(self, w: Vector, clients: list[Objective]) -> tuple[str, float]:
         """Return a measure of optimality of a point and its name.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
-        clients : list of Objective, optional
-            The pooled problem; all clients by default.
+        clients : list of Objective
+            The pooled problem.
 
         Returns
         -------
         tuple of str and float
             A duality gap where psi is an l1 norm, else the norm of the proximal gradient mapping.
         """
-        losses = self.clients if clients is None else clients
         if isinstance(self.regularizer, L1):
-            least_squares = isinstance(losses[0], LeastSquares | TraceRegression)
+            least_squares = isinstance(clients[0], LeastSquares | TraceRegression)
             gap = pooled.lasso_duality_gap if least_squares else pooled.logistic_duality_gap
-            return "duality gap", gap(losses, None, self.regularizer.strength, w)
-        return "proximal gradient mapping", pooled.stationarity(losses, None, self.regularizer, w)
+            return "duality gap", gap(clients, None, self.regularizer.strength, w)
+        return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
     def mean(self, values: Iterable[float]) -> float:
         """Return the mean of a number of each client, weighted by its number of examples."""
@@ -558,10 +557,9 @@ class StreamingRecovery(Task):
         """Return the mean of the clients' expected losses, plus psi."""
         return self.dataset.value(w) + float(self._psi.value(w))
 
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+    def certificate(self, w: Vector, clients: list[Objective]) -> tuple[str, float]:
         """Return the norm of the proximal gradient mapping: an expectation has no dual problem in rows."""
-        losses = self.clients if clients is None else clients
-        return "proximal gradient mapping", pooled.stationarity(losses, None, self.regularizer, w)
+        return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
 
 class _Game(Task):
@@ -634,11 +632,6 @@ class BilinearGame(_Game):
         found = {name: value for name, value in found.items() if np.isfinite(value)}
         return {**found, "diameter": self._diameter} if self.dataset.kind == "sparse" else found
 
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
-        """Return the natural residual, which is 0 at the saddle points."""
-        losses = self._pooled if clients is None else clients
-        return "natural residual", pooled.natural_residual(losses, None, self._psi, w)
-
 
 class QuadraticGame(_Game):
     """Strongly convex-concave quadratics without psi, whose saddle point is known: what unequal clients do to a method.
@@ -668,11 +661,6 @@ class QuadraticGame(_Game):
         distance = float(np.linalg.norm(coefficients - self._pooled.solution))
         return {"gap": pooled.duality_gap([self._pooled], None, self.regularizer, coefficients), "distance": distance}
 
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
-        """Return the duality gap."""
-        losses = self.clients if clients is None else clients
-        return "duality gap", pooled.duality_gap(losses, None, self.regularizer, w)
-
 
 class AdversarialTraining(Task):
     """A classifier against one perturbation of all images: losses, accuracies with and without it, its structure.
@@ -687,23 +675,14 @@ class AdversarialTraining(Task):
         D: the perturbation starts at random in [-D, D].
     start_seed : int
         Of the start point.
-    threshold : float, default 1e-5
-        Entries of the perturbation above it count as non-zero.
     """
 
     #: Images with a test part, and what an attack on them is: for a linear classifier, or for a network.
     dataset: Any
     threshold = 1e-5
 
-    def __init__(
-        self,
-        dataset: FederatedDataset,
-        regularizer: Regularizer,
-        start: float,
-        start_seed: int,
-        threshold: float | None = None,
-    ) -> None:
-        super().__init__(dataset, regularizer, threshold)
+    def __init__(self, dataset: FederatedDataset, regularizer: Regularizer, start: float, start_seed: int) -> None:
+        super().__init__(dataset, regularizer)
         self.start, self.start_seed = start, start_seed
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
@@ -750,8 +729,3 @@ class AdversarialTraining(Task):
             strongest = pooled.strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
             found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
         return found
-
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
-        """Return the natural residual: 0 at points that neither player can leave to first order."""
-        losses = self.clients if clients is None else clients
-        return "natural residual", pooled.natural_residual(losses, None, self._psi, w)

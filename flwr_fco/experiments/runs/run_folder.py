@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.results import write_csv
 
 __all__ = [
     "LEFT_OUT",
@@ -177,14 +178,10 @@ class RunFolder:
         rows : iterable of NamedTuple
             A strategy's ``left_out``: with the fields :data:`LEFT_OUT`.
         """
-        found = [[getattr(row, name) for name in LEFT_OUT] for row in rows]
-        if not found:
-            return
-        path = self.path / _LEFT_OUT
-        with _writing(path), path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(LEFT_OUT)
-            writer.writerows(found)
+        found = [{name: getattr(row, name) for name in LEFT_OUT} for row in rows]
+        if found:
+            with _writing(self.path / _LEFT_OUT):
+                write_csv(found, self.path / _LEFT_OUT)
 
 
 class RunRecord(NamedTuple):

@@ -30,29 +30,20 @@ from flwr_fco.server.options import AUTO
 
 __all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "range_of", "short_name"]
 
-#: Settings that a configuration names only where they are not the default: older run folders do not have them.
-_OCCASIONAL = (
-    "mirror_map",
-    "stretch",
-    "plateau",
-    "plateau_node",
-    "plateau_every",
-    "plateau_patience",
-    "stage_rounds",
-    "stage_accuracy",
-)
-
 #: Of the name of a folder, in characters: file systems have 255.
 _LONGEST_NAME = 120
 
 
-def _whole(default: int, least: int) -> Any:
-    return field(default=default, metadata={"range": (lambda value: value >= least, f"a whole number >= {least}")})
+def _whole(default: int, least: int, **metadata: bool) -> Any:
+    allowed = (lambda value: value >= least, f"a whole number >= {least}")
+    return field(default=default, metadata={"range": allowed, **metadata})
 
 
 _RATE = {"range": (lambda value: value == AUTO or 0.0 < value < math.inf, "a finite number > 0, or 'auto'")}
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "a whole number from 0 to 2**32 - 1")}
 _NOT_NEGATIVE = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0")}
+#: Of a setting that a configuration names only where it is not the default: older run folders do not have it.
+_OCCASIONAL = {"occasional": True}
 
 
 @dataclass(frozen=True)
@@ -126,14 +117,14 @@ class RunSettings:
     local_steps: int = _whole(0, 0)
     structure_every: int = _whole(1, 1)
     objective_every: int = _whole(10, 1)
-    mirror_map: str = "euclidean"
-    stretch: int = _whole(1, 1)
-    plateau: str = ""
-    plateau_node: int = _whole(-1, -1)
-    plateau_every: int = _whole(10, 1)
-    plateau_patience: int = _whole(30, 1)
-    stage_rounds: int = _whole(0, 0)
-    stage_accuracy: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    mirror_map: str = field(default="euclidean", metadata=_OCCASIONAL)
+    stretch: int = _whole(1, 1, **_OCCASIONAL)
+    plateau: str = field(default="", metadata=_OCCASIONAL)
+    plateau_node: int = _whole(-1, -1, **_OCCASIONAL)
+    plateau_every: int = _whole(10, 1, **_OCCASIONAL)
+    plateau_patience: int = _whole(30, 1, **_OCCASIONAL)
+    stage_rounds: int = _whole(0, 0, **_OCCASIONAL)
+    stage_accuracy: float = field(default=0.0, metadata={**_NOT_NEGATIVE, **_OCCASIONAL})
     problem_options: dict[str, Any] = field(default_factory=dict)
     strategy_options: dict[str, Any] = field(default_factory=dict)
 
@@ -229,11 +220,11 @@ class RunSettings:
 
     def to_config(self) -> dict[str, Any]:
         """Return the settings as one flat dictionary in kebab-case."""
-        usual = type(self).__dataclass_fields__
+        values = asdict(self)
         flat = {
-            key.replace("_", "-"): value
-            for key, value in asdict(self).items()
-            if key not in _OCCASIONAL or value != usual[key].default
+            own.name.replace("_", "-"): values[own.name]
+            for own in fields(self)
+            if "occasional" not in own.metadata or values[own.name] != own.default
         }
         options = {**flat.pop("problem-options"), **flat.pop("strategy-options")}
         return {**flat, **options}
