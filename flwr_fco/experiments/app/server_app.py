@@ -14,8 +14,6 @@ from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder
 
-__all__ = ["app"]
-
 #: Seconds to wait for more nodes to connect before going on with those that are there.
 PATIENCE = 15.0
 

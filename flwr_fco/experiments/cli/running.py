@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from flwr_fco.experiments.runs.settings import RunSettings
     from flwr_fco.experiments.runs.sweep import Criterion, Trial
 
-__all__ = ["fit_path", "run", "sweep"]
-
 
 def run(
     problem: shell.Problem,

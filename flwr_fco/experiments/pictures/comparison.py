@@ -16,8 +16,6 @@ from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.experiments.runs.run_folder import RunRecord
 from flwr_fco.experiments.runs.settings import RunSettings
 
-__all__ = ["Group", "compare", "logarithmic_metrics", "metric_names", "require_one_problem"]
-
 #: From 0 to 1, and read as such.
 _SHARES = ("density", "precision", "recall", "f1")
 

@@ -17,20 +17,6 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.pictures.appearance import Appearance, appearance, appearances
 
-__all__ = [
-    "band",
-    "draw_curves",
-    "draw_heat_map",
-    "draw_images",
-    "draw_scatter",
-    "draw_tuned",
-    "figure_of_curves",
-    "markdown_table",
-    "require_matplotlib",
-    "spans_decades",
-    "svg_of_curves",
-]
-
 Series = tuple[NDArray[Any], NDArray[Any]]
 
 #: What to do where matplotlib is missing; the package itself is on no index, so its extras need the clone.

@@ -19,8 +19,6 @@ from flwr_fco.experiments.problems import tasks
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
 
-__all__ = ["REGULARIZERS", "data_directory"]
-
 #: Environment variable with the directory in which ``mnist/`` and ``haxby-slice/`` lie.
 DATA_VARIABLE = "FLWR_FCO_DATA"
 

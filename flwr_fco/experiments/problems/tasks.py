@@ -30,22 +30,6 @@ from flwr_fco.objectives import (
 from flwr_fco.regularizers import L1, Box, Regularizer, Zero
 from flwr_fco.work import Minimise
 
-__all__ = [
-    "AdversarialTraining",
-    "BilinearGame",
-    "Classification",
-    "ConstrainedClassification",
-    "NoisyLabels",
-    "NonsmoothMinimum",
-    "PatternRecovery",
-    "PooledMinimum",
-    "QuadraticGame",
-    "RankRecovery",
-    "SparseRecovery",
-    "StreamingRecovery",
-    "Task",
-]
-
 
 class Task(ABC):
     """A problem with its data and options: what a run is about.

@@ -15,8 +15,6 @@ from flwr_fco.server.rounds.hooks import Callback
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.strategies import CompositeStrategy
 
-__all__ = ["ContinuedStrategy"]
-
 
 class ContinuedStrategy:
     """What the loop of ``start`` needs of a strategy, with rounds that count from where the state was saved.

@@ -22,14 +22,13 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fco.client_apps import client_app as make_client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.baselines import BASELINES
-from flwr_fco.experiments.problems.named import data_directory, find_problem
+from flwr_fco.experiments.problems.loaders import data_directory
+from flwr_fco.experiments.problems.named import find_problem
 from flwr_fco.experiments.runs.local_superlink import flower_run, local_superlink
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run import RunResult, partition_of
 from flwr_fco.experiments.runs.run_folder import RunFolder, read_run
 from flwr_fco.experiments.runs.settings import RunSettings
-
-__all__ = ["client_app", "run_with_flower", "server_app"]
 
 _DIVERGED, _RECORD = "diverged.json", "record"
 _APPS = """\

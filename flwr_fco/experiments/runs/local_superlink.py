@@ -21,8 +21,6 @@ from pathlib import Path
 
 from flwr_fco.errors import FlwrFcoError
 
-__all__ = ["command", "flower_run", "local_superlink"]
-
 #: Seconds for the SuperLink to answer, and to end when it is asked to.
 STARTUP, SHUTDOWN = 60.0, 10.0
 _ROUND = re.compile(r"\[ROUND (\d+)/(\d+)\]")

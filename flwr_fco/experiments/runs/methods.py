@@ -11,20 +11,6 @@ from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.server.options import CommonOptions, RateOptions, UnmodifiedOptions
 from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
 
-__all__ = [
-    "STRATEGIES",
-    "THEORETICAL",
-    "automatic_options",
-    "equal_stages",
-    "extrapolates",
-    "halving_stages",
-    "make_stages",
-    "make_strategy",
-    "needs_everyone",
-    "no_stages",
-    "option_names",
-]
-
 #: Arguments of a strategy that the problem or other settings decide.
 _DECIDED = frozenset(
     [option.name for option in fields(CommonOptions) if not option.kw_only]

@@ -21,8 +21,6 @@ from flwr_fco.regularizers import Regularizer
 from flwr_fco.server.replies.checks import LeftOut
 from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stages
 
-__all__ = ["DIVERGED", "Recorder", "build_strategy"]
-
 #: A coefficient of this size means that the run has diverged: no problem here has a solution near it.
 DIVERGED = 1e6
 

@@ -25,8 +25,6 @@ from flwr_fco.server.rounds.hooks import Callback
 from flwr_fco.server.rounds.loop import EvaluateFunction
 from flwr_fco.simulation import simulate
 
-__all__ = ["RunResult", "clients_with", "partition_of", "run", "save_run"]
-
 
 class RunResult(NamedTuple):
     """What a run found.

@@ -22,18 +22,6 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import write_csv
 
-__all__ = [
-    "LEFT_OUT",
-    "RunFolder",
-    "RunRecord",
-    "RunStatus",
-    "SupportHistory",
-    "json_object",
-    "only_begun",
-    "read_run",
-    "replace_file",
-]
-
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
 #: The columns of ``left-out.csv``: what a strategy's ``left_out`` says of each reply that did not count.

@@ -17,18 +17,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.experiments.problems.named import find_problem, load_task
 from flwr_fco.experiments.problems.tasks import Task
-from flwr_fco.experiments.runs.methods import (
-    STRATEGIES,
-    THEORETICAL,
-    automatic_options,
-    extrapolates,
-    needs_everyone,
-    no_stages,
-    option_names,
-)
+from flwr_fco.experiments.runs import methods
 from flwr_fco.server.options import AUTO
-
-__all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "range_of", "short_name"]
+from flwr_fco.strategies import STRATEGIES
 
 #: Of the name of a folder, in characters: file systems have 255.
 _LONGEST_NAME = 120
@@ -158,7 +149,7 @@ class RunSettings:
             )
         problem_options = entry.options()
         types = _types()
-        strategy_options = option_names(strategy)
+        strategy_options = methods.option_names(strategy)
         values: dict[str, Any] = {key.replace("-", "_"): value for key, value in entry.defaults.items()}
         for_problem: dict[str, Any] = {}
         for_strategy: dict[str, Any] = {}
@@ -176,13 +167,13 @@ class RunSettings:
                     f"unknown key {key!r}; {problem} with {strategy} has {', '.join(known)}{suggestion(key, known)}"
                 )
         given = {key.replace("-", "_") for key in assignments or {}}
-        if needs_everyone(strategy) and "clients_per_round" not in given:
+        if methods.needs_everyone(strategy) and "clients_per_round" not in given:
             values["clients_per_round"] = 0
         if not (values.get("plateau") or entry.tuned_for(strategy) or given & {"client_lr", "server_lr"}):
             values["client_lr"] = AUTO
         if values.get("client_lr") == AUTO and "server_lr" not in given:
-            values["server_lr"] = AUTO if extrapolates(strategy) else 1.0
-        for_strategy.update({key: AUTO for key in automatic_options(strategy) if key not in for_strategy})
+            values["server_lr"] = AUTO if methods.extrapolates(strategy) else 1.0
+        for_strategy.update({key: AUTO for key in methods.automatic_options(strategy) if key not in for_strategy})
         return cls(
             problem, strategy, **{"seed": seed, **values}, problem_options=for_problem, strategy_options=for_strategy
         )
@@ -201,10 +192,10 @@ class RunSettings:
             raise self._error("plateau_node", "-1, because there is no plateau")
         if self.stretch > self.num_rounds:
             raise self._error("stretch", f"at most num-rounds={self.num_rounds}")
-        if self.stage_rounds and (expected := no_stages(self.strategy, self.strategy_options)):
+        if self.stage_rounds and (expected := methods.no_stages(self.strategy, self.strategy_options)):
             raise self._error("stage_rounds", expected)
-        if self.stage_accuracy and (self.strategy not in THEORETICAL or self.stage_rounds):
-            raise self._error("stage_accuracy", f"0, or {' or '.join(THEORETICAL)} without stage-rounds")
+        if self.stage_accuracy and (self.strategy not in methods.THEORETICAL or self.stage_rounds):
+            raise self._error("stage_accuracy", f"0, or {' or '.join(methods.THEORETICAL)} without stage-rounds")
 
     @property
     def exchanges(self) -> int:

@@ -27,20 +27,6 @@ from flwr_fco.experiments.runs.run_folder import json_object
 from flwr_fco.experiments.runs.settings import RunSettings, parse_value
 from flwr_fco.results import write_csv
 
-__all__ = [
-    "CRITERIA",
-    "Axis",
-    "Criterion",
-    "Trial",
-    "best_trials",
-    "expand_axes",
-    "parse_axis",
-    "read_trials",
-    "run_sweep",
-    "score_run",
-    "write_table",
-]
-
 #: What a trial hands back: settings, score, the round in which it diverged, means of the metrics.
 Trial = dict[str, Any]
 
@@ -265,19 +251,17 @@ def score_run(result: RunResult, criterion: Criterion) -> Trial:
 
 
 def best_trials(trials: Sequence[Trial], criterion: Criterion) -> dict[str, Trial]:
-    """Return the best trial of each group; trials that differ in the seed alone are averaged first.
+    """Return the best trial of each strategy; trials that differ in the seed alone are averaged first.
 
     Parameters
     ----------
     trials : sequence of Trial
     criterion : Criterion
-    by : str, default "strategy"
-        The setting that makes the groups.
 
     Returns
     -------
     dict of str to Trial
-        With the mean score over the seeds. A group of which every trial diverged is absent.
+        With the mean score over the seeds. A strategy of which every trial diverged is absent.
 
     Examples
     --------

@@ -9,7 +9,8 @@ from flwr_fco.datasets import PartitionedImages, Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.experiments.problems import named as problems
 from flwr_fco.experiments.problems.baselines import solve_baseline
-from flwr_fco.experiments.problems.named import PROBLEMS, data_directory, find_problem, load_task
+from flwr_fco.experiments.problems.loaders import data_directory
+from flwr_fco.experiments.problems.named import PROBLEMS, find_problem, load_task
 from flwr_fco.experiments.problems.tasks import ConstrainedClassification
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.settings import RunSettings
