@@ -111,6 +111,12 @@ class FederatedDataset(ABC):
                 "Give the data set as many clients as the federation has nodes."
             )
 
+    def _check_whole(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
+
 
 def stream(seed: int, *key: int) -> np.random.Generator:
     """Return the generator for one purpose of a seed, independent of all others."""

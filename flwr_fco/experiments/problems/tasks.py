@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -119,22 +119,20 @@ class Task(ABC):
         Least squares with more rows than columns is evaluated through its Gram matrix: a hundred times cheaper, and
         equal to 1e-12 of the largest term.
         """
-        if self._gram is None:
+        if self._squares is None:
             return pooled.composite_objective(self.clients, None, self._psi, w)
-        return self._gram.value(w) + float(self._psi.value(w))
+        return self._squares(w) + float(self._psi.value(w))
 
     @cached_property
     def _psi(self) -> Any:
         return self.regularizer.bind(self.layout)
 
     @cached_property
-    def _gram(self) -> _PooledSquares | None:
-        first = self.clients[0]
-        if not isinstance(first, LeastSquares | TraceRegression):
+    def _squares(self) -> Callable[[Vector], float] | None:
+        few = sum(client.num_examples for client in self.clients) <= self.layout.size
+        if few or not isinstance(self.clients[0], LeastSquares | TraceRegression):
             return None
-        if sum(client.num_examples for client in self.clients) <= self.layout.size:
-            return None
-        return _PooledSquares.of(self.clients)
+        return _pooled_squares(self.clients)
 
     def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
         """Return what :func:`flwr_fco.strategies.theorem_stages` must know of the problem; None if it is not known.
@@ -171,31 +169,20 @@ class Task(ABC):
         return float(pooled.client_weights(self.clients) @ np.array(list(values)))
 
 
-class _PooledSquares(NamedTuple):
-    """scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2 as a quadratic form."""
-
-    gram: NDArray[np.float64]
-    linear: Vector
-    constant: float
-
-    @classmethod
-    def of(cls, clients: list[Objective]) -> _PooledSquares:
-        size = clients[0].layout.size
-        gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
-        for share, client in zip(pooled.client_weights(clients), clients, strict=True):
-            assert isinstance(client, LeastSquares | TraceRegression)
-            weight = float(share) * client.scale / client.num_examples
-            rows = client.features.astype(np.float64, copy=False)
-            if client.intercept:
-                rows = np.column_stack([rows, np.ones(len(rows))])
-            gram += weight * (rows.T @ rows)
-            linear += weight * (rows.T @ client.targets)
-            constant += weight * float(client.targets @ client.targets)
-        return cls(gram, linear, constant)
-
-    def value(self, w: Vector) -> float:
-        """Return the value at a point."""
-        return float(w @ (self.gram @ w) - 2.0 * (self.linear @ w)) + self.constant
+def _pooled_squares(clients: list[Objective]) -> Callable[[Vector], float]:
+    """Return scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2, by its quadratic form."""
+    size = clients[0].layout.size
+    gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
+    for share, client in zip(pooled.client_weights(clients), clients, strict=True):
+        assert isinstance(client, LeastSquares | TraceRegression)
+        weight = float(share) * client.scale / client.num_examples
+        rows = client.features.astype(np.float64, copy=False)
+        if client.intercept:
+            rows = _with_ones(rows)
+        gram += weight * (rows.T @ rows)
+        linear += weight * (rows.T @ client.targets)
+        constant += weight * float(client.targets @ client.targets)
+    return lambda w: float(w @ (gram @ w) - 2.0 * (linear @ w)) + constant
 
 
 class SparseRecovery(Task):
@@ -551,13 +538,9 @@ class _Game(Task):
 
     dataset: datasets.SyntheticSaddle
 
-    def part(self, w: Vector) -> NDArray[np.float64]:
-        """Return both players."""
-        return w
-
-    def further(self, w: Vector) -> dict[str, float]:
-        """Return nothing."""
-        return {}
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return the structure of both players."""
+        return self.structure(w)
 
 
 class BilinearGame(_Game):

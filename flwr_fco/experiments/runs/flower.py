@@ -118,11 +118,9 @@ def _serve(grid: Grid, context: Context) -> None:
     """Train, evaluate on the server, write the record."""
     settings = _settings(context)
     folder = RunFolder(Path(str(context.run_config["folder"])), settings.to_config())
-    recorder = Recorder(settings.load(), settings, sink=folder.add)
+    recorder = Recorder(settings.load(), settings)
     began = time.perf_counter()
-    result = recorder.start(grid)
-    folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
-    folder.save_left_out(recorder.left_out)
+    recorder.start(grid, folder)
     outcome: dict[str, Any] = {"round": recorder.diverged, "seconds": round(time.perf_counter() - began, 3)}
     (folder.path / _DIVERGED).write_text(json.dumps(outcome), encoding="utf-8")
 

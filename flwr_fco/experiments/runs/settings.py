@@ -360,6 +360,11 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def plain(value: Any) -> str:
+    """Return a value as a label has it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def format_assignments(values: Mapping[str, Any]) -> list[str]:
     """Return ``key=value`` texts, as they are given on the command line.
 
