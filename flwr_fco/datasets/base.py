@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,12 @@ class Samples(NamedTuple):
 
     features: NDArray[Any]
     targets: NDArray[Any]
+
+
+def together(parts: Iterable[Samples]) -> Samples:
+    """Return the examples of several parts, one after the other."""
+    features, targets = zip(*parts, strict=True)
+    return Samples(np.concatenate(features), np.concatenate(targets))
 
 
 class FederatedDataset(ABC):

@@ -15,6 +15,7 @@ from flwr_fco import datasets, pooled
 from flwr_fco.client_apps.minimisers import minimise
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.datasets import FederatedDataset
+from flwr_fco.datasets.base import together
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import (
     BilinearSaddle,
@@ -235,7 +236,7 @@ class RankRecovery(Task):
     @cached_property
     def _held_out(self) -> Objective:
         parts = (self.dataset.held_out(index, 16) for index in range(self.dataset.num_clients))
-        return self.dataset.build_objective(_together(parts))
+        return self.dataset.build_objective(together(parts))
 
     def validation(self, w: Vector) -> dict[str, float]:
         """Return the mean squared error on other examples of the clients."""
@@ -317,7 +318,7 @@ class PatternRecovery(Task):
 
     @cached_property
     def _test(self) -> Objective:
-        return self.dataset.build_objective(_together(self.dataset.held_out(index) for index in range(2)))
+        return self.dataset.build_objective(together(self.dataset.held_out(index) for index in range(2)))
 
     def validation(self, w: Vector) -> dict[str, float]:
         """Return accuracy and regularized loss on two sessions that no client has."""
@@ -366,7 +367,7 @@ class PooledMinimum(Task):
             If it is not as good as that.
         """
         parts = (self.dataset.client(index) for index in range(self.dataset.num_clients))
-        solution = self._reference(self._objective(_together(parts)))
+        solution = self._reference(self._objective(together(parts)))
         return solution, self._value_and_norm(solution)[0]
 
     def _reference(self, objective: Objective) -> Vector:
@@ -471,12 +472,6 @@ class NonsmoothMinimum(PooledMinimum):
         if not found.gap <= 1e-12:
             raise FlwrFcoError(f"the reference solution is certified to {found.gap:.2e} only; expected 1e-12")
         return found.point
-
-
-def _together(parts: Iterable[datasets.Samples]) -> datasets.Samples:
-    """Return the examples of all parts."""
-    features, targets = zip(*((part.features, part.targets) for part in parts), strict=True)
-    return datasets.Samples(np.concatenate(features), np.concatenate(targets))
 
 
 def _with_ones(features: NDArray[Any]) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -98,8 +99,8 @@ class Recorder:
             return
         raise ConfigurationError(f"plateau-node={self.settings.plateau_node}; expected {expected}")
 
-    def start(self, grid: Grid, folder: RunFolder | None) -> None:
-        """Run the strategy from the task's start point on a grid of Flower's; write metrics and model to a folder."""
+    def start(self, grid: Grid, folder: RunFolder | None) -> dict[str, NDArray[Any]]:
+        """Run the strategy from the task's start point on a grid of Flower's; write to a folder, return the model."""
         self.sink = None if folder is None else folder.add
         self._began = time.monotonic()
         result = self.strategy.start(
@@ -109,9 +110,11 @@ class Recorder:
             evaluate_fn=self.evaluate,
             callbacks=[self.record],
         )
+        model = {name: array.numpy() for name, array in result.arrays.items()}
         if folder is not None:
-            folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
+            folder.save_model(model)
             folder.save_left_out(self.left_out)
+        return model
 
     def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
         """Take back the lines of a run that was stopped; the plateau rule sees them as it did then.
