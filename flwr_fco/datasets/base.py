@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,12 @@ class Samples(NamedTuple):
 
     features: NDArray[Any]
     targets: NDArray[Any]
+
+
+def together(parts: Iterable[Samples]) -> Samples:
+    """Return the examples of several parts, one after the other."""
+    features, targets = zip(*parts, strict=True)
+    return Samples(np.concatenate(features), np.concatenate(targets))
 
 
 class FederatedDataset(ABC):
@@ -110,6 +117,12 @@ class FederatedDataset(ABC):
                 f"there is no client {index}; expected 0 .. {self.num_clients - 1}. "
                 "Give the data set as many clients as the federation has nodes."
             )
+
+    def _check_whole(self, *names: str) -> None:
+        for name in names:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
 
 
 def stream(seed: int, *key: int) -> np.random.Generator:

@@ -121,10 +121,7 @@ class SparseGraphProblem(FederatedDataset):
             raise ConfigurationError(f"kind={self.kind!r}; expected 'linear' or 'logistic'")
         if self.sampling not in ("examples", "gradients"):
             raise ConfigurationError(f"sampling={self.sampling!r}; expected 'examples' or 'gradients'")
-        for name in ("num_clients", "dimension", "sparsity", "examples_per_client"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
+        self._check_whole("num_clients", "dimension", "sparsity", "examples_per_client")
         if self.sparsity > self.dimension:
             raise ConfigurationError(f"sparsity={self.sparsity} is above dimension={self.dimension}")
         if self.kind == "logistic" and self.num_clients % 2:

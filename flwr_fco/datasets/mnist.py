@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.datasets.base import Samples, stream
+from flwr_fco.datasets.base import Samples, stream, together
 from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.datasets.partition import label_partition, random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
@@ -275,11 +275,7 @@ def femnist(
         raise ConfigurationError(f"num_clients={num_clients}, but only {len(kept)} writers wrote digits; ask for fewer")
     bounds = np.cumsum([0, *(part.targets.size for part in kept)])
     partition = tuple(np.arange(a, b, dtype=np.int64) for a, b in itertools.pairwise(bounds))
-    return PartitionedImages(_joined(kept), _joined(held_out), partition, num_classes)
-
-
-def _joined(parts: list[Samples]) -> Samples:
-    return Samples(np.concatenate([part.features for part in parts]), np.concatenate([part.targets for part in parts]))
+    return PartitionedImages(together(kept), together(held_out), partition, num_classes)
 
 
 def _scaled(samples: Samples) -> Samples:

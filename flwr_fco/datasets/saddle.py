@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,11 +43,11 @@ class SyntheticSaddle(FederatedDataset):
         ``"sparse"``: <A x - b, y> of vectors. ``"low-rank"``: of matrices, half of the columns of B being linear
         combinations of the other half, with coefficients from U[-1, 1]. ``"game"``: x' P y on two simplices.
         ``"quadratic"``: <A x - b, y> + c/2 ||x||^2 - c/2 ||y||^2 of vectors, strongly convex-concave.
-    num_clients : int
+    num_clients : int, default 100
         M.
-    rows : int
+    rows : int, default 300
         n, the size of y; in a game the moves of the row player x.
-    columns : int
+    columns : int, default 600
         m, the size of x; in a game the moves of the column player y.
     width : int
         p, the columns of both players' matrices; low rank only.
@@ -77,9 +77,9 @@ class SyntheticSaddle(FederatedDataset):
     """
 
     kind: Kind
-    num_clients: int
-    rows: int
-    columns: int
+    num_clients: int = 100
+    rows: int = 300
+    columns: int = 600
     width: int = 1
     bound: float = 0.05
     noise: float = 0.1
@@ -90,10 +90,7 @@ class SyntheticSaddle(FederatedDataset):
     def __post_init__(self) -> None:
         if self.kind not in ("sparse", "low-rank", "game", "quadratic"):
             raise ConfigurationError(f"kind={self.kind!r}; expected 'sparse', 'low-rank', 'game' or 'quadratic'")
-        for name in ("num_clients", "rows", "columns", "width"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
+        self._check_whole("num_clients", "rows", "columns", "width")
         if self.kind == "low-rank" and self.width < 2:
             raise ConfigurationError(f"width={self.width}; expected at least 2 columns, half of them dependent")
         for name in ("bound", "noise", "spread", "curvature"):
@@ -179,16 +176,17 @@ class SyntheticSaddle(FederatedDataset):
         return {name: rng.uniform(-size, size, shape) for name, shape in shapes.items()}
 
 
-def sparse_bilinear(
-    num_clients: int = 100,
-    *,
-    rows: int = 300,
-    columns: int = 600,
-    bound: float = 0.05,
-    noise: float = 0.1,
-    spread: float = 0.0,
-    seed: int = 0,
-) -> SyntheticSaddle:
+class _Shared(TypedDict, total=False):
+    """The arguments that every kind takes."""
+
+    rows: int
+    columns: int
+    noise: float
+    spread: float
+    seed: int
+
+
+def sparse_bilinear(num_clients: int = 100, *, bound: float = 0.05, **shared: Unpack[_Shared]) -> SyntheticSaddle:
     """Return min over x, max over y of <A x - b, y> + lambda ||x||_1 - lambda ||y||_1 in boxes of side 2 D (A.1).
 
     The paper's regularizer is ``L1(0.1, bound=0.05)`` on both players.
@@ -208,19 +206,10 @@ def sparse_bilinear(
     >>> sparse_bilinear(num_clients=2).objective(1).lipschitz() > 20.0
     True
     """
-    return SyntheticSaddle("sparse", num_clients, rows, columns, bound=bound, noise=noise, spread=spread, seed=seed)
+    return SyntheticSaddle("sparse", num_clients, bound=bound, **shared)
 
 
-def low_rank_bilinear(
-    num_clients: int = 100,
-    *,
-    rows: int = 300,
-    columns: int = 600,
-    width: int = 20,
-    noise: float = 0.1,
-    spread: float = 0.0,
-    seed: int = 0,
-) -> SyntheticSaddle:
+def low_rank_bilinear(num_clients: int = 100, *, width: int = 20, **shared: Unpack[_Shared]) -> SyntheticSaddle:
     """Return min over X, max over Y of Tr((A X - B)' Y) + lambda ||X||_* - lambda ||Y||_* in spectral balls (A.2).
 
     The paper's regularizer is ``Nuclear(0.1, bound=0.05)`` on both players.
@@ -238,18 +227,10 @@ def low_rank_bilinear(
     >>> int(np.linalg.matrix_rank(low_rank_bilinear().offset))
     10
     """
-    return SyntheticSaddle("low-rank", num_clients, rows, columns, width=width, noise=noise, spread=spread, seed=seed)
+    return SyntheticSaddle("low-rank", num_clients, width=width, **shared)
 
 
-def matrix_games(
-    num_clients: int = 100,
-    *,
-    rows: int = 300,
-    columns: int = 600,
-    noise: float = 0.1,
-    spread: float = 0.0,
-    seed: int = 0,
-) -> SyntheticSaddle:
+def matrix_games(num_clients: int = 100, **shared: Unpack[_Shared]) -> SyntheticSaddle:
     """Return matrix games min over x, max over y of x' P_m y, x and y in simplices.
 
     Parameters
@@ -265,19 +246,10 @@ def matrix_games(
     >>> matrix_games(num_clients=1, rows=2, columns=3).objective(0).layout
     Layout(x[2]*, y[3]*; size 5, * regularized)
     """
-    return SyntheticSaddle("game", num_clients, rows, columns, noise=noise, spread=spread, seed=seed)
+    return SyntheticSaddle("game", num_clients, **shared)
 
 
-def quadratic_saddles(
-    num_clients: int = 100,
-    *,
-    rows: int = 300,
-    columns: int = 600,
-    curvature: float = 1.0,
-    noise: float = 0.1,
-    spread: float = 0.0,
-    seed: int = 0,
-) -> SyntheticSaddle:
+def quadratic_saddles(num_clients: int = 100, *, curvature: float = 1.0, **shared: Unpack[_Shared]) -> SyntheticSaddle:
     """Return min over x, max over y of <A_m x - b_m, y> + c/2 ||x||^2 - c/2 ||y||^2, without psi: solved exactly.
 
     What unequal clients do to a method shows there: :func:`flwr_fco.pooled.saddle_point` knows the saddle point.
@@ -297,10 +269,7 @@ def quadratic_saddles(
     >>> quadratic_saddles(num_clients=1, rows=2, columns=3, curvature=0.5).objective(0).strong_convexity()
     0.5
     """
-    sizes = {"rows": rows, "columns": columns}
-    return SyntheticSaddle(
-        "quadratic", num_clients, **sizes, noise=noise, spread=spread, seed=seed, curvature=curvature
-    )
+    return SyntheticSaddle("quadratic", num_clients, curvature=curvature, **shared)
 
 
 @dataclass(frozen=True, eq=False)

@@ -44,7 +44,7 @@ _MODULES = ("rules", "definition", "reproduction")
 def __getattr__(name: str) -> Any:
     for module in _MODULES if name in __all__ else ():
         home = import_module(f"{__name__}.claims.{module}")
-        if name in home.__all__:
+        if hasattr(home, name):
             return getattr(home, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

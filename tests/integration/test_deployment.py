@@ -1,6 +1,7 @@
 """A real deployment on this machine: SuperLink and SuperNodes as processes, a new process for every message."""
 
 import os
+import socket
 import subprocess
 from contextlib import ExitStack, contextmanager
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from flwr_fco.experiments.app.main_job import read_settings
-from flwr_fco.experiments.runs.local_superlink import _end, _free_port, _wait_until_healthy, command
+from flwr_fco.experiments.runs.local_superlink import _end, _wait_until_healthy, command
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.run_folder import read_run
 
@@ -21,7 +22,10 @@ NODES = 2
 def deployment(home, root):
     """Start a SuperLink and two SuperNodes; yield the environment in which `flwr run` finds them as its default."""
     with ExitStack() as reserved:
-        ports = [str(reserved.enter_context(_free_port()).getsockname()[1]) for _ in range(1 + NODES)]
+        ports = [
+            str(reserved.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1])
+            for _ in range(1 + NODES)
+        ]
     paths = [str(root), os.environ.get("PYTHONPATH", "")]
     environment = {
         **os.environ,

@@ -9,8 +9,6 @@ from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.runs.run import partition_of
 from flwr_fco.objectives import Objective
 
-__all__ = ["app", "load_objective"]
-
 
 def load_objective(context: Context) -> Objective:
     """Return the loss on this node's share of the data."""

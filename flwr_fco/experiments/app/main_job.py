@@ -29,8 +29,6 @@ from flwr_fco.experiments.runs.run_folder import RunRecord, read_run
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.pooled import sklearn_solution, support_scores
 
-__all__ = ["draw", "main"]
-
 #: What is compared: FedDualAvg as pyproject.toml has it; the baseline with the rates that are best for it, of client
 #: rates .1, .2, .3, 1 and server rates 1 to 10 (at FedDualAvg's own rates it ends 43 % above scikit-learn).
 RUNS: tuple[dict[str, str | float], ...] = (

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 
 from flwr_fco.core.validation import checked, suggestion
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.problems.named import PROBLEMS, REGULARIZERS
-from flwr_fco.experiments.runs.methods import STRATEGIES
+from flwr_fco.experiments.problems.loaders import REGULARIZERS
+from flwr_fco.experiments.problems.named import PROBLEMS
 from flwr_fco.experiments.runs.settings import RunSettings, range_of
-
-__all__ = ["APP_PROBLEMS", "run_settings"]
+from flwr_fco.strategies import STRATEGIES
 
 #: Problems whose data can be split over the nodes that there are, with a regularizer that the run config names.
 APP_PROBLEMS = tuple(

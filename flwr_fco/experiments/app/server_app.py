@@ -14,8 +14,6 @@ from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder
 
-__all__ = ["app"]
-
 #: Seconds to wait for more nodes to connect before going on with those that are there.
 PATIENCE = 15.0
 
@@ -32,11 +30,8 @@ def main(grid: Grid, context: Context) -> None:
         name = f"{settings.strategy}-{settings.problem}-{context.run_id}"
         folder = RunFolder(Path(output) / name, settings.to_config())
         log(INFO, "Run folder: %s", folder.path)
-    recorder = Recorder(settings.load(), settings, None if folder is None else folder.add, traffic=True)
-    result = recorder.start(grid)
-    if folder is not None:
-        folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
-        folder.save_left_out(recorder.left_out)
+    recorder = Recorder(settings.load(), settings, traffic=True)
+    recorder.start(grid, folder)
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float = PATIENCE) -> int:

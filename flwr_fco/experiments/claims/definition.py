@@ -19,9 +19,6 @@ from flwr_fco.experiments.problems.named import find_problem
 from flwr_fco.experiments.runs.methods import option_names
 from flwr_fco.experiments.runs.settings import RunSettings, format_assignments, short_name
 
-__all__ = ["EXPERIMENTS", "Claim", "Definition", "RunLine", "load_definition", "select_experiments"]
-
-
 #: Arguments of rules that are limits.
 _LIMITS = frozenset(
     {"within", "at_least", "at_most", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}

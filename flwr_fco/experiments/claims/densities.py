@@ -9,17 +9,14 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.experiments.runs.methods import STRATEGIES
 from flwr_fco.experiments.runs.recorder import build_strategy
 from flwr_fco.experiments.runs.run import RunResult, clients_with
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.pooled import density
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.simulation import simulate
-from flwr_fco.strategies import FedAvgSubgradient, FedDualAvg, FedMid
+from flwr_fco.strategies import STRATEGIES, FedAvgSubgradient, FedDualAvg, FedMid
 from flwr_fco.wire.protocol import Uplink
-
-__all__ = ["measure_densities"]
 
 
 def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResult:

@@ -27,10 +27,8 @@ from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.named import load_task
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.run_folder import json_object, replace_file
-from flwr_fco.experiments.runs.settings import RunSettings, format_assignments
+from flwr_fco.experiments.runs.settings import RunSettings, format_assignments, plain
 from flwr_fco.wire import flower as _flower
-
-__all__ = ["Report", "Verdict", "draw_figure", "judge", "reproduce", "tuned_table", "value_table", "verdict_table"]
 
 #: Metrics that figures show on a logarithmic axis.
 _LOGARITHMIC = frozenset(
@@ -430,7 +428,7 @@ def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
         return Verdict(number=claim.number, verdict="outside", note=claim.outside, **empty, **said)
     groups = {"groups": definition.groups} if claim.rule == "share" else {}
     found = RULES[claim.rule](outcomes, **groups, **claim.arguments)
-    text = ", ".join(f"{key}={_plain(value)}" for key, value in claim.arguments.items())
+    text = ", ".join(f"{key}={plain(value)}" for key, value in claim.arguments.items())
     subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
     rates = dict.fromkeys(line.rates for line in definition.runs if line.label in subjects)
     return Verdict(
@@ -455,10 +453,6 @@ def _band(values: Sequence[float]) -> str:
     text = f"{middle:.3g}" if min(numbers) == max(numbers) else f"{middle:.3g} [{min(numbers):.3g}, {max(numbers):.3g}]"
     text = text.replace("inf", "never")
     return text + (f", {lost} of {len(values)} seeds without a value" if lost else "")
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _slug(label: str, seed: int) -> str:

@@ -20,8 +20,6 @@ import numpy as np
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["RULES", "SUBJECTS", "Measurement", "Outcome", "Outcomes", "Rule"]
-
 #: The arguments of a claim that name runs, in the order in which a statistic gets them.
 SUBJECTS = ("run", "leader", "than", "runs")
 #: In the place of a divisor that is 0.

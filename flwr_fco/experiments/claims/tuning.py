@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 from flwr_fco.experiments.claims.rules import Outcome, Outcomes
 
-__all__ = ["Best", "Tune", "Tuned", "Variation"]
-
 
 class Variation(NamedTuple):
     """A panel: what is varied there, over which values.

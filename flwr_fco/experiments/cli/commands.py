@@ -12,8 +12,6 @@ import typer
 from flwr_fco.experiments.cli import listing, reproducing, running, showing
 from flwr_fco.experiments.cli.shell import Command
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(
     name="flwr-fco",
     help="Federated composite optimisation: run problems, sweep settings, reproduce a paper's figures.",

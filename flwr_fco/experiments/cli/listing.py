@@ -12,8 +12,6 @@ from rich.markup import escape
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.experiments.cli import shell
 
-__all__ = ["list_everything"]
-
 #: Title of the problems in the list.
 _PROBLEMS = "Problems: run NAME, with --set OPTION=VALUE"
 
@@ -60,8 +58,9 @@ def _everything() -> dict[str, dict[str, str]]:
     from flwr_fco import objectives, regularizers
     from flwr_fco.experiments import EXPERIMENTS, load_definition
     from flwr_fco.experiments.problems.baselines import BASELINES
-    from flwr_fco.experiments.problems.named import PROBLEMS, REGULARIZERS
-    from flwr_fco.experiments.runs.methods import STRATEGIES
+    from flwr_fco.experiments.problems.loaders import REGULARIZERS
+    from flwr_fco.experiments.problems.named import PROBLEMS
+    from flwr_fco.strategies import STRATEGIES
 
     def documented(module: Any, base: type) -> dict[str, str]:
         found = {name: getattr(module, name) for name in module.__all__}

@@ -15,8 +15,6 @@ from flwr_fco.experiments.cli import shell
 if TYPE_CHECKING:
     from flwr_fco.experiments.claims.definition import Definition
 
-__all__ = ["reproduce"]
-
 
 def reproduce(
     experiment: Annotated[

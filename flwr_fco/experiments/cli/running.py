@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from flwr_fco.experiments.runs.settings import RunSettings
     from flwr_fco.experiments.runs.sweep import Criterion, Trial
 
-__all__ = ["fit_path", "run", "sweep"]
-
 
 def run(
     problem: shell.Problem,
@@ -242,21 +240,27 @@ def sweep(
             workers=workers,
             on_trial=lambda trial: advance(next(done)),
         )
-    _show_best(found, problem, varied, strategy, CRITERIA[rule], folder)
-    if heat_maps:
-        _draw_heat_maps(found, varied, strategy, CRITERIA[rule], folder)
+    trials_of = {name: [trial for trial in found if trial["settings"]["strategy"] == name] for name in strategy}
+    _show_best(trials_of, problem, varied, CRITERIA[rule], folder)
+    for name, own in trials_of.items() if heat_maps else ():
+        from flwr_fco.experiments.pictures.report import draw_heat_map
+
+        path, title, (rows, columns) = folder / f"heat-map-{name}.png", f"{name}: {CRITERIA[rule].describe()}", varied
+        cells = {(float(t["settings"][rows]), float(t["settings"][columns])): t["score"] for t in own}
+        draw_heat_map(cells, rows, columns, title, path, largest=CRITERIA[rule].largest)
+        shell.say(f"Heat map: {path}")
 
 
 def _show_best(
-    found: list[Trial], problem: str, varied: list[str], strategies: list[str], criterion: Criterion, folder: Path
+    found: dict[str, list[Trial]], problem: str, varied: list[str], criterion: Criterion, folder: Path
 ) -> None:
     from flwr_fco.experiments.runs.sweep import best_trials
 
-    best = best_trials(found, criterion)
+    trials = [trial for own in found.values() for trial in own]
+    best = best_trials(trials, criterion)
     columns = ["strategy", *varied, "score", "trials", "diverged"]
     table = shell.make_table(f"{problem}: {criterion.describe()}", columns)
-    for name in strategies:
-        own = [trial for trial in found if trial["settings"]["strategy"] == name]
+    for name, own in found.items():
         cells, score = ["-"] * len(varied), "all diverged"
         if name in best:
             values = [best[name]["settings"][key] for key in varied]
@@ -265,25 +269,7 @@ def _show_best(
         table.add_row(name, *cells, score, str(len(own)), str(sum(bool(trial["diverged"]) for trial in own)))
     shell.console().print(table)
     (folder / "best.json").write_text(json.dumps(best, indent=2) + "\n", encoding="utf-8")
-    shell.say(f"{len(found)} trials: {folder / 'trials.csv'}")
-
-
-def _draw_heat_maps(
-    found: list[Trial], varied: list[str], strategies: list[str], criterion: Criterion, folder: Path
-) -> None:
-    from flwr_fco.experiments.pictures.report import draw_heat_map
-
-    rows, columns = varied
-    for name in strategies:
-        cells = {
-            (float(trial["settings"][rows]), float(trial["settings"][columns])): trial["score"]
-            for trial in found
-            if trial["settings"]["strategy"] == name
-        }
-        path = folder / f"heat-map-{name}.png"
-        title = f"{name}: {criterion.describe()}"
-        draw_heat_map(cells, rows, columns, title, path, largest=criterion.largest)
-        shell.say(f"Heat map: {path}")
+    shell.say(f"{len(trials)} trials: {folder / 'trials.csv'}")
 
 
 def _numeric(value: Any) -> bool:

@@ -19,25 +19,6 @@ from typer.models import ArgumentInfo
 
 from flwr_fco.errors import FlwrFcoError
 
-__all__ = [
-    "FAILED",
-    "INTERRUPTED",
-    "Command",
-    "OfSeed",
-    "Problem",
-    "Quiet",
-    "Runs",
-    "Seed",
-    "Settings",
-    "console",
-    "make_table",
-    "parsed",
-    "progress",
-    "say",
-    "stoppable",
-    "write",
-]
-
 #: Exit codes besides 0: a claim that a quick run asserts does not hold; bad input, as typer has it; Ctrl-C, as shells
 #: have it.
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130

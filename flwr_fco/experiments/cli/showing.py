@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from flwr_fco.experiments.pictures.comparison import Group
     from flwr_fco.experiments.runs.run_folder import RunRecord
 
-__all__ = ["plot", "report"]
-
 
 class _Format(StrEnum):
     """What a report is written as."""

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-__all__ = ["APPEARANCES", "MARKERS", "Appearance", "appearance", "appearances", "variant"]
-
 
 class Appearance(NamedTuple):
     """How the curve of a method is drawn.

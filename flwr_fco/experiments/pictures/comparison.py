@@ -14,9 +14,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.pictures.report import Series, spans_decades
 from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.experiments.runs.run_folder import RunRecord
-from flwr_fco.experiments.runs.settings import RunSettings
-
-__all__ = ["Group", "compare", "logarithmic_metrics", "metric_names", "require_one_problem"]
+from flwr_fco.experiments.runs.settings import RunSettings, plain
 
 #: From 0 to 1, and read as such.
 _SHARES = ("density", "precision", "recall", "f1")
@@ -95,7 +93,7 @@ def compare(runs: Sequence[tuple[str, RunRecord]]) -> list[Group]:
         method = str(config.get("strategy", own[0][0]))
         # Rates and rounds are in the configuration of a baseline too, and mean nothing there.
         own_keys = [key for key in telling if key in config and not (method in BASELINES and key in federated)]
-        parts = [f"{key}={_plain(config[key])}" for key in own_keys]
+        parts = [f"{key}={plain(config[key])}" for key in own_keys]
         found.append(Group(", ".join([method, *parts]), method, [name for name, _ in own], [run for _, run in own]))
     return found
 
@@ -142,7 +140,3 @@ def _diverged(record: RunRecord) -> int:
         return record.status.diverged
     last = record.metrics[-1] if record.metrics else {}
     return int(last["round"]) if any(not math.isfinite(value) for value in last.values()) else 0
-
-
-def _plain(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -20,8 +20,6 @@ from flwr_fco.experiments.pictures.report import Series, require_matplotlib, svg
 from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.experiments.runs.run_folder import RunRecord, SupportHistory
 
-__all__ = ["html_page"]
-
 #: What psi promises, as far as a round reports it: sparse, low-rank, feasible, and which entries.
 _PROMISED = ("density", "rank", "norm", "precision", "recall", "f1")
 _PARTS = (

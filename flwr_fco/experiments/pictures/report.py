@@ -17,20 +17,6 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.pictures.appearance import Appearance, appearance, appearances
 
-__all__ = [
-    "band",
-    "draw_curves",
-    "draw_heat_map",
-    "draw_images",
-    "draw_scatter",
-    "draw_tuned",
-    "figure_of_curves",
-    "markdown_table",
-    "require_matplotlib",
-    "spans_decades",
-    "svg_of_curves",
-]
-
 Series = tuple[NDArray[Any], NDArray[Any]]
 
 #: What to do where matplotlib is missing; the package itself is on no index, so its extras need the clone.
@@ -222,15 +208,13 @@ def figure_of_curves(
     direct = legend and len(named) > _LEGEND
     width = 3.6 * columns + 0.4 + (0.075 * max(map(len, named)) if direct else 0.0)
     figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for unused in axes[len(panels) :]:
-        unused.set_axis_off()
+    axes = _grid(figure, rows, columns, len(panels))
     looks = appearances({label: methods.get(label, label) for label in shown})
     looks.update(dict.fromkeys(grey, _BACKGROUND))
     handles: dict[str, Any] = {}
     grey_handle: Any = None
     labelled: set[str] = set()
-    for position, (place, metric) in enumerate(zip(axes, panels, strict=False)):
+    for position, (place, metric) in enumerate(zip(axes, panels, strict=True)):
         ends: dict[str, tuple[float, float]] = {}
         reach = _reach([curves[label].get(metric, []) for label in shown if label not in cut])
         for number, label in enumerate(shown):
@@ -284,6 +268,14 @@ def figure_of_curves(
         column = 0.55 + 0.075 * max(map(len, missing))
         _legend_below(figure, missing, int(width / column), 8.5)
     return figure
+
+
+def _grid(figure: Any, rows: int, columns: int, count: int, **shared: Any) -> Any:
+    """Return the first axes of a grid, row by row; the others stay empty."""
+    axes = figure.subplots(rows, columns, squeeze=False, **shared).ravel()
+    for unused in axes[count:]:
+        unused.set_axis_off()
+    return axes[:count]
 
 
 def _open(place: Any) -> None:
@@ -435,15 +427,13 @@ def draw_tuned(
     columns = len(metrics) if alone else -(-len(parts) // 2) if two_rows else len(parts)
     rows = -(-len(panels) // columns)
     figure = _figure(2.7 * columns + 0.9, 2.6 * rows + 1.0)
-    axes = figure.subplots(rows, columns, squeeze=False, sharey="row" if columns < 6 and not alone else False)
-    for place in axes.ravel()[len(panels) :]:
-        place.set_axis_off()
+    axes = _grid(figure, rows, columns, len(panels), sharey="row" if columns < 6 and not alone else False)
     reached: dict[str, list[float]] = {metric: [] for metric in metrics}
     for (_, metric), own in points.items():
         reached[metric] += [one for found in own.values() for _, seeds in found for one in seeds]
     looks = appearances(methods)
     handles: dict[str, Any] = {}
-    for position, (place, (part, metric)) in enumerate(zip(axes.ravel(), panels, strict=False)):
+    for position, (place, (part, metric)) in enumerate(zip(axes, panels, strict=True)):
         panel = points[part, metric]
         values = [value for value, _ in next(iter(panel.values()))]
         numbers = all(isinstance(value, int | float) for value in values)
@@ -506,10 +496,9 @@ def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> N
     columns = min(4, len(images))
     rows = -(-len(images) // columns)
     figure = _figure(2.6 * columns + 0.4, 2.9 * rows + 0.6)
-    axes = figure.subplots(rows, columns, squeeze=False).ravel()
-    for place in axes:
+    axes = _grid(figure, rows, columns, len(images))
+    for place, (caption, vector) in zip(axes, images.items(), strict=True):
         place.set_axis_off()
-    for place, (caption, vector) in zip(axes, images.items(), strict=False):
         channels = 1 if math.isqrt(vector.size) ** 2 == vector.size else 3
         side = math.isqrt(vector.size // channels)
         if side * side * channels != vector.size:

@@ -9,8 +9,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.pooled import centralized_solution
 
-__all__ = ["BASELINES", "BaselineSolution", "solve_baseline"]
-
 #: What can stand in a strategy's place: solutions without a federation.
 BASELINES = {
     "centralized": "all data in one place, solved by proximal gradient, with a certificate",

@@ -19,8 +19,6 @@ from flwr_fco.experiments.problems import tasks
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
 
-__all__ = ["REGULARIZERS", "data_directory"]
-
 #: Environment variable with the directory in which ``mnist/`` and ``haxby-slice/`` lie.
 DATA_VARIABLE = "FLWR_FCO_DATA"
 
@@ -158,9 +156,8 @@ def mnist(
 ) -> Task:
     """Return images and a linear model in a ball."""
     _require_ball(ball)
-    return _in_ball(
-        _mnist_images(seed, source, path, num_clients, alpha, num_examples, by_label=by_label), ball, radius
-    )
+    images = _mnist_images(seed, source, path, num_clients, num_examples, alpha=alpha, by_label=by_label)
+    return _in_ball(images, ball, radius)
 
 
 def femnist(
@@ -195,15 +192,7 @@ def _in_ball(images: datasets.PartitionedImages, ball: str, radius: float) -> Ta
 
 
 def _mnist_images(
-    seed: int,
-    source: str,
-    path: str,
-    num_clients: int,
-    alpha: float | None,
-    num_examples: int,
-    *,
-    by_label: bool = False,
-    num_classes: int = 10,
+    seed: int, source: str, path: str, num_clients: int, num_examples: int, num_classes: int = 10, **split: Any
 ) -> datasets.PartitionedImages:
     """Return MNIST, or FEMNIST with its 10 or 62 classes."""
     if source not in ("files", "openml", "femnist"):
@@ -212,8 +201,7 @@ def _mnist_images(
         # A client is a writer: there is nothing to split.
         return datasets.femnist(num_clients, num_classes=num_classes, seed=seed)
     place = data_directory("mnist", path) if source == "files" else None
-    most = num_examples or None
-    return datasets.mnist(place, num_clients, alpha, by_label=by_label, num_examples=most, seed=seed)
+    return datasets.mnist(place, num_clients, num_examples=num_examples or None, seed=seed, **split)
 
 
 def table_of_scikit_learn(
@@ -335,7 +323,7 @@ def _images(
     if variant == "digits":
         return datasets.digits(num_clients, None, seed=seed)
     if variant == "mnist":
-        return _mnist_images(seed, source, path, num_clients, None, num_examples)
+        return _mnist_images(seed, source, path, num_clients, num_examples, alpha=None)
     place = data_directory(variant, path)
     # One .npz file with part of the images, or the directory of the binary batches.
     packed = sorted(place.glob("*.npz"))
@@ -366,7 +354,7 @@ def two_layers(
     if variant == "digits":
         images = datasets.digits(num_clients, alpha, seed=seed)
     else:
-        images = _mnist_images(seed, source, path, num_clients, alpha, num_examples, num_classes=62)
+        images = _mnist_images(seed, source, path, num_clients, num_examples, 62, alpha=alpha)
     pixels = images.train.features.shape[1]
     data = networks.NetworkImages(images, networks.two_layers(pixels, width, images.num_classes), (pixels,))
     return networks.ConstrainedNetwork(data, L1Ball(radius), 1, seed)

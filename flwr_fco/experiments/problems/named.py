@@ -22,11 +22,8 @@ from typing import Any, get_type_hints
 from flwr_fco.core.validation import checked, suggestion
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems import loaders
-from flwr_fco.experiments.problems.loaders import REGULARIZERS, data_directory
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.strategies import STRATEGIES
-
-__all__ = ["PROBLEMS", "REGULARIZERS", "Problem", "data_directory", "find_problem", "load_task"]
 
 #: One method under three names.
 _DUAL_AVERAGING = ("FedDualAvg", "FedDualAvgOSP", "FedDA")

@@ -25,8 +25,6 @@ from flwr_fco.datasets.bundled import ImagesOnClients
 from flwr_fco.experiments.problems.tasks import AdversarialTraining, Task
 from flwr_fco.regularizers import Regularizer
 
-__all__ = ["AdversarialNetwork", "AttackedNetwork", "ConstrainedNetwork", "NetworkImages", "two_layers"]
-
 
 def two_layers(pixels: int, width: int, num_classes: int) -> nn.Sequential:
     """Return a network of two hidden layers, fully connected, with rectifiers.

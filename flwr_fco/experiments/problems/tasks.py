@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from flwr_fco import datasets, pooled
 from flwr_fco.client_apps.minimisers import minimise
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.datasets import FederatedDataset
+from flwr_fco.datasets.base import together
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import (
     BilinearSaddle,
@@ -29,22 +30,6 @@ from flwr_fco.objectives import (
 )
 from flwr_fco.regularizers import L1, Box, Regularizer, Zero
 from flwr_fco.work import Minimise
-
-__all__ = [
-    "AdversarialTraining",
-    "BilinearGame",
-    "Classification",
-    "ConstrainedClassification",
-    "NoisyLabels",
-    "NonsmoothMinimum",
-    "PatternRecovery",
-    "PooledMinimum",
-    "QuadraticGame",
-    "RankRecovery",
-    "SparseRecovery",
-    "StreamingRecovery",
-    "Task",
-]
 
 
 class Task(ABC):
@@ -135,22 +120,20 @@ class Task(ABC):
         Least squares with more rows than columns is evaluated through its Gram matrix: a hundred times cheaper, and
         equal to 1e-12 of the largest term.
         """
-        if self._gram is None:
+        if self._squares is None:
             return pooled.composite_objective(self.clients, None, self._psi, w)
-        return self._gram.value(w) + float(self._psi.value(w))
+        return self._squares(w) + float(self._psi.value(w))
 
     @cached_property
     def _psi(self) -> Any:
         return self.regularizer.bind(self.layout)
 
     @cached_property
-    def _gram(self) -> _PooledSquares | None:
-        first = self.clients[0]
-        if not isinstance(first, LeastSquares | TraceRegression):
+    def _squares(self) -> Callable[[Vector], float] | None:
+        few = sum(client.num_examples for client in self.clients) <= self.layout.size
+        if few or not isinstance(self.clients[0], LeastSquares | TraceRegression):
             return None
-        if sum(client.num_examples for client in self.clients) <= self.layout.size:
-            return None
-        return _PooledSquares.of(self.clients)
+        return _pooled_squares(self.clients)
 
     def theorem_constants(self, batch_size: int | None) -> dict[str, Any] | None:
         """Return what :func:`flwr_fco.strategies.theorem_stages` must know of the problem; None if it is not known.
@@ -162,57 +145,45 @@ class Task(ABC):
         """
         return None
 
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+    def certificate(self, w: Vector, clients: list[Objective]) -> tuple[str, float]:
         """Return a measure of optimality of a point and its name.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
-        clients : list of Objective, optional
-            The pooled problem; all clients by default.
+        clients : list of Objective
+            The pooled problem.
 
         Returns
         -------
         tuple of str and float
             A duality gap where psi is an l1 norm, else the norm of the proximal gradient mapping.
         """
-        losses = self.clients if clients is None else clients
         if isinstance(self.regularizer, L1):
-            least_squares = isinstance(losses[0], LeastSquares | TraceRegression)
+            least_squares = isinstance(clients[0], LeastSquares | TraceRegression)
             gap = pooled.lasso_duality_gap if least_squares else pooled.logistic_duality_gap
-            return "duality gap", gap(losses, None, self.regularizer.strength, w)
-        return "proximal gradient mapping", pooled.stationarity(losses, None, self.regularizer, w)
+            return "duality gap", gap(clients, None, self.regularizer.strength, w)
+        return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
     def mean(self, values: Iterable[float]) -> float:
         """Return the mean of a number of each client, weighted by its number of examples."""
         return float(pooled.client_weights(self.clients) @ np.array(list(values)))
 
 
-class _PooledSquares(NamedTuple):
-    """scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2 as a quadratic form."""
-
-    gram: NDArray[np.float64]
-    linear: Vector
-    constant: float
-
-    @classmethod
-    def of(cls, clients: list[Objective]) -> _PooledSquares:
-        size = clients[0].layout.size
-        gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
-        for share, client in zip(pooled.client_weights(clients), clients, strict=True):
-            assert isinstance(client, LeastSquares | TraceRegression)
-            weight = float(share) * client.scale / client.num_examples
-            rows = client.features.astype(np.float64, copy=False)
-            if client.intercept:
-                rows = np.column_stack([rows, np.ones(len(rows))])
-            gram += weight * (rows.T @ rows)
-            linear += weight * (rows.T @ client.targets)
-            constant += weight * float(client.targets @ client.targets)
-        return cls(gram, linear, constant)
-
-    def value(self, w: Vector) -> float:
-        """Return the value at a point."""
-        return float(w @ (self.gram @ w) - 2.0 * (self.linear @ w)) + self.constant
+def _pooled_squares(clients: list[Objective]) -> Callable[[Vector], float]:
+    """Return scale * sum_m p_m mean_i (<x_i, w> + b - y_i)^2, by its quadratic form."""
+    size = clients[0].layout.size
+    gram, linear, constant = np.zeros((size, size)), np.zeros(size), 0.0
+    for share, client in zip(pooled.client_weights(clients), clients, strict=True):
+        assert isinstance(client, LeastSquares | TraceRegression)
+        weight = float(share) * client.scale / client.num_examples
+        rows = client.features.astype(np.float64, copy=False)
+        if client.intercept:
+            rows = _with_ones(rows)
+        gram += weight * (rows.T @ rows)
+        linear += weight * (rows.T @ client.targets)
+        constant += weight * float(client.targets @ client.targets)
+    return lambda w: float(w @ (gram @ w) - 2.0 * (linear @ w)) + constant
 
 
 class SparseRecovery(Task):
@@ -265,7 +236,7 @@ class RankRecovery(Task):
     @cached_property
     def _held_out(self) -> Objective:
         parts = (self.dataset.held_out(index, 16) for index in range(self.dataset.num_clients))
-        return self.dataset.build_objective(_together(parts))
+        return self.dataset.build_objective(together(parts))
 
     def validation(self, w: Vector) -> dict[str, float]:
         """Return the mean squared error on other examples of the clients."""
@@ -347,7 +318,7 @@ class PatternRecovery(Task):
 
     @cached_property
     def _test(self) -> Objective:
-        return self.dataset.build_objective(_together(self.dataset.held_out(index) for index in range(2)))
+        return self.dataset.build_objective(together(self.dataset.held_out(index) for index in range(2)))
 
     def validation(self, w: Vector) -> dict[str, float]:
         """Return accuracy and regularized loss on two sessions that no client has."""
@@ -396,7 +367,7 @@ class PooledMinimum(Task):
             If it is not as good as that.
         """
         parts = (self.dataset.client(index) for index in range(self.dataset.num_clients))
-        solution = self._reference(self._objective(_together(parts)))
+        solution = self._reference(self._objective(together(parts)))
         return solution, self._value_and_norm(solution)[0]
 
     def _reference(self, objective: Objective) -> Vector:
@@ -503,12 +474,6 @@ class NonsmoothMinimum(PooledMinimum):
         return found.point
 
 
-def _together(parts: Iterable[datasets.Samples]) -> datasets.Samples:
-    """Return the examples of all parts."""
-    features, targets = zip(*((part.features, part.targets) for part in parts), strict=True)
-    return datasets.Samples(np.concatenate(features), np.concatenate(targets))
-
-
 def _with_ones(features: NDArray[Any]) -> NDArray[Any]:
     """Return the features with a column of ones."""
     return np.column_stack([features, np.ones(len(features), dtype=features.dtype)])
@@ -558,10 +523,9 @@ class StreamingRecovery(Task):
         """Return the mean of the clients' expected losses, plus psi."""
         return self.dataset.value(w) + float(self._psi.value(w))
 
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
+    def certificate(self, w: Vector, clients: list[Objective]) -> tuple[str, float]:
         """Return the norm of the proximal gradient mapping: an expectation has no dual problem in rows."""
-        losses = self.clients if clients is None else clients
-        return "proximal gradient mapping", pooled.stationarity(losses, None, self.regularizer, w)
+        return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
 
 class _Game(Task):
@@ -569,13 +533,9 @@ class _Game(Task):
 
     dataset: datasets.SyntheticSaddle
 
-    def part(self, w: Vector) -> NDArray[np.float64]:
-        """Return both players."""
-        return w
-
-    def further(self, w: Vector) -> dict[str, float]:
-        """Return nothing."""
-        return {}
+    def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
+        """Return the structure of both players."""
+        return self.structure(w)
 
 
 class BilinearGame(_Game):
@@ -634,11 +594,6 @@ class BilinearGame(_Game):
         found = {name: value for name, value in found.items() if np.isfinite(value)}
         return {**found, "diameter": self._diameter} if self.dataset.kind == "sparse" else found
 
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
-        """Return the natural residual, which is 0 at the saddle points."""
-        losses = self._pooled if clients is None else clients
-        return "natural residual", pooled.natural_residual(losses, None, self._psi, w)
-
 
 class QuadraticGame(_Game):
     """Strongly convex-concave quadratics without psi, whose saddle point is known: what unequal clients do to a method.
@@ -668,11 +623,6 @@ class QuadraticGame(_Game):
         distance = float(np.linalg.norm(coefficients - self._pooled.solution))
         return {"gap": pooled.duality_gap([self._pooled], None, self.regularizer, coefficients), "distance": distance}
 
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
-        """Return the duality gap."""
-        losses = self.clients if clients is None else clients
-        return "duality gap", pooled.duality_gap(losses, None, self.regularizer, w)
-
 
 class AdversarialTraining(Task):
     """A classifier against one perturbation of all images: losses, accuracies with and without it, its structure.
@@ -687,23 +637,14 @@ class AdversarialTraining(Task):
         D: the perturbation starts at random in [-D, D].
     start_seed : int
         Of the start point.
-    threshold : float, default 1e-5
-        Entries of the perturbation above it count as non-zero.
     """
 
     #: Images with a test part, and what an attack on them is: for a linear classifier, or for a network.
     dataset: Any
     threshold = 1e-5
 
-    def __init__(
-        self,
-        dataset: FederatedDataset,
-        regularizer: Regularizer,
-        start: float,
-        start_seed: int,
-        threshold: float | None = None,
-    ) -> None:
-        super().__init__(dataset, regularizer, threshold)
+    def __init__(self, dataset: FederatedDataset, regularizer: Regularizer, start: float, start_seed: int) -> None:
+        super().__init__(dataset, regularizer)
         self.start, self.start_seed = start, start_seed
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
@@ -750,8 +691,3 @@ class AdversarialTraining(Task):
             strongest = pooled.strongest_perturbation(self._test, w, Box(-self.start, self.start), starts=1)
             found["hardened-accuracy"] = self._test.metrics(strongest)["accuracy"]
         return found
-
-    def certificate(self, w: Vector, clients: list[Objective] | None = None) -> tuple[str, float]:
-        """Return the natural residual: 0 at points that neither player can leave to first order."""
-        losses = self.clients if clients is None else clients
-        return "natural residual", pooled.natural_residual(losses, None, self._psi, w)

@@ -15,8 +15,6 @@ from flwr_fco.server.rounds.hooks import Callback
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.strategies import CompositeStrategy
 
-__all__ = ["ContinuedStrategy"]
-
 
 class ContinuedStrategy:
     """What the loop of ``start`` needs of a strategy, with rounds that count from where the state was saved.
@@ -60,24 +58,20 @@ class ContinuedStrategy:
         self,
         grid: Grid,
         initial_arrays: ArrayRecord,
-        num_rounds: int = 3,
-        timeout: float = 3600,
-        train_config: ConfigRecord | None = None,
-        evaluate_config: ConfigRecord | None = None,
-        evaluate_fn: EvaluateFunction | None = None,
+        num_rounds: int,
         *,
-        callbacks: Sequence[Callback] = (),
+        evaluate_fn: EvaluateFunction,
+        callbacks: Sequence[Callback],
+        **configs: None,
     ) -> Result:
-        """Run the rounds that are left; the arguments are those of :meth:`CompositeStrategy.start`.
+        """Run the rounds that are left; the arguments are those of :meth:`CompositeStrategy.start` that a run gives.
 
         `num_rounds` counts those done before, and so do the rounds that `evaluate_fn` and the callbacks are given.
         """
 
         def evaluate(server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
             # The start point was evaluated before the run was stopped, and so was the model of the saved round.
-            if evaluate_fn is None or server_round == 0:
-                return None
-            return evaluate_fn(self._done + server_round, arrays)
+            return evaluate_fn(self._done + server_round, arrays) if server_round else None
 
         def shifted(callback: Callback) -> Callback:
             return lambda number, arrays, metrics: callback(self._done + number, arrays, metrics)
@@ -87,9 +81,9 @@ class ContinuedStrategy:
             grid,
             initial_arrays,
             num_rounds - self._done,
-            timeout=timeout,
-            train_config=ConfigRecord() if train_config is None else train_config,
-            evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
+            timeout=3600,
+            train_config=ConfigRecord(),
+            evaluate_config=ConfigRecord(),
             evaluate_fn=evaluate,
             callbacks=[shifted(callback) for callback in callbacks],
         )

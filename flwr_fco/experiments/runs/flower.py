@@ -14,7 +14,6 @@ from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -22,16 +21,15 @@ from flwr.serverapp import Grid, ServerApp
 from flwr_fco.client_apps import client_app as make_client_app
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.baselines import BASELINES
-from flwr_fco.experiments.problems.named import data_directory, find_problem
+from flwr_fco.experiments.problems.loaders import data_directory
+from flwr_fco.experiments.problems.named import find_problem
 from flwr_fco.experiments.runs.local_superlink import flower_run, local_superlink
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run import RunResult, partition_of
-from flwr_fco.experiments.runs.run_folder import RunFolder, read_run
+from flwr_fco.experiments.runs.run_folder import RunFolder, RunStatus, read_run
 from flwr_fco.experiments.runs.settings import RunSettings
 
-__all__ = ["client_app", "run_with_flower", "server_app"]
-
-_DIVERGED, _RECORD = "diverged.json", "record"
+_RECORD = "record"
 _APPS = """\
 from flwr_fco.experiments.runs.flower import client_app, server_app
 
@@ -95,9 +93,9 @@ def run_with_flower(
             on_round=lambda number, total: on_round(number),
         )
     found = read_run(record)
-    outcome = json.loads((record / _DIVERGED).read_text(encoding="utf-8"))
+    status = found.status or RunStatus()
     left_out = [SimpleNamespace(**row) for row in found.left_out]
-    return RunResult(settings, found.metrics, found.arrays, outcome["round"], outcome["seconds"], left_out)
+    return RunResult(settings, found.metrics, found.arrays, status.diverged, status.seconds, left_out)
 
 
 def _with_absolute_path(settings: RunSettings) -> RunSettings:
@@ -119,13 +117,11 @@ def _serve(grid: Grid, context: Context) -> None:
     """Train, evaluate on the server, write the record."""
     settings = _settings(context)
     folder = RunFolder(Path(str(context.run_config["folder"])), settings.to_config())
-    recorder = Recorder(settings.load(), settings, sink=folder.add)
+    recorder = Recorder(settings.load(), settings)
     began = time.perf_counter()
-    result = recorder.start(grid)
-    folder.save_model({name: array.numpy() for name, array in result.arrays.items()})
-    folder.save_left_out(recorder.left_out)
-    outcome: dict[str, Any] = {"round": recorder.diverged, "seconds": round(time.perf_counter() - began, 3)}
-    (folder.path / _DIVERGED).write_text(json.dumps(outcome), encoding="utf-8")
+    model = recorder.start(grid, folder)
+    seconds = round(time.perf_counter() - began, 3)
+    folder.checkpoint(RunStatus(settings.exchanges, True, recorder.diverged, seconds), model)
 
 
 def _settings(context: Context) -> RunSettings:

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder, RunRecord, RunStatus, SupportHistory
 
-__all__ = ["Journal", "TimedClientApp", "support_shares"]
-
 #: Seconds between two checkpoints: what a killed run loses at most.
 INTERVAL = 10.0
 #: Moments and cells of the picture of the support, at most.

@@ -21,8 +21,6 @@ from pathlib import Path
 
 from flwr_fco.errors import FlwrFcoError
 
-__all__ = ["command", "flower_run", "local_superlink"]
-
 #: Seconds for the SuperLink to answer, and to end when it is asked to.
 STARTUP, SHUTDOWN = 60.0, 10.0
 _ROUND = re.compile(r"\[ROUND (\d+)/(\d+)\]")
@@ -71,7 +69,7 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
     home = home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as reserved:
-        http, control = (reserved.enter_context(_free_port()) for _ in range(2))
+        http, control = (reserved.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
         ports = [str(holder.getsockname()[1]) for holder in (http, control)]
     # Explicit, so that `flwr run` never starts a SuperLink of its own if this one dies.
     (home / "config.toml").write_text(
@@ -174,13 +172,6 @@ def flower_run(
         raise FlwrFcoError(
             f"the run did not finish (flwr run returned {process.returncode}); the end of {log}:\n{tail}"
         )
-
-
-@contextmanager
-def _free_port() -> Iterator[socket.socket]:
-    with socket.socket() as holder:
-        holder.bind(("127.0.0.1", 0))
-        yield holder
 
 
 def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) -> None:

@@ -4,60 +4,19 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
+from dataclasses import fields
 from typing import Any
 
 from flwr_fco.experiments.problems.baselines import BASELINES
+from flwr_fco.server.options import CommonOptions, RateOptions, UnmodifiedOptions
 from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
-
-__all__ = [
-    "STRATEGIES",
-    "THEORETICAL",
-    "automatic_options",
-    "equal_stages",
-    "extrapolates",
-    "halving_stages",
-    "make_stages",
-    "make_strategy",
-    "needs_everyone",
-    "no_stages",
-    "option_names",
-]
 
 #: Arguments of a strategy that the problem or other settings decide.
 _DECIDED = frozenset(
-    {
-        "regularizer",
-        "mirror_map",
-        "client_lr",
-        "server_lr",
-        "local_epochs",
-        "local_steps",
-        "batch_size",
-        "stages",
-        "seed",
-        "apply_to",
-        "pass_through",
-        "fraction_train",
-        "fraction_evaluate",
-        "min_train_nodes",
-        "min_evaluate_nodes",
-        "min_available_nodes",
-        "weighted_by_key",
-        "arrayrecord_key",
-        "configrecord_key",
-        "train_metrics_aggr_fn",
-        "evaluate_metrics_aggr_fn",
-        "node_timeout",
-        "choose_nodes",
-        "on_divergence",
-        "strength",
-        "certificate_every",
-        # Clients that are not of this package: here they all are.
-        "client",
-        "density",
-        "density_rounds",
-        "threshold_per_round",
-    }
+    [option.name for option in fields(CommonOptions) if not option.kw_only]
+    + [option.name for group in (RateOptions, UnmodifiedOptions) for option in fields(group)]
+    + ["regularizer", "mirror_map", "local_epochs", "local_steps", "batch_size", "stages", "seed", "apply_to"]
+    + ["pass_through", "node_timeout", "choose_nodes", "on_divergence", "strength", "certificate_every"]
 )
 
 

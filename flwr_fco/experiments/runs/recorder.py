@@ -9,19 +9,18 @@ from typing import Any
 import numpy as np
 from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
-from flwr.serverapp.strategy import Result
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.experiments.runs.methods import make_stages, make_strategy, needs_everyone
+from flwr_fco.experiments.runs.run_folder import RunFolder
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.mirror_maps.named import named_map
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.server.replies.checks import LeftOut
 from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stages
-
-__all__ = ["DIVERGED", "Recorder", "build_strategy"]
 
 #: A coefficient of this size means that the run has diverged: no problem here has a solution near it.
 DIVERGED = 1e6
@@ -41,15 +40,15 @@ class Recorder:
     ----------
     task : Task
     settings : RunSettings
-    sink : callable, optional
-        Called with each line.
-    on_round : callable, optional
-        Called with the round after each.
     traffic : bool, default False
         Whether a line also has what Flower's messages cost so far: ``bytes-down``, ``bytes-up``, ``seconds``.
 
     Attributes
     ----------
+    sink : callable, optional
+        Called with each line.
+    on_round : callable, optional
+        Called with the round after each.
     strategy : CompositeStrategy
         Built for the settings; its rates follow the plateau rule where there is one.
 
@@ -60,17 +59,10 @@ class Recorder:
     []
     """
 
-    def __init__(
-        self,
-        task: Task,
-        settings: RunSettings,
-        sink: Callable[[Mapping[str, float]], None] | None = None,
-        on_round: Callable[[int], None] | None = None,
-        *,
-        traffic: bool = False,
-    ) -> None:
-        self.task, self.settings = task, settings
-        self.sink, self.on_round, self.traffic = sink, on_round, traffic
+    def __init__(self, task: Task, settings: RunSettings, *, traffic: bool = False) -> None:
+        self.task, self.settings, self.traffic = task, settings, traffic
+        self.sink: Callable[[Mapping[str, float]], None] | None = None
+        self.on_round: Callable[[int], None] | None = None
         self.history: list[dict[str, float]] = []
         self.diverged = 0
         self._plateau = (
@@ -107,16 +99,22 @@ class Recorder:
             return
         raise ConfigurationError(f"plateau-node={self.settings.plateau_node}; expected {expected}")
 
-    def start(self, grid: Grid) -> Result:
-        """Run the strategy from the task's start point on a grid of Flower's."""
+    def start(self, grid: Grid, folder: RunFolder | None) -> dict[str, NDArray[Any]]:
+        """Run the strategy from the task's start point on a grid of Flower's; write to a folder, return the model."""
+        self.sink = None if folder is None else folder.add
         self._began = time.monotonic()
-        return self.strategy.start(
+        result = self.strategy.start(
             grid,
             ArrayRecord({name: Array(array) for name, array in self.task.initial_arrays().items()}),
             self.settings.exchanges,
             evaluate_fn=self.evaluate,
             callbacks=[self.record],
         )
+        model = {name: array.numpy() for name, array in result.arrays.items()}
+        if folder is not None:
+            folder.save_model(model)
+            folder.save_left_out(self.left_out)
+        return model
 
     def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
         """Take back the lines of a run that was stopped; the plateau rule sees them as it did then.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,11 +21,7 @@ from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder, RunStatus
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.objectives import Objective
-from flwr_fco.server.rounds.hooks import Callback
-from flwr_fco.server.rounds.loop import EvaluateFunction
 from flwr_fco.simulation import simulate
-
-__all__ = ["RunResult", "clients_with", "partition_of", "run", "save_run"]
 
 
 class RunResult(NamedTuple):
@@ -63,7 +59,6 @@ class RunResult(NamedTuple):
 def run(
     settings: RunSettings,
     *,
-    sink: Callable[[Mapping[str, float]], None] | None = None,
     on_round: Callable[[int], None] | None = None,
     folder: Path | None = None,
     resume: bool = False,
@@ -74,8 +69,6 @@ def run(
     Parameters
     ----------
     settings : RunSettings
-    sink : callable, optional
-        Called with each line of metrics.
     on_round : callable, optional
         Called with the round after each.
     folder : Path, optional
@@ -106,28 +99,20 @@ def run(
     """
     task = settings.load()
     if settings.strategy in BASELINES:
-        return _run_baseline(settings, task, sink) if folder is None else _baseline_in_folder(settings, folder, resume)
+        return _run_baseline(settings, task) if folder is None else _baseline_in_folder(settings, folder, resume)
+    # Before there is a folder: settings that do not fit leave none behind.
+    recorder = Recorder(task, settings)
+    recorder.on_round = on_round
     if folder is not None:
-        return _run_in_folder(settings, task, folder, on_round, resume, stop)
-    recorder = Recorder(task, settings, sink, on_round)
+        return _run_in_folder(recorder, RunFolder(folder, settings.to_config(), resume=resume), stop)
     began = time.perf_counter()
-    _simulate(recorder, recorder.strategy, _client_app(task), recorder.evaluate, recorder.record)
+    _simulate(recorder, recorder.strategy, clients_with(task.clients), recorder)
     return _result(recorder, time.perf_counter() - began, recorder.left_out)
 
 
-def _run_in_folder(
-    settings: RunSettings,
-    task: Task,
-    path: Path,
-    on_round: Callable[[int], None] | None,
-    resume: bool,
-    stop: Callable[[], bool],
-) -> RunResult:
+def _run_in_folder(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]) -> RunResult:
     """Run with a journal, from the folder's last checkpoint if it has one."""
-    # Before there is a folder: settings that do not fit leave none behind.
-    recorder = Recorder(task, settings, None, on_round)
-    folder = RunFolder(path, settings.to_config(), resume=resume)
-    recorder.sink = folder.add
+    settings, recorder.sink = recorder.settings, folder.add
     status = folder.status()
     # Nothing was kept: not even the evaluation of the start point.
     last_round = status.exchanges * settings.stretch if status.exchanges else -1
@@ -135,13 +120,13 @@ def _run_in_folder(
     if status.finished:
         return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds)
     recorder.restore(known.metrics, status.exchanges)
-    clients = TimedClientApp(_client_app(task))
+    clients = TimedClientApp(clients_with(recorder.task.clients))
     journal = Journal(folder, recorder, clients, stop)
     journal.restore(known)
     strategy: Any = recorder.strategy
     if status.exchanges:
         strategy = ContinuedStrategy(strategy, folder.path / status.state, status.exchanges)
-    _simulate(recorder, strategy, clients, journal.evaluate, journal.record)
+    _simulate(recorder, strategy, clients, journal)
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
     return _result(recorder, status.seconds, journal.left_out, stopped)
@@ -154,9 +139,7 @@ def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped
     return RunResult(recorder.settings, recorder.history, model, recorder.diverged, seconds, left_out, stopped, chosen)
 
 
-def _simulate(
-    recorder: Recorder, strategy: Any, clients: ClientApp, evaluate: EvaluateFunction, record: Callback
-) -> None:
+def _simulate(recorder: Recorder, strategy: Any, clients: ClientApp, watch: Recorder | Journal) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         simulate(
             strategy,
@@ -164,8 +147,8 @@ def _simulate(
             num_nodes=recorder.task.dataset.num_clients,
             num_rounds=recorder.settings.exchanges,
             initial_arrays=recorder.task.initial_arrays(),
-            evaluate_fn=evaluate,
-            callbacks=[record],
+            evaluate_fn=watch.evaluate,
+            callbacks=[watch.record],
             progress=False,
             on_interrupt="raise",
         )
@@ -182,17 +165,11 @@ def clients_with(objectives: Sequence[Objective], held_out: Sequence[Objective] 
     return client_app(lambda context: objectives[partition_of(context)], load_evaluation_objective=evaluated)
 
 
-def _client_app(task: Task) -> ClientApp:
-    return clients_with(task.clients)
-
-
-def _run_baseline(settings: RunSettings, task: Task, sink: Callable[[Mapping[str, float]], None] | None) -> RunResult:
+def _run_baseline(settings: RunSettings, task: Task) -> RunResult:
     began = time.perf_counter()
     solution = solve_baseline(task, settings.strategy, **settings.strategy_options)
     key = solution.certificate.replace(" ", "-")
     line = {"round": float(settings.num_rounds), **task.scores(solution.w), key: solution.gap}
-    if sink is not None:
-        sink(line)
     return RunResult(settings, [line], task.layout.unflatten(solution.w), 0, time.perf_counter() - began)
 
 
@@ -228,7 +205,7 @@ def _baseline_in_folder(settings: RunSettings, path: Path, resume: bool) -> RunR
         known = folder.rewind(settings.num_rounds, 0)
         return RunResult(settings, known.metrics, known.arrays, 0, status.seconds)
     folder.rewind(-1, 0)
-    result = _run_baseline(settings, settings.load(), None)
+    result = _run_baseline(settings, settings.load())
     _save(result, folder)
     return result
 

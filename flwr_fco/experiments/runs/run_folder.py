@@ -20,18 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-
-__all__ = [
-    "LEFT_OUT",
-    "RunFolder",
-    "RunRecord",
-    "RunStatus",
-    "SupportHistory",
-    "json_object",
-    "only_begun",
-    "read_run",
-    "replace_file",
-]
+from flwr_fco.results import write_csv
 
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
@@ -177,14 +166,10 @@ class RunFolder:
         rows : iterable of NamedTuple
             A strategy's ``left_out``: with the fields :data:`LEFT_OUT`.
         """
-        found = [[getattr(row, name) for name in LEFT_OUT] for row in rows]
-        if not found:
-            return
-        path = self.path / _LEFT_OUT
-        with _writing(path), path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(LEFT_OUT)
-            writer.writerows(found)
+        found = [{name: getattr(row, name) for name in LEFT_OUT} for row in rows]
+        if found:
+            with _writing(self.path / _LEFT_OUT):
+                write_csv(found, self.path / _LEFT_OUT)
 
 
 class RunRecord(NamedTuple):

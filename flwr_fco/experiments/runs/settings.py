@@ -17,42 +17,24 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.experiments.problems.named import find_problem, load_task
 from flwr_fco.experiments.problems.tasks import Task
-from flwr_fco.experiments.runs.methods import (
-    STRATEGIES,
-    THEORETICAL,
-    automatic_options,
-    extrapolates,
-    needs_everyone,
-    no_stages,
-    option_names,
-)
+from flwr_fco.experiments.runs import methods
 from flwr_fco.server.options import AUTO
-
-__all__ = ["RunSettings", "format_assignments", "parse_assignments", "parse_value", "range_of", "short_name"]
-
-#: Settings that a configuration names only where they are not the default: older run folders do not have them.
-_OCCASIONAL = (
-    "mirror_map",
-    "stretch",
-    "plateau",
-    "plateau_node",
-    "plateau_every",
-    "plateau_patience",
-    "stage_rounds",
-    "stage_accuracy",
-)
+from flwr_fco.strategies import STRATEGIES
 
 #: Of the name of a folder, in characters: file systems have 255.
 _LONGEST_NAME = 120
 
 
-def _whole(default: int, least: int) -> Any:
-    return field(default=default, metadata={"range": (lambda value: value >= least, f"a whole number >= {least}")})
+def _whole(default: int, least: int, **metadata: bool) -> Any:
+    allowed = (lambda value: value >= least, f"a whole number >= {least}")
+    return field(default=default, metadata={"range": allowed, **metadata})
 
 
 _RATE = {"range": (lambda value: value == AUTO or 0.0 < value < math.inf, "a finite number > 0, or 'auto'")}
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "a whole number from 0 to 2**32 - 1")}
 _NOT_NEGATIVE = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0")}
+#: Of a setting that a configuration names only where it is not the default: older run folders do not have it.
+_OCCASIONAL = {"occasional": True}
 
 
 @dataclass(frozen=True)
@@ -126,14 +108,14 @@ class RunSettings:
     local_steps: int = _whole(0, 0)
     structure_every: int = _whole(1, 1)
     objective_every: int = _whole(10, 1)
-    mirror_map: str = "euclidean"
-    stretch: int = _whole(1, 1)
-    plateau: str = ""
-    plateau_node: int = _whole(-1, -1)
-    plateau_every: int = _whole(10, 1)
-    plateau_patience: int = _whole(30, 1)
-    stage_rounds: int = _whole(0, 0)
-    stage_accuracy: float = field(default=0.0, metadata=_NOT_NEGATIVE)
+    mirror_map: str = field(default="euclidean", metadata=_OCCASIONAL)
+    stretch: int = _whole(1, 1, **_OCCASIONAL)
+    plateau: str = field(default="", metadata=_OCCASIONAL)
+    plateau_node: int = _whole(-1, -1, **_OCCASIONAL)
+    plateau_every: int = _whole(10, 1, **_OCCASIONAL)
+    plateau_patience: int = _whole(30, 1, **_OCCASIONAL)
+    stage_rounds: int = _whole(0, 0, **_OCCASIONAL)
+    stage_accuracy: float = field(default=0.0, metadata={**_NOT_NEGATIVE, **_OCCASIONAL})
     problem_options: dict[str, Any] = field(default_factory=dict)
     strategy_options: dict[str, Any] = field(default_factory=dict)
 
@@ -167,7 +149,7 @@ class RunSettings:
             )
         problem_options = entry.options()
         types = _types()
-        strategy_options = option_names(strategy)
+        strategy_options = methods.option_names(strategy)
         values: dict[str, Any] = {key.replace("-", "_"): value for key, value in entry.defaults.items()}
         for_problem: dict[str, Any] = {}
         for_strategy: dict[str, Any] = {}
@@ -185,13 +167,13 @@ class RunSettings:
                     f"unknown key {key!r}; {problem} with {strategy} has {', '.join(known)}{suggestion(key, known)}"
                 )
         given = {key.replace("-", "_") for key in assignments or {}}
-        if needs_everyone(strategy) and "clients_per_round" not in given:
+        if methods.needs_everyone(strategy) and "clients_per_round" not in given:
             values["clients_per_round"] = 0
         if not (values.get("plateau") or entry.tuned_for(strategy) or given & {"client_lr", "server_lr"}):
             values["client_lr"] = AUTO
         if values.get("client_lr") == AUTO and "server_lr" not in given:
-            values["server_lr"] = AUTO if extrapolates(strategy) else 1.0
-        for_strategy.update({key: AUTO for key in automatic_options(strategy) if key not in for_strategy})
+            values["server_lr"] = AUTO if methods.extrapolates(strategy) else 1.0
+        for_strategy.update({key: AUTO for key in methods.automatic_options(strategy) if key not in for_strategy})
         return cls(
             problem, strategy, **{"seed": seed, **values}, problem_options=for_problem, strategy_options=for_strategy
         )
@@ -210,10 +192,10 @@ class RunSettings:
             raise self._error("plateau_node", "-1, because there is no plateau")
         if self.stretch > self.num_rounds:
             raise self._error("stretch", f"at most num-rounds={self.num_rounds}")
-        if self.stage_rounds and (expected := no_stages(self.strategy, self.strategy_options)):
+        if self.stage_rounds and (expected := methods.no_stages(self.strategy, self.strategy_options)):
             raise self._error("stage_rounds", expected)
-        if self.stage_accuracy and (self.strategy not in THEORETICAL or self.stage_rounds):
-            raise self._error("stage_accuracy", f"0, or {' or '.join(THEORETICAL)} without stage-rounds")
+        if self.stage_accuracy and (self.strategy not in methods.THEORETICAL or self.stage_rounds):
+            raise self._error("stage_accuracy", f"0, or {' or '.join(methods.THEORETICAL)} without stage-rounds")
 
     @property
     def exchanges(self) -> int:
@@ -229,11 +211,11 @@ class RunSettings:
 
     def to_config(self) -> dict[str, Any]:
         """Return the settings as one flat dictionary in kebab-case."""
-        usual = type(self).__dataclass_fields__
+        values = asdict(self)
         flat = {
-            key.replace("_", "-"): value
-            for key, value in asdict(self).items()
-            if key not in _OCCASIONAL or value != usual[key].default
+            own.name.replace("_", "-"): values[own.name]
+            for own in fields(self)
+            if "occasional" not in own.metadata or values[own.name] != own.default
         }
         options = {**flat.pop("problem-options"), **flat.pop("strategy-options")}
         return {**flat, **options}
@@ -376,6 +358,11 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
             "them: a round has so many minibatches, or so many passes over a client's data"
         )
     return found
+
+
+def plain(value: Any) -> str:
+    """Return a value as a label has it."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def format_assignments(values: Mapping[str, Any]) -> list[str]:

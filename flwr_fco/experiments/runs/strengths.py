@@ -17,8 +17,6 @@ from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.objectives import Objective
 from flwr_fco.simulation.fit_path import PathResult, fit_path
 
-__all__ = ["path_of_problem", "split_clients"]
-
 #: Of the generators that choose what is held out, so that no other draw of the seed is the same.
 _HELD_OUT = 77
 

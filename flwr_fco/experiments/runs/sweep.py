@@ -6,7 +6,6 @@ Every finished trial is a line of ``trials.jsonl`` at once; a sweep that was sto
 from __future__ import annotations
 
 import contextlib
-import csv
 import hashlib
 import json
 import logging
@@ -26,20 +25,7 @@ from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.experiments.runs.run import RunResult, run
 from flwr_fco.experiments.runs.run_folder import json_object
 from flwr_fco.experiments.runs.settings import RunSettings, parse_value
-
-__all__ = [
-    "CRITERIA",
-    "Axis",
-    "Criterion",
-    "Trial",
-    "best_trials",
-    "expand_axes",
-    "parse_axis",
-    "read_trials",
-    "run_sweep",
-    "score_run",
-    "write_table",
-]
+from flwr_fco.results import write_csv
 
 #: What a trial hands back: settings, score, the round in which it diverged, means of the metrics.
 Trial = dict[str, Any]
@@ -264,20 +250,18 @@ def score_run(result: RunResult, criterion: Criterion) -> Trial:
     }
 
 
-def best_trials(trials: Sequence[Trial], criterion: Criterion, by: str = "strategy") -> dict[str, Trial]:
-    """Return the best trial of each group; trials that differ in the seed alone are averaged first.
+def best_trials(trials: Sequence[Trial], criterion: Criterion) -> dict[str, Trial]:
+    """Return the best trial of each strategy; trials that differ in the seed alone are averaged first.
 
     Parameters
     ----------
     trials : sequence of Trial
     criterion : Criterion
-    by : str, default "strategy"
-        The setting that makes the groups.
 
     Returns
     -------
     dict of str to Trial
-        With the mean score over the seeds. A group of which every trial diverged is absent.
+        With the mean score over the seeds. A strategy of which every trial diverged is absent.
 
     Examples
     --------
@@ -294,7 +278,7 @@ def best_trials(trials: Sequence[Trial], criterion: Criterion, by: str = "strate
         score = float(np.mean([trial["score"] for trial in group]))
         if not math.isfinite(score):
             continue
-        name = str(group[0]["settings"][by])
+        name = str(group[0]["settings"]["strategy"])
         best = found.get(name)
         if best is None or (score > best["score"] if criterion.largest else score < best["score"]):
             found[name] = {**group[0], "score": score}
@@ -444,11 +428,7 @@ def write_table(trials: Sequence[Trial], path: Path) -> None:
         }
         for trial in trials
     ]
-    columns = list({key: None for row in rows for key in row})
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+    write_csv(rows, path)
 
 
 def _key(config: Mapping[str, Any]) -> str:

@@ -6,7 +6,8 @@ import pytest
 from flwr_fco import regularizers, strategies
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.app.run_config import APP_PROBLEMS, KEYS, run_settings
-from flwr_fco.experiments.problems.named import PROBLEMS, REGULARIZERS
+from flwr_fco.experiments.problems.loaders import REGULARIZERS
+from flwr_fco.experiments.problems.named import PROBLEMS
 from flwr_fco.experiments.runs.methods import STRATEGIES
 from flwr_fco.experiments.runs.recorder import build_strategy
 from flwr_fco.experiments.runs.settings import RunSettings

@@ -9,7 +9,8 @@ from flwr_fco.datasets import PartitionedImages, Samples, digits
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.experiments.problems import named as problems
 from flwr_fco.experiments.problems.baselines import solve_baseline
-from flwr_fco.experiments.problems.named import PROBLEMS, data_directory, find_problem, load_task
+from flwr_fco.experiments.problems.loaders import data_directory
+from flwr_fco.experiments.problems.named import PROBLEMS, find_problem, load_task
 from flwr_fco.experiments.problems.tasks import ConstrainedClassification
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.settings import RunSettings
@@ -245,7 +246,7 @@ def test_a_bilinear_game_reports_the_gap_of_the_pooled_problem():
     assert found["gap"] == pytest.approx(duality_gap(task.clients, None, task.regularizer, w), rel=1e-9)
     corner = -0.05 * np.sign(w)
     assert found["diameter"] == pytest.approx(0.5 * ((corner - w) ** 2).sum())
-    assert task.certificate(w)[1] == pytest.approx(natural_residual(task.clients, None, task.regularizer, w))
+    assert found["residual"] == pytest.approx(natural_residual(task.clients, None, task.regularizer, w))
     assert not task.layout.flatten(load_task("bilinear-l1", 3, {**small, "start": "zero"}).initial_arrays()).any()
     with pytest.raises(ConfigurationError, match="start='one'"):
         load_task("bilinear-l1", 3, {**small, "start": "one"})
@@ -265,7 +266,7 @@ def test_a_quadratic_game_reports_the_distance_to_its_saddle_point():
     assert equal <= 1e-12
     assert ends[0]["gap"] >= 20 * ends[1]["gap"]
     task = load_task("quadratic-saddle", 0, {"rows": 3, "columns": 4, "num-clients": 2})
-    assert task.certificate(saddle_point(task.clients))[1] <= 1e-20
+    assert task.structure(saddle_point(task.clients))["gap"] <= 1e-20
 
 
 def test_equal_clients_of_a_small_lasso():

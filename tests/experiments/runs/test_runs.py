@@ -45,13 +45,13 @@ def test_every_strategy_runs_and_lowers_the_objective(strategy):
 
 
 def test_what_was_left_out_is_in_the_run_folder_also_after_a_stop(tmp_path, monkeypatch):
-    def faulty_app(task):
+    def faulty_app(clients):
         def load(context):
-            return task.clients[int(context.node_config["partition-id"])]
+            return clients[int(context.node_config["partition-id"])]
 
         return client_app(load, mods=[fault_mod({"malformed": 0.1, "garbage": 0.1}, seed=2)])
 
-    monkeypatch.setattr(runs, "_client_app", faulty_app)
+    monkeypatch.setattr(runs, "clients_with", faulty_app)
     stops = iter([False] * 4 + [True])
     assert run(settings(num_rounds=10), folder=tmp_path / "run", stop=lambda: next(stops)).stopped == 5
     assert {int(row["round"]) for row in read_run(tmp_path / "run").left_out} <= set(range(6))
