@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
@@ -19,7 +18,6 @@ from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairE
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
-from flwr_fco.regularizers.validation import frozen_array
 
 __all__ = ["Euclidean", "MirrorMap", "RetrievalMethod", "Terms", "TermwiseMap"]
 
@@ -553,14 +551,3 @@ def l1_thresholds(regularizer: BoundRegularizer) -> Vector | None:
     if terms is None or np.any(terms.shrinkage) or np.any(terms.lower > -np.inf) or np.any(terms.upper < np.inf):
         return None
     return np.asarray(terms.threshold, dtype=np.float64) if np.any(terms.threshold) else NOTHING
-
-
-def positive_weights(owner: object, name: str, value: ArrayLike) -> Vector:
-    """Return a read-only float64 copy of a vector of finite numbers > 0."""
-    result = frozen_array(owner, name, value)
-    if result.ndim != 1 or not result.size or not (np.isfinite(result) & (result > 0.0)).all():
-        raise ConfigurationError(
-            f"{type(owner).__name__}({name}=...): expected a vector of finite numbers > 0, one for each coordinate, "
-            f"got {result!r}"
-        )
-    return result

@@ -283,7 +283,7 @@ class LinearData(NamedTuple):
     """
 
     design: Design
-    link: Literal["identity", "logistic", "softmax"]
+    link: Literal["identity", "logistic", "softmax", "hinge"]
     targets: NDArray[Any]
     intercept: bool
     l2: float

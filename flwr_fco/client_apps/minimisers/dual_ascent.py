@@ -91,7 +91,7 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
                     break
         # From alpha, without the rounding of many small moves.
         theta = anchor + scale * (features.T @ (alpha * signs))
-        problem.evaluations += 1
+        problem.count(evaluations=1)
         losses = np.maximum(0.0, 1.0 - signs * (features @ theta))
         apart = theta - anchor
         quadratic = modulus * float(apart @ apart)
