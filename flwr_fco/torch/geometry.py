@@ -95,7 +95,9 @@ def geometry(
         If the two have no closed form together.
     """
     if isinstance(mirror_map, Product):
-        return _Product(mirror_map, regularizers, names, like, scope, foreach)
+        if scope == "joint":
+            raise ConfigurationError("scope='joint' with a Product of maps has no form on tensors; use scope='each'")
+        return _Product(mirror_map, regularizers, names, like, foreach)
     if type(mirror_map) is Euclidean:
         return _Euclidean(regularizers, like, scope, foreach)
     if type(mirror_map) in _FLAT:
@@ -222,7 +224,7 @@ class _Flat(Geometry):
     """A map of all tensors as one vector, with separable terms where that is a closed form."""
 
     def __init__(self, mirror_map: MirrorMap, regularizers: Sequence[Regularizer | None], like: Tensors) -> None:
-        terms = []
+        full = []
         for psi, tensor in zip(regularizers, like, strict=True):
             own = tensor_terms(psi, tensor)
             if own is None:
@@ -230,10 +232,8 @@ class _Flat(Geometry):
                     f"{type(mirror_map).__name__} has no closed form on tensors with {psi!r}: only with sums over "
                     "coordinates. Euclidean() works with every regularizer"
                 )
-            terms.append([torch.as_tensor(term, dtype=tensor.dtype, device=tensor.device) for term in own])
-        full = [
-            [term.expand(tensor.shape).reshape(-1) for term in own] for own, tensor in zip(terms, like, strict=True)
-        ]
+            terms = (torch.as_tensor(term, dtype=tensor.dtype, device=tensor.device) for term in own)
+            full.append([term.expand(tensor.shape).reshape(-1) for term in terms])
         self.threshold, self.shrinkage, self.lower, self.upper = (
             torch.cat(column) for column in zip(*full, strict=True)
         )
@@ -390,11 +390,8 @@ class _Product(Geometry):
         regularizers: Sequence[Regularizer | None],
         names: Sequence[str],
         like: Tensors,
-        scope: Scope,
         foreach: bool,
     ) -> None:
-        if scope == "joint":
-            raise ConfigurationError("scope='joint' with a Product of maps has no form on tensors; use scope='each'")
         self._parts: list[tuple[list[int], Geometry]] = []
         euclidean = []
         for i, name in enumerate(names):
