@@ -19,8 +19,6 @@ from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
 
-__all__ = ["Euclidean", "MirrorMap", "RetrievalMethod", "Terms", "TermwiseMap"]
-
 #: How retrieve finds its minimiser.
 RetrievalMethod = Literal["closed form", "root find", "refused"]
 

@@ -13,8 +13,6 @@ from flwr_fco.kernels import mirror as kernels
 from flwr_fco.mirror_maps.base import Terms, TermwiseMap
 from flwr_fco.regularizers.validation import frozen_array
 
-__all__ = ["DiagonalMetric"]
-
 
 @dataclass(frozen=True, eq=False)
 class DiagonalMetric(TermwiseMap):

@@ -16,8 +16,6 @@ from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps.base import MirrorMap, RetrievalMethod
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable
 
-__all__ = ["BoundProduct", "Product"]
-
 
 @dataclass(frozen=True, eq=False)
 class Product(MirrorMap):

@@ -33,8 +33,6 @@ from flwr_fco.objectives.design import LinearData
 from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
 
-__all__ = ["duality_terms"]
-
 
 def duality_terms(
     objective: Objective, w: Vector, numbers: Mapping[str, float]

@@ -12,8 +12,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import Scores, TwoClassModel
 from flwr_fco.objectives.base import Batch, Objective
 
-__all__ = ["Hinge"]
-
 
 class Hinge(TwoClassModel):
     """A linear support vector machine: the mean hinge loss, plus l2/2 ||w||^2.

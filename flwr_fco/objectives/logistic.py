@@ -20,8 +20,6 @@ from flwr_fco.objectives._linear import LinearModel, Scores, TwoClassModel, as_l
 from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import Design
 
-__all__ = ["Logistic", "MultinomialLogistic"]
-
 
 class Logistic(TwoClassModel):
     """Logistic regression: F(w, b) = mean_i log(1 + exp(-s_i (<x_i, w> + b))) + l2/2 ||w||^2, s_i = -1 or +1.

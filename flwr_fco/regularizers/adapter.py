@@ -14,8 +14,6 @@ from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import check_step, destination
 
-__all__ = ["Adapter"]
-
 #: Named factories of operators, see Adapter.register.
 _FACTORIES: dict[str, Callable[..., Any]] = {}
 

@@ -14,8 +14,6 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["Array", "BoundRegularizer", "Proximable", "Regularizer", "SeparableTerms"]
-
 Array = NDArray[Any]
 Scope = Literal["each", "joint"]
 

@@ -22,9 +22,6 @@ from flwr_fco.regularizers.validation import (
     non_negative_array,
 )
 
-__all__ = ["GroupLasso", "SparseGroupLasso"]
-
-
 #: How many numbers there may be for each coordinate.
 _SPARSEST = 16
 

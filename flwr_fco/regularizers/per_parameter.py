@@ -12,8 +12,6 @@ from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 
-__all__ = ["PerParameter"]
-
 _MOST_PATTERNS = 1_000
 
 

@@ -17,8 +17,6 @@ from flwr_fco.regularizers.norms import L2
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.testing.regularizers import check_map, points_of
 
-__all__ = ["check_mirror_map", "check_pair"]
-
 #: The regularizers that a map is tried with if none are given.
 REGULARIZERS: tuple[Regularizer, ...] = (
     Zero(),

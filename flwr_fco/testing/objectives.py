@@ -13,8 +13,6 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.saddle import SaddleObjective
 from flwr_fco.work import FirstOrder
 
-__all__ = ["check_objective", "check_saddle_objective"]
-
 _POINTS = 3
 _DIRECTIONS = 20
 _PAIRS = 20
@@ -108,6 +106,7 @@ def check_objective(
 
 
 def require(condition: bool, message: str) -> None:
+    """Raise :class:`AssertionError` unless a condition holds, also where Python drops ``assert``."""
     if not condition:
         raise AssertionError(message)
 

@@ -10,8 +10,6 @@ import numpy as np
 
 from flwr_fco.regularizers.base import Array, Regularizer
 
-__all__ = ["check_regularizer"]
-
 #: Steps at which proximal maps are checked.
 STEPS = (1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6)
 

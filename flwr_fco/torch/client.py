@@ -52,8 +52,6 @@ from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_
 from flwr_fco.wire.protocol import OWN_LOOP, ClientState, Uplink
 from flwr_fco.work import Work
 
-__all__ = ["ClientApp", "LocalTraining", "local_training"]
-
 #: Local solvers that have an optimiser: its class, and the vector of the message that it starts from.
 _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "dual_averaging": (DualAveraging, "dual"),

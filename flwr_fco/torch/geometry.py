@@ -17,8 +17,6 @@ from flwr_fco.regularizers.base import Scope
 from flwr_fco.regularizers.validation import amount
 from flwr_fco.torch.regularizers import scalar_terms, tensor_prox, tensor_terms
 
-__all__ = ["Geometry", "geometry"]
-
 Tensors = list[Tensor]
 #: The smallest positive normal number: results of entropy maps are never below it, so that their logarithm exists.
 _TINY = 2.2250738585072014e-308

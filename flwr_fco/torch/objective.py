@@ -19,8 +19,6 @@ from flwr_fco.torch.regularizers import widest_dtype
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, trainable
 from flwr_fco.work import FirstOrder
 
-__all__ = ["TorchBatch", "TorchObjective"]
-
 Loss = Callable[[nn.Module, Any], Tensor]
 Scores = Callable[[nn.Module, Any], Mapping[str, float | Tensor]]
 

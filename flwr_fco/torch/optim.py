@@ -24,8 +24,6 @@ from flwr_fco.torch.geometry import Geometry, geometry
 from flwr_fco.torch.regularizers import widest_dtype
 from flwr_fco.torch.state import regularized_names
 
-__all__ = ["CompositeOptimizer", "DualAveraging", "DualExtrapolation", "MirrorProx", "ProximalSGD"]
-
 Parameters = Iterable[Any]
 Group = dict[str, Any]
 Values = Mapping[str, Tensor | NDArray[Any]]

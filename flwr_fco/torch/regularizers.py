@@ -41,15 +41,6 @@ from flwr_fco.regularizers import (
 from flwr_fco.regularizers.spectral import MatrixRegularizer, noise_of
 from flwr_fco.regularizers.validation import amount, check_step
 
-__all__ = [
-    "TensorProx",
-    "register_tensor_prox",
-    "scalar_terms",
-    "supported_regularizers",
-    "tensor_prox",
-    "tensor_terms",
-]
-
 #: A proximal map on tensors of one shape, dtype and device: ``(v, step) -> argmin_w step * psi(w) + 1/2 ||w - v||^2``.
 TensorProx = Callable[[Tensor, float], Tensor]
 #: Makes the map for a regularizer and a tensor like those that it will be given.

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from flwr_fco.core.layout import Entry, Layout
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["buffers_of", "layout_of", "load_buffers", "regularized_names", "trainable"]
-
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require a gradient, by their names, in the order of ``state_dict()``.

@@ -23,8 +23,6 @@ from flwr_fco.kernels.margin_losses import logistic_curvature, softmax_curvature
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import LinearData
 
-__all__ = ["LARGEST_GRAM", "Curvature", "Image", "LocalProblem", "local_problem", "once"]
-
 #: Margins of a point, shape (n, k); an empty array for a loss without margins.
 Image = NDArray[np.float64]
 #: A Hessian, or the inverse of something near it, applied to a vector.

@@ -41,8 +41,6 @@ from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.density import density_now, elapsed_for_density
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
-__all__ = ["DualState", "DualStrategy", "FedDualAvg", "FedDualAvgOSP"]
-
 #: Largest dual-to-weight ratio sent as float32.
 FLOAT32_LIMIT = 1e3
 

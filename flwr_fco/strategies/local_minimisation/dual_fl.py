@@ -48,8 +48,6 @@ from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Uplink
 from flwr_fco.work import Minimise, Work
 
-__all__ = ["DualFL", "DualFLState", "advance", "linear_tolerance", "next_momentum", "sublinear_tolerance"]
-
 
 class DualFLState(NamedTuple):
     """The server's state.

@@ -27,8 +27,6 @@ from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanS
 from flwr_fco.strategies.local_minimisation.sums import weighted_sum
 from flwr_fco.wire.protocol import ClientState, Uplink
 
-__all__ = ["FedDR", "advance"]
-
 
 def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> MeanState:
     """Return the state after a round.

@@ -43,8 +43,6 @@ from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import DualStrategy
 from flwr_fco.wire.protocol import Option
 
-__all__ = ["Extragradient", "FeDualEx"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class Extragradient(RateOptions, WorkOptions, CompositeStrategy):

@@ -15,8 +15,6 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 from flwr_fco.work import Minimise
 
-__all__ = ["answer", "local_minimization", "solve"]
-
 
 @local_solver("local_minimization")
 def local_minimization(

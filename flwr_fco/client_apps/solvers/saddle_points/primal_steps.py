@@ -12,8 +12,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = ["descent_ascent", "extra_step", "mirror_prox"]
-
 
 @local_solver("descent_ascent")
 def descent_ascent(
