@@ -382,23 +382,13 @@ def _split(regularizer: Proximable, shape: tuple[int, ...]) -> _Parts | None:
 
 def _split_bound(regularizer: BoundRegularizer) -> _Parts | None:
     """Cut psi on a model's arrays; terms that are the same everywhere become numbers."""
-    size = regularizer.layout.size
-    terms = regularizer.separable_terms((size,))
-    balls: list[Block] = []
-    if terms is None:
-        if not regularizer.blocks:
+    terms, others = regularizer.split_terms()
+    balls = []
+    for place, shape, own in others:
+        if not isinstance(place, slice) or not isinstance(own, L1Ball | L2Ball | Simplex):
             return None
-        terms = SeparableTerms(np.zeros(size), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf))
-        for place, shape, own in regularizer.blocks:
-            own_terms = own.separable_terms(shape)
-            if own_terms is not None:
-                for target, source in zip(terms, own_terms, strict=True):
-                    target[place] = np.broadcast_to(source, shape).reshape(-1)  # type: ignore[index]
-            elif isinstance(own, L1Ball | L2Ball | Simplex):
-                whole = place.start == 0 and place.stop == size
-                balls.append(Block(slice(None) if whole else place, shape, own))
-            else:
-                return None
+        whole = place == slice(0, regularizer.layout.size)
+        balls.append(Block(slice(None) if whole else place, shape, own))
     return _Parts(SeparableTerms(*(_collapsed(field) for field in terms)), tuple(balls))
 
 

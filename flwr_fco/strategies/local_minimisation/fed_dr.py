@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
@@ -79,12 +78,7 @@ class FedDR(MinimiseOptions, MeanStrategy):
     memory_names: ClassVar[tuple[str, ...]] = ("center", "local")
 
     step: float = field(default=1.0, metadata=POSITIVE)
-    relaxation: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.relaxation < 2.0:
-            raise ConfigurationError(f"relaxation={self.relaxation!r}; expected 0 < relaxation < 2")
+    relaxation: float = field(default=1.0, metadata={"range": (lambda rho: 0.0 < rho < 2.0, "0 < relaxation < 2")})
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return 2 x_i - y_i."""
