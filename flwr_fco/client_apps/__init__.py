@@ -16,10 +16,8 @@ from flwr_fco.client_apps.solvers.primal_averaging.primal_steps import (
     sharpness_aware,
     subgradient,
 )
-from flwr_fco.client_apps.solvers.saddle_points.descent_ascent import descent_ascent
 from flwr_fco.client_apps.solvers.saddle_points.dual_extrapolation import dual_extrapolation
-from flwr_fco.client_apps.solvers.saddle_points.extra_step import extra_step
-from flwr_fco.client_apps.solvers.saddle_points.mirror_prox import mirror_prox
+from flwr_fco.client_apps.solvers.saddle_points.primal_steps import descent_ascent, extra_step, mirror_prox
 from flwr_fco.client_apps.solvers.table import find_solver, local_solver
 
 __all__ = [

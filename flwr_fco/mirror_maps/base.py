@@ -11,7 +11,6 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
@@ -19,9 +18,6 @@ from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairE
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
-from flwr_fco.regularizers.validation import frozen_array
-
-__all__ = ["Euclidean", "MirrorMap", "RetrievalMethod", "Terms", "TermwiseMap"]
 
 #: How retrieve finds its minimiser.
 RetrievalMethod = Literal["closed form", "root find", "refused"]
@@ -386,23 +382,13 @@ def _split(regularizer: Proximable, shape: tuple[int, ...]) -> _Parts | None:
 
 def _split_bound(regularizer: BoundRegularizer) -> _Parts | None:
     """Cut psi on a model's arrays; terms that are the same everywhere become numbers."""
-    size = regularizer.layout.size
-    terms = regularizer.separable_terms((size,))
-    balls: list[Block] = []
-    if terms is None:
-        if not regularizer.blocks:
+    terms, others = regularizer.split_terms()
+    balls = []
+    for place, shape, own in others:
+        if not isinstance(place, slice) or not isinstance(own, L1Ball | L2Ball | Simplex):
             return None
-        terms = SeparableTerms(np.zeros(size), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf))
-        for place, shape, own in regularizer.blocks:
-            own_terms = own.separable_terms(shape)
-            if own_terms is not None:
-                for target, source in zip(terms, own_terms, strict=True):
-                    target[place] = np.broadcast_to(source, shape).reshape(-1)  # type: ignore[index]
-            elif isinstance(own, L1Ball | L2Ball | Simplex):
-                whole = place.start == 0 and place.stop == size
-                balls.append(Block(slice(None) if whole else place, shape, own))
-            else:
-                return None
+        whole = place == slice(0, regularizer.layout.size)
+        balls.append(Block(slice(None) if whole else place, shape, own))
     return _Parts(SeparableTerms(*(_collapsed(field) for field in terms)), tuple(balls))
 
 
@@ -553,14 +539,3 @@ def l1_thresholds(regularizer: BoundRegularizer) -> Vector | None:
     if terms is None or np.any(terms.shrinkage) or np.any(terms.lower > -np.inf) or np.any(terms.upper < np.inf):
         return None
     return np.asarray(terms.threshold, dtype=np.float64) if np.any(terms.threshold) else NOTHING
-
-
-def positive_weights(owner: object, name: str, value: ArrayLike) -> Vector:
-    """Return a read-only float64 copy of a vector of finite numbers > 0."""
-    result = frozen_array(owner, name, value)
-    if result.ndim != 1 or not result.size or not (np.isfinite(result) & (result > 0.0)).all():
-        raise ConfigurationError(
-            f"{type(owner).__name__}({name}=...): expected a vector of finite numbers > 0, one for each coordinate, "
-            f"got {result!r}"
-        )
-    return result

@@ -10,9 +10,8 @@ import numpy as np
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import mirror as kernels
-from flwr_fco.mirror_maps.base import Terms, TermwiseMap, positive_weights
-
-__all__ = ["DiagonalMetric"]
+from flwr_fco.mirror_maps.base import Terms, TermwiseMap
+from flwr_fco.regularizers.validation import frozen_array
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +49,13 @@ class DiagonalMetric(TermwiseMap):
     weights: Vector
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "weights", positive_weights(self, "weights", self.weights))
+        weights = frozen_array(self, "weights", self.weights)
+        if weights.ndim != 1 or not weights.size or not (np.isfinite(weights) & (weights > 0.0)).all():
+            raise ConfigurationError(
+                f"DiagonalMetric(weights=...): expected a vector of finite numbers > 0, one for each coordinate, "
+                f"got {weights!r}"
+            )
+        object.__setattr__(self, "weights", weights)
 
     def value(self, w: Vector) -> float:
         """Return 1/2 sum_i weights_i w_i^2."""

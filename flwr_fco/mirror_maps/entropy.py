@@ -15,8 +15,6 @@ from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, Terms, Termw
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.validation import positive
 
-__all__ = ["OrthantEntropy", "SimplexEntropy"]
-
 #: Relative distance from the simplex from which a start point is taken for a mistake (float32 primals are within 1e-6).
 _OFF_SIMPLEX = 1e-4
 

@@ -8,8 +8,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps.base import Euclidean, MirrorMap
 from flwr_fco.mirror_maps.p_norm import PNorm
 
-__all__ = ["named_map"]
-
 
 def named_map(text: str, dimension: int) -> MirrorMap:
     """Return the mirror map that a text describes.

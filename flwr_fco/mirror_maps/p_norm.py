@@ -16,8 +16,6 @@ from flwr_fco.mirror_maps.base import Terms, TermwiseMap, l1_thresholds
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.regularizers.validation import frozen_array, number, positive
 
-__all__ = ["PNorm"]
-
 
 @dataclass(frozen=True, eq=False)
 class PNorm(TermwiseMap):

@@ -16,8 +16,6 @@ from flwr_fco.errors import ConfigurationError, UnsupportedPairError
 from flwr_fco.mirror_maps.base import MirrorMap, RetrievalMethod
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable
 
-__all__ = ["BoundProduct", "Product"]
-
 
 @dataclass(frozen=True, eq=False)
 class Product(MirrorMap):
@@ -100,23 +98,21 @@ class Product(MirrorMap):
                 "the first pattern that matches wins"
             )
 
-    def value(self, w: Vector) -> float:
-        """Raise: a vector without names has no maps."""
-        self._refuse()
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        """Raise: what acts on a vector needs the names of its arrays."""
+        raise ConfigurationError(
+            "Product acts on named arrays: use Product(...).bind(layout), and psi.bind(layout) of the same layout"
+        )
 
-    def gradient(self, w: Vector) -> Vector:
-        """Raise: a vector without names has no maps."""
-        self._refuse()
+    value = gradient = conjugate_gradient = _refuse
 
-    def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
-        """Raise: a vector without names has no maps."""
-        self._refuse()
+    def _bound_as(self, regularizer: Proximable) -> BoundProduct:
+        """Return the product on the layout that psi is bound to."""
+        return self.bind(regularizer.layout) if isinstance(regularizer, BoundRegularizer) else self._refuse()
 
     def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
         """Return the bound map's method, in the layout that psi is bound to."""
-        if not isinstance(regularizer, BoundRegularizer):
-            self._refuse()
-        return self.bind(regularizer.layout).retrieval_method(regularizer)
+        return self._bound_as(regularizer).retrieval_method(regularizer)
 
     def supports(self, regularizer: Proximable) -> bool:
         """Whether the bound map supports psi, in the layout that psi is bound to."""
@@ -124,20 +120,11 @@ class Product(MirrorMap):
 
     def require(self, regularizer: Proximable) -> None:
         """Raise :class:`UnsupportedPairError` unless every array's pair is supported."""
-        if not isinstance(regularizer, BoundRegularizer):
-            self._refuse()
-        self.bind(regularizer.layout).require(regularizer)
+        self._bound_as(regularizer).require(regularizer)
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
         """Return what the bound map returns, in the layout that psi is bound to; binding once beforehand is faster."""
-        if not isinstance(regularizer, BoundRegularizer):
-            self._refuse()
-        return self.bind(regularizer.layout).retrieve(z, t, regularizer, out)
-
-    def _refuse(self) -> NoReturn:
-        raise ConfigurationError(
-            "Product acts on named arrays: use Product(...).bind(layout), and psi.bind(layout) of the same layout"
-        )
+        return self._bound_as(regularizer).retrieve(z, t, regularizer, out)
 
 
 class _Part:

@@ -15,8 +15,6 @@ from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers import L1Ball
 from flwr_fco.regularizers.base import BoundRegularizer
 
-__all__ = ["LowerModel", "accumulated", "liang_weights"]
-
 
 class LowerModel(NamedTuple):
     """What stays the same in a round of the model whose minimisers are the points.

@@ -16,8 +16,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import LinearData
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Batch", "Line", "Objective", "batch_sizes", "gradient_from_zeros", "shuffled_epochs"]
-
 #: What a stochastic gradient is taken on: whatever the objective's own `batches` yields. None stands for all examples.
 Batch = Any
 

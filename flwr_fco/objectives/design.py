@@ -19,8 +19,6 @@ from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_rows, margins
 
-__all__ = ["CHUNK", "Design", "LinearData", "check_finite", "require_dense"]
-
 #: Rows or columns that are widened to float64 at a time.
 CHUNK = 4096
 #: Bytes of the rows that are in work at a time where they are read twice: they stay in the cache in between. It also
@@ -283,7 +281,7 @@ class LinearData(NamedTuple):
     """
 
     design: Design
-    link: Literal["identity", "logistic", "softmax"]
+    link: Literal["identity", "logistic", "softmax", "hinge"]
     targets: NDArray[Any]
     intercept: bool
     l2: float

@@ -21,7 +21,6 @@ The client is asked in stages, because each stage needs the totals of the previo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,21 +29,9 @@ from scipy.special import expit, softmax, xlogy
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import LinearData
 from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES
-
-__all__ = ["duality_terms"]
-
-
-class _Data(NamedTuple):
-    link: str
-    design: Design
-    targets: NDArray[Any]
-    intercept: bool
-    l2: float
-    factor: float
-    outputs: int
 
 
 def duality_terms(
@@ -111,20 +98,17 @@ def duality_terms(
     return _sums(data, objective, slopes[:, 1] if data.link == "logistic" else slopes, 0.0, 0.0)
 
 
-def _data_of(objective: Objective) -> _Data | None:
+def _data_of(objective: Objective) -> LinearData | None:
     if type(objective) is Hinge:
-        return _Data("hinge", objective.design, objective.signs, False, objective.l2, 1.0, 1)
-    data = objective.linear_data()
-    if data is None:
-        return None
-    return _Data(data.link, data.design, data.targets, data.intercept, data.l2, data.factor, data.num_outputs)
+        return LinearData(objective.design, "hinge", objective.signs, False, objective.l2)
+    return objective.linear_data()
 
 
-def _facts(objective: Objective, data: _Data | None, w: Vector) -> dict[str, float]:
+def _facts(objective: Objective, data: LinearData | None, w: Vector) -> dict[str, float]:
     found = dict.fromkeys(("link", "outputs", "intercept", "l2", "factor", "slope"), 0.0)
     found["loss"] = float(objective.value(w))
     if data is not None:
-        found["link"], found["outputs"] = float(LINKS.index(data.link)), float(data.outputs)
+        found["link"], found["outputs"] = float(LINKS.index(data.link)), float(data.num_outputs)
         found["intercept"], found["l2"], found["factor"] = float(data.intercept), data.l2, data.factor
         if data.link == "identity":
             found["slope"] = float(data.factor * (data.design.predict(w) - data.targets).mean())
@@ -132,7 +116,7 @@ def _facts(objective: Objective, data: _Data | None, w: Vector) -> dict[str, flo
 
 
 def _of_scalars(
-    data: _Data, objective: Objective, w: Vector, centre: float
+    data: LinearData, objective: Objective, w: Vector, centre: float
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
     scores = data.design.predict(w)
     if data.link == "hinge":
@@ -144,17 +128,17 @@ def _of_scalars(
 
 
 def _sums(
-    data: _Data, objective: Objective, slopes: NDArray[np.float64], linear: float, quadratic: float
+    data: LinearData, objective: Objective, slopes: NDArray[np.float64], linear: float, quadratic: float
 ) -> tuple[dict[str, float], dict[str, NDArray[np.float64]]]:
     gradient = np.zeros(objective.layout.size)
     data.design.add_rows(slopes / slopes.shape[0], gradient)
     return {"linear": linear, "quadratic": quadratic}, {"gradient": gradient}
 
 
-def _chances(data: _Data, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _chances(data: LinearData, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the predicted chances of the classes and the indicators of the labels, shape (n, classes)."""
-    scores = data.design.predict(w, num_outputs=data.outputs)
+    scores = data.design.predict(w, num_outputs=data.num_outputs)
     if data.link == "logistic":
         q = np.column_stack([expit(-scores), expit(scores)])
         return q, np.column_stack([data.targets < 0.0, data.targets > 0.0]).astype(np.float64)
-    return np.asarray(softmax(scores, axis=1)), np.eye(data.outputs)[data.targets]
+    return np.asarray(softmax(scores, axis=1)), np.eye(data.num_outputs)[data.targets]

@@ -9,11 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.objectives._linear import Scores
-from flwr_fco.objectives._two_classes import TwoClassModel
+from flwr_fco.objectives._linear import Scores, TwoClassModel
 from flwr_fco.objectives.base import Batch, Objective
-
-__all__ = ["Hinge"]
 
 
 class Hinge(TwoClassModel):

@@ -15,8 +15,6 @@ from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
 from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import Design
 
-__all__ = ["LeastSquares", "TraceRegression"]
-
 
 class _SquaredLoss(LinearModel):
     """scale * mean (prediction - target)^2 + l2/2 ||coefficients||^2."""

@@ -16,12 +16,9 @@ from flwr_fco.kernels.losses import (
     logistic_slopes,
     softmax_slopes,
 )
-from flwr_fco.objectives._linear import LinearModel, Scores, as_labels, examples_of
-from flwr_fco.objectives._two_classes import TwoClassModel
+from flwr_fco.objectives._linear import LinearModel, Scores, TwoClassModel, as_labels, examples_of
 from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import Design
-
-__all__ = ["Logistic", "MultinomialLogistic"]
 
 
 class Logistic(TwoClassModel):

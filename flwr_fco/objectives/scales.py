@@ -21,8 +21,6 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.least_squares import LeastSquares, TraceRegression
 from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
 
-__all__ = ["sklearn_strength", "strength_of_sklearn"]
-
 
 def sklearn_strength(strength: float, objective: Objective, num_examples: int | None = None) -> float:
     """Return scikit-learn's ``alpha`` (least squares) or ``C`` (logistic regression) for a strength of ours.

@@ -14,8 +14,6 @@ from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import check_step, destination
 
-__all__ = ["Adapter"]
-
 #: Named factories of operators, see Adapter.register.
 _FACTORIES: dict[str, Callable[..., Any]] = {}
 
@@ -143,21 +141,17 @@ class Adapter(Regularizer):
         result = destination(self, v, out)
         step = check_step(self, step)
         flat = v.reshape(-1).copy()
-        solution = np.asarray(flat if step == 0.0 and not self._indicator(flat) else self._prox(flat, step))
-        if solution.shape != flat.shape:
+        operator: Any = self._operator  # type: ignore[attr-defined]
+        if step > 0.0 or isinstance(operator(flat.copy()), bool | np.bool_):
+            # An indicator ignores the step, but may divide by it.
+            flat = np.asarray(operator.prox(flat, step or 1.0))
+        if flat.shape != (v.size,):
             raise ConfigurationError(
-                f"Adapter: {type(self._operator).__name__}.prox returned shape {solution.shape} for a vector of shape "  # type: ignore[attr-defined]
-                f"{flat.shape}; expected the same shape"
+                f"Adapter: {type(operator).__name__}.prox returned shape {flat.shape} for a vector of shape "
+                f"{(v.size,)}; expected the same shape"
             )
-        np.add(solution.reshape(v.shape), 0.0, out=result, casting="same_kind")
+        np.add(flat.reshape(v.shape), 0.0, out=result, casting="same_kind")
         return result
-
-    def _prox(self, v: Array, step: float) -> Any:
-        # An indicator ignores the step, but may divide by it.
-        return self._operator.prox(v, step if step > 0.0 else 1.0)  # type: ignore[attr-defined]
-
-    def _indicator(self, v: Array) -> bool:
-        return isinstance(self._operator(v.copy()), bool | np.bool_)  # type: ignore[attr-defined]
 
     def to_spec(self) -> Spec:
         """Return the name and the arguments.

@@ -14,8 +14,6 @@ from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.separable import Weighted, flat_weights
 from flwr_fco.regularizers.validation import POSITIVE, WEIGHTS, outside, tolerance
 
-__all__ = ["L1Ball", "L2Ball", "Simplex"]
-
 
 def scratch(v: Array, out: Array) -> Array:
     """Return memory of the size of v that does not overlap v: `out` if it does not, else a new array."""

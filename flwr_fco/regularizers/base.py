@@ -14,8 +14,6 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["Array", "BoundRegularizer", "Proximable", "Regularizer", "SeparableTerms"]
-
 Array = NDArray[Any]
 Scope = Literal["each", "joint"]
 
@@ -279,23 +277,23 @@ class BoundRegularizer:
         return result
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
-        """Return the coordinate-wise form on the flat vector, or None if some psi has none."""
-        terms = SeparableTerms(
-            np.zeros(self.layout.size),
-            np.zeros(self.layout.size),
-            np.full(self.layout.size, -np.inf),
-            np.full(self.layout.size, np.inf),
-        )
+        """Return the terms on the flat vector, None if some block has none; no term where psi does not act."""
+        terms, others = self.split_terms()
+        return None if others else terms
+
+    def split_terms(self) -> tuple[SeparableTerms, list[tuple[Any, tuple[int, ...], Regularizer]]]:
+        """Return the terms on the flat vector, and the blocks whose psi has none: their place, shape and psi."""
+        size = self.layout.size
+        terms = SeparableTerms(np.zeros(size), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf))
+        parts: list[tuple[Any, tuple[int, ...], Regularizer]] = [*self._blocks]
         if self._joint is not None:
-            parts: list[tuple[Any, tuple[int, ...], Regularizer]] = [
-                (self._joint, (self._joint.size,), self.regularizer)
-            ]
-        else:
-            parts = list(self._blocks)
-        for place, own_shape, own in parts:
-            own_terms = own.separable_terms(own_shape)
+            parts.append((self._joint, self._joint.shape, self.regularizer))
+        others = []
+        for place, shape, own in parts:
+            own_terms = own.separable_terms(shape)
             if own_terms is None:
-                return None
+                others.append((place, shape, own))
+                continue
             for target, source in zip(terms, own_terms, strict=True):
-                target[place] = np.broadcast_to(source, own_shape).reshape(-1)  # type: ignore[index]
-        return terms
+                target[place] = np.broadcast_to(source, shape).reshape(-1)  # type: ignore[index]
+        return terms, others

@@ -13,8 +13,6 @@ from flwr_fco.regularizers.base import Array, SeparableTerms
 from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.validation import POSITIVE, broadcastable, frozen_array, number, outside, tolerance
 
-__all__ = ["Box", "LInfinityBall", "NonNegative"]
-
 
 @dataclass(frozen=True)
 class Box(FlatRegularizer):

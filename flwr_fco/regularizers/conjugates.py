@@ -12,8 +12,6 @@ from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, SeparableTerms
 from flwr_fco.regularizers.spectral import MatrixRegularizer, Nuclear, NuclearBall, SpectralBall
 
-__all__ = ["conjugate"]
-
 Array = NDArray[np.float64]
 
 

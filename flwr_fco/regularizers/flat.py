@@ -9,8 +9,6 @@ import numpy as np
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import check_step, destination
 
-__all__ = ["FlatRegularizer"]
-
 
 class FlatRegularizer(Regularizer):
     """A psi that reads an array of any shape as one vector: subclasses write :meth:`solve` on contiguous 1-D arrays."""

@@ -22,9 +22,6 @@ from flwr_fco.regularizers.validation import (
     non_negative_array,
 )
 
-__all__ = ["GroupLasso", "SparseGroupLasso"]
-
-
 #: How many numbers there may be for each coordinate.
 _SPARSEST = 16
 
@@ -84,6 +81,11 @@ class _Grouped(FlatRegularizer):
             return groups, self.weights
         return groups, np.sqrt(np.bincount(groups, minlength=int(self.groups.max()) + 1))
 
+    def _norms(self, w: Array) -> tuple[Array, Array, Array]:
+        """Return the number of each coordinate's group, the groups' weights and their norms."""
+        groups, weights = self._resolve(w.shape)
+        return groups, weights, kernels.group_norms(w.reshape(-1), groups, weights.size)
+
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the group numbers broadcast to the array."""
         broadcastable(self, "groups", self.groups.shape, name, shape)
@@ -128,8 +130,8 @@ class GroupLasso(_Grouped):
 
     def value(self, w: Array) -> float:
         """Return strength * sum_g weights_g ||w_g||_2."""
-        groups, weights = self._resolve(w.shape)
-        return self.strength * float(weights @ kernels.group_norms(w.reshape(-1), groups, weights.size))
+        _, weights, norms = self._norms(w)
+        return self.strength * float(weights @ norms)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         """Shrink every group."""
@@ -139,16 +141,14 @@ class GroupLasso(_Grouped):
 
     def subgradient(self, w: Array) -> Array:
         """Return strength * weights_g * w_g / ||w_g||_2, 0 for groups that are 0."""
-        groups, weights = self._resolve(w.shape)
-        norms = kernels.group_norms(w.reshape(-1), groups, weights.size)
+        groups, weights, norms = self._norms(w)
         factors = np.divide(self.strength * weights, norms, out=np.zeros(weights.size), where=norms > 0)
         return (w.reshape(-1) * factors[groups]).reshape(w.shape).astype(w.dtype)
 
     def strength_max(self, gradient_at_zero: Array) -> float:
         """Return max_g ||gradient_g||_2 / weights_g: from this strength on 0 is optimal."""
         gradient = np.asarray(gradient_at_zero, dtype=np.float64)
-        groups, weights = self._resolve(gradient.shape)
-        norms = kernels.group_norms(gradient.reshape(-1), groups, weights.size)
+        _, weights, norms = self._norms(gradient)
         needed = np.divide(norms, weights, out=np.where(norms > 0, np.inf, 0.0), where=weights > 0)
         return float(needed.max())
 
@@ -196,10 +196,9 @@ class SparseGroupLasso(_Grouped):
 
     def value(self, w: Array) -> float:
         """Return strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2)."""
-        groups, weights = self._resolve(w.shape)
-        flat = w.reshape(-1)
-        norms = float(weights @ kernels.group_norms(flat, groups, weights.size))
-        return float(self.strength * (self.l1_ratio * kernels.absolute_sum(flat) + (1.0 - self.l1_ratio) * norms))
+        _, weights, norms = self._norms(w)
+        absolute = kernels.absolute_sum(w.reshape(-1))
+        return float(self.strength * (self.l1_ratio * absolute + (1.0 - self.l1_ratio) * float(weights @ norms)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         """Soft-threshold, then shrink every group."""
@@ -210,8 +209,7 @@ class SparseGroupLasso(_Grouped):
 
     def subgradient(self, w: Array) -> Array:
         """Return the sum of the two subgradients, each 0 where several values are subgradients."""
-        groups, weights = self._resolve(w.shape)
-        norms = kernels.group_norms(w.reshape(-1), groups, weights.size)
+        groups, weights, norms = self._norms(w)
         factors = np.divide(weights, norms, out=np.zeros(weights.size), where=norms > 0)
         group_part = (w.reshape(-1) * factors[groups]).reshape(w.shape)
         result: Array = self.strength * (self.l1_ratio * np.sign(w) + (1.0 - self.l1_ratio) * group_part)

@@ -13,8 +13,6 @@ from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.validation import NON_NEGATIVE, amount
 
-__all__ = ["L2", "LInfinity"]
-
 
 @dataclass(frozen=True)
 class L2(FlatRegularizer):

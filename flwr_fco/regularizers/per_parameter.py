@@ -6,13 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from types import MappingProxyType
-from typing import ClassVar, NoReturn
+from typing import Any, ClassVar, NoReturn
 
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.regularizers.base import Array, BoundRegularizer, Regularizer, Scope
-
-__all__ = ["PerParameter"]
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 
 _MOST_PATTERNS = 1_000
 
@@ -120,24 +118,11 @@ class PerParameter(Regularizer):
                 f"{list(names)}{besides} and the first pattern that matches wins"
             )
 
-    def value(self, w: Array) -> float:
-        """Raise: an array without its name has no psi."""
-        self._refuse()
-
-    def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
-        """Raise: an array without its name has no psi."""
-        self._refuse()
-
-    def subgradient(self, w: Array) -> Array:
-        """Raise: an array without its name has no psi."""
-        self._refuse()
-
-    def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise an error: with ``scope="joint"`` all arrays are one vector, and they have no psi in common."""
-        self._refuse()
-
-    def _refuse(self) -> NoReturn:
+    def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
+        """Raise: what acts on an array by itself is asked of the regularizer of that array."""
         raise ConfigurationError(
             "PerParameter acts on named arrays, one by one: use psi.bind(layout) with scope='each', or "
             "psi.for_array(name) for the regularizer of one array"
         )
+
+    value = prox = subgradient = check_shape = _refuse

@@ -14,8 +14,6 @@ from flwr_fco.regularizers.base import Array, SeparableTerms
 from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, RATIO, WEIGHTS, amount, broadcastable, outside
 
-__all__ = ["L1", "ElasticNet", "L2Squared", "Zero"]
-
 
 def flat_weights(weights: Array, shape: tuple[int, ...]) -> Array:
     """Return weights as a contiguous vector, one for each coordinate of an array of this shape."""

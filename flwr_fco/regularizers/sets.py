@@ -14,8 +14,6 @@ from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.validation import frozen_array, tolerance
 
-__all__ = ["AffineSubspace", "HardSparsity"]
-
 
 @dataclass(frozen=True)
 class AffineSubspace(FlatRegularizer):

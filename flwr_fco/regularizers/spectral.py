@@ -15,8 +15,6 @@ from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, amount, check_step, destination, outside
 
-__all__ = ["MatrixRegularizer", "Nuclear", "NuclearBall", "Reshape", "SpectralBall"]
-
 Reshape = Literal["first", "last"]
 
 

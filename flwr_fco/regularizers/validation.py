@@ -12,24 +12,6 @@ from numpy.typing import ArrayLike
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import Array
 
-__all__ = [
-    "NON_NEGATIVE",
-    "POSITIVE",
-    "RATIO",
-    "WEIGHTS",
-    "amount",
-    "broadcastable",
-    "check_step",
-    "destination",
-    "frozen_array",
-    "non_negative",
-    "non_negative_array",
-    "number",
-    "outside",
-    "positive",
-    "tolerance",
-]
-
 
 def number(owner: object, name: str, value: Any) -> float:
     """Return a real number as a float.

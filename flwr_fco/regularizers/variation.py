@@ -13,8 +13,6 @@ from flwr_fco.regularizers.base import Array
 from flwr_fco.regularizers.flat import FlatRegularizer
 from flwr_fco.regularizers.validation import NON_NEGATIVE, amount
 
-__all__ = ["FusedLasso", "TotalVariation"]
-
 
 class _Sequence(FlatRegularizer):
     """The base class of both: they act on 1-D arrays."""

@@ -2,9 +2,8 @@
 
 from flwr_fco.testing.faults import FaultyGrid, fault_mod
 from flwr_fco.testing.mirror_maps import check_mirror_map, check_pair
-from flwr_fco.testing.objectives import check_objective
+from flwr_fco.testing.objectives import check_objective, check_saddle_objective
 from flwr_fco.testing.regularizers import check_regularizer
-from flwr_fco.testing.saddle import check_saddle_objective
 from flwr_fco.testing.strategies import check_strategy
 
 __all__ = [

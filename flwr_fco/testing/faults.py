@@ -19,8 +19,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.grid import CLIENT_APP_RAISED, InProcessGrid
 from flwr_fco.wire import flower as _flower
 
-__all__ = ["FAULTS", "Delivery", "Fault", "FaultyGrid", "Injected", "InjectedError", "fault_mod", "lying"]
-
 #: Where a client's state says in which round it was restarted.
 _RESTARTED = "restarted"
 

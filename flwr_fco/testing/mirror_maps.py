@@ -15,9 +15,7 @@ from flwr_fco.regularizers.base import BoundRegularizer, Proximable, Regularizer
 from flwr_fco.regularizers.boxes import Box, LInfinityBall, NonNegative
 from flwr_fco.regularizers.norms import L2
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
-from flwr_fco.testing.regularizers import check_map
-
-__all__ = ["check_mirror_map", "check_pair"]
+from flwr_fco.testing.regularizers import check_map, points_of
 
 #: The regularizers that a map is tried with if none are given.
 REGULARIZERS: tuple[Regularizer, ...] = (
@@ -36,6 +34,8 @@ REGULARIZERS: tuple[Regularizer, ...] = (
 )
 #: Weights of psi at which pairs are checked.
 TIMES = (0.0, 0.5, 20.0)
+#: Sizes of the duals.
+SIZES = (0.01, 0.5, 1.0, 3.0, 10.0)
 #: Steps from the minimiser towards other points.
 FRACTIONS = (1.0, 1e-2, 1e-4)
 
@@ -83,7 +83,7 @@ def check_mirror_map(
     """
     rng = np.random.default_rng(seed)
     name = repr(mirror_map)
-    duals = _duals(rng, dimension)
+    duals = points_of(rng, (dimension,), SIZES)
     primals = [_check_call(mirror_map, z, name) for z in duals]
     spoiled = duals[0].copy()
     spoiled[dimension // 2] = np.nan
@@ -141,7 +141,7 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
     psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
     name = f"{mirror_map!r} with {psi!r}"
     rng = np.random.default_rng(seed)
-    duals = _duals(rng, dimension)
+    duals = points_of(rng, (dimension,), SIZES)
     if not mirror_map.supports(regularizer):
         assert mirror_map.retrieval_method(regularizer) == "refused", (
             f"{name}: unsupported, but retrieval_method does not say 'refused'"
@@ -176,14 +176,6 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
             for z, w in zip(duals, points, strict=True):
                 gap = float(np.abs(w - mirror_map.conjugate_gradient(z)).max())
                 assert gap <= 1e-14 * (1.0 + np.abs(w).max()), f"{name}: differs from conjugate_gradient by {gap:.2e}"
-
-
-def _duals(rng: np.random.Generator, dimension: int) -> list[Vector]:
-    """Return random duals of several sizes, and zeros, ties and sparse ones."""
-    duals = [size * rng.normal(size=dimension) for size in (0.01, 0.5, 1.0, 3.0, 10.0)]
-    duals += [np.zeros(dimension), np.ones(dimension), np.where(rng.random(dimension) < 0.5, -1.0, 1.0)]
-    duals.append(np.where(rng.random(dimension) < 0.5, 0.0, rng.normal(size=dimension)))
-    return duals
 
 
 def _check_call(mirror_map: MirrorMap, z: Vector, name: str) -> Vector:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from flwr_fco.regularizers.base import Array, Regularizer
-
-__all__ = ["check_regularizer"]
 
 #: Steps at which proximal maps are checked.
 STEPS = (1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6)
@@ -51,7 +49,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     rng = np.random.default_rng(seed)
     name = repr(regularizer)
     regularizer.check_shape("w", shape)
-    points = _points(rng, shape)
+    points = points_of(rng, shape, (0.01, 0.5, 1.0, 10.0, 1e3))
     # Points that psi is finite at: every result, and the results' surroundings.
     feasible = [regularizer.prox(v.copy(), 1.0) for v in points]
     feasible += [regularizer.prox(p + 0.1 * rng.normal(size=shape), 0.1) for p in feasible[:4]]
@@ -74,12 +72,18 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
         _check_projection(regularizer, points[0], regularizer.prox(points[0].copy(), 0.0), 0.0, name)
 
 
-def _points(rng: np.random.Generator, shape: tuple[int, ...]) -> list[Array]:
-    """Return random points of several sizes, and zeros, ties and sparse points."""
-    points: list[Array] = [size * rng.normal(size=shape) for size in (0.01, 0.5, 1.0, 10.0, 1e3)]
-    points.append(np.zeros(shape))
-    points.append(np.ones(shape))
-    points.append(np.where(rng.random(shape) < 0.5, -1.0, 1.0))
+def points_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sequence[float]) -> list[Array]:
+    """Return points of several sizes, and some with ties and zeros.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator
+    shape : tuple of int
+    sizes : sequence of float
+        Of normal draws.
+    """
+    points: list[Array] = [size * rng.normal(size=shape) for size in sizes]
+    points += [np.zeros(shape), np.ones(shape), np.where(rng.random(shape) < 0.5, -1.0, 1.0)]
     points.append(np.where(rng.random(shape) < 0.5, 0.0, rng.normal(size=shape)))
     return points
 

@@ -25,8 +25,6 @@ from flwr_fco.testing.objectives import require
 from flwr_fco.wire import flower as _flower
 from flwr_fco.work import Minimise
 
-__all__ = ["check_strategy"]
-
 _STRENGTH = 0.3
 _CLIENTS = 4
 _FEATURES = 6

@@ -52,8 +52,6 @@ from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_
 from flwr_fco.wire.protocol import OWN_LOOP, ClientState, Uplink
 from flwr_fco.work import Work
 
-__all__ = ["ClientApp", "LocalTraining", "local_training"]
-
 #: Local solvers that have an optimiser: its class, and the vector of the message that it starts from.
 _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "dual_averaging": (DualAveraging, "dual"),
@@ -105,26 +103,19 @@ class ClientApp(flwr.clientapp.ClientApp):
         allowed = Limits() if limits is None else limits
 
         def answering(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
-            return _answer_what_is_missing(message, context, call_next, allowed)
+            token = _within_app.set(allowed)
+            try:
+                return call_next(message, context)
+            except (PlanMissingError, StateMissingError) as error:
+                return missing_reply(message, error)
+            finally:
+                _within_app.reset(token)
 
         super().__init__(mods=[*own, answering])
 
         @self.query("partition")
         def partition(message: Message, context: Context) -> Message:
             return reply(message, partition_reply(context))
-
-
-def _answer_what_is_missing(
-    message: Message, context: Context, call_next: Callable[[Message, Context], Message], limits: Limits
-) -> Message:
-    """Ask the server for a plan or a state that a handler finds missing."""
-    token = _within_app.set(limits)
-    try:
-        return call_next(message, context)
-    except (PlanMissingError, StateMissingError) as error:
-        return missing_reply(message, error)
-    finally:
-        _within_app.reset(token)
 
 
 def local_training(

@@ -17,8 +17,6 @@ from flwr_fco.regularizers.base import Scope
 from flwr_fco.regularizers.validation import amount
 from flwr_fco.torch.regularizers import scalar_terms, tensor_prox, tensor_terms
 
-__all__ = ["Geometry", "geometry"]
-
 Tensors = list[Tensor]
 #: The smallest positive normal number: results of entropy maps are never below it, so that their logarithm exists.
 _TINY = 2.2250738585072014e-308
@@ -95,7 +93,9 @@ def geometry(
         If the two have no closed form together.
     """
     if isinstance(mirror_map, Product):
-        return _Product(mirror_map, regularizers, names, like, scope, foreach)
+        if scope == "joint":
+            raise ConfigurationError("scope='joint' with a Product of maps has no form on tensors; use scope='each'")
+        return _Product(mirror_map, regularizers, names, like, foreach)
     if type(mirror_map) is Euclidean:
         return _Euclidean(regularizers, like, scope, foreach)
     if type(mirror_map) in _FLAT:
@@ -222,7 +222,7 @@ class _Flat(Geometry):
     """A map of all tensors as one vector, with separable terms where that is a closed form."""
 
     def __init__(self, mirror_map: MirrorMap, regularizers: Sequence[Regularizer | None], like: Tensors) -> None:
-        terms = []
+        full = []
         for psi, tensor in zip(regularizers, like, strict=True):
             own = tensor_terms(psi, tensor)
             if own is None:
@@ -230,10 +230,8 @@ class _Flat(Geometry):
                     f"{type(mirror_map).__name__} has no closed form on tensors with {psi!r}: only with sums over "
                     "coordinates. Euclidean() works with every regularizer"
                 )
-            terms.append([torch.as_tensor(term, dtype=tensor.dtype, device=tensor.device) for term in own])
-        full = [
-            [term.expand(tensor.shape).reshape(-1) for term in own] for own, tensor in zip(terms, like, strict=True)
-        ]
+            terms = (torch.as_tensor(term, dtype=tensor.dtype, device=tensor.device) for term in own)
+            full.append([term.expand(tensor.shape).reshape(-1) for term in terms])
         self.threshold, self.shrinkage, self.lower, self.upper = (
             torch.cat(column) for column in zip(*full, strict=True)
         )
@@ -390,11 +388,8 @@ class _Product(Geometry):
         regularizers: Sequence[Regularizer | None],
         names: Sequence[str],
         like: Tensors,
-        scope: Scope,
         foreach: bool,
     ) -> None:
-        if scope == "joint":
-            raise ConfigurationError("scope='joint' with a Product of maps has no form on tensors; use scope='each'")
         self._parts: list[tuple[list[int], Geometry]] = []
         euclidean = []
         for i, name in enumerate(names):

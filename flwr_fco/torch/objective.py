@@ -15,10 +15,9 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.torch.optim import matching
+from flwr_fco.torch.regularizers import widest_dtype
 from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, trainable
 from flwr_fco.work import FirstOrder
-
-__all__ = ["TorchBatch", "TorchObjective"]
 
 Loss = Callable[[nn.Module, Any], Tensor]
 Scores = Callable[[nn.Module, Any], Mapping[str, float | Tensor]]
@@ -129,7 +128,7 @@ class TorchObjective(Objective):
             raise ConfigurationError("the data set is empty; expected at least one example")
         self._parameters = trainable(model)
         self.layout = layout_of(model, apply_to)
-        up = matching(self._parameters, maximize)
+        up = matching(self._parameters, maximize, "maximize")
         self._signs = [-1.0 if name in up else 1.0 for name in self._parameters]
         if up:
             self.ascends = np.zeros(self.layout.size, dtype=np.bool_)
@@ -199,7 +198,7 @@ class TorchObjective(Objective):
                 if share == 1.0:
                     total = list(found)
                     break
-                total = total or [torch.zeros_like(p, dtype=self._sum_dtype(p)) for p in parameters]
+                total = total or [torch.zeros_like(p, dtype=widest_dtype(p)) for p in parameters]
                 for part, gradient in zip(total, found, strict=True):
                     part.add_(gradient, alpha=share)
         for entry, sign, part in zip(self.layout.optimized, self._signs, total, strict=True):
@@ -299,9 +298,6 @@ class TorchObjective(Objective):
 
     def _cuda_devices(self) -> list[int]:
         return sorted({p.device.index or 0 for p in self._parameters.values() if p.device.type == "cuda"})
-
-    def _sum_dtype(self, p: Tensor) -> torch.dtype:
-        return torch.float32 if p.device.type == "mps" else torch.float64
 
 
 def _tensors(dataset: Any) -> TensorDataset:

@@ -15,15 +15,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flwr_fco.core.layout import Layout
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap, Product
 from flwr_fco.regularizers import PerParameter, Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.torch.geometry import Geometry, geometry
-
-__all__ = ["CompositeOptimizer", "DualAveraging", "DualExtrapolation", "MirrorProx", "ProximalSGD"]
+from flwr_fco.torch.regularizers import widest_dtype
+from flwr_fco.torch.state import regularized_names
 
 Parameters = Iterable[Any]
 Group = dict[str, Any]
@@ -151,7 +150,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             for group in self.param_groups
             for name, p in zip(group["names"], group["params"], strict=True)
         }
-        by_default = set(_layout(shapes, None).regularized_names)
+        by_default = regularized_names(shapes)
         self._require_patterns(list(shapes))
         found: dict[str, Regularizer | None] = {}
         acted_on: dict[PerParameter, list[str]] = {}
@@ -174,11 +173,11 @@ class CompositeOptimizer(torch.optim.Optimizer):
         """Raise if a pattern of `apply_to` or of a Product matches none of the parameters that it is for."""
         named = [group for group in self.param_groups if group["named"]]
         if self._apply_to is not None and named:
-            _require_match(self._apply_to, names)
+            matching(names, self._apply_to)
         mapped: dict[Product, list[str]] = {}
         for group in named:
             if group["apply_to"] is not None and group["apply_to"] != self._apply_to:
-                _require_match(group["apply_to"], group["names"])
+                matching(group["names"], group["apply_to"])
             if isinstance(group["mirror_map"], Product):
                 mapped.setdefault(group["mirror_map"], []).extend(group["names"])
         for product, own in mapped.items():
@@ -211,7 +210,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
     def _dtype(self, p: Tensor) -> torch.dtype:
         if self.dual_dtype is not None:
             return self.dual_dtype
-        return torch.float32 if p.device.type == "mps" else torch.float64
+        return widest_dtype(p)
 
     # --- what a step is made of --------------------------------------------------------------------------------------
 
@@ -752,25 +751,26 @@ def _as_groups(params: Parameters) -> list[Group]:
     return given if isinstance(given[0], dict) else [{"params": given}]
 
 
-def matching(names: Iterable[str], maximize: str | Sequence[str] | None) -> set[str]:
-    """Return the names that match shell patterns.
+def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option: str = "apply_to") -> set[str]:
+    """Return the names that match a pattern; a pattern that matches none is an error.
 
     Parameters
     ----------
     names : iterable of str
-    maximize : str or sequence of str, or None
-        None: no patterns.
+    patterns : str or sequence of str, optional
+    option : str, default "apply_to"
+        The option that holds the patterns, for the message.
 
     Raises
     ------
     ConfigurationError
-        If a pattern matches none.
+        If a pattern matches nothing.
     """
     known, found = list(names), set()
-    for pattern in () if maximize is None else _patterns(maximize):
+    for pattern in () if patterns is None else _patterns(patterns):
         hit = {name for name in known if fnmatchcase(name, pattern)}
         if not hit:
-            raise ConfigurationError(f"maximize={pattern!r} matches none of the parameters {known}")
+            raise ConfigurationError(f"{option}={pattern!r} matches none of the parameters {known}")
         found |= hit
     return found
 
@@ -784,7 +784,7 @@ def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[st
     maximize : str or sequence of str, or None
         Shell patterns of what ascends.
     """
-    up = matching([name for name, _ in named], maximize)
+    up = matching([name for name, _ in named], maximize, "maximize")
     parts = ([pair for pair in named if pair[0] not in up], [pair for pair in named if pair[0] in up])
     return [{"params": part, "maximize": ascends} for part, ascends in zip(parts, (False, True), strict=True) if part]
 
@@ -794,23 +794,8 @@ def _plain(lr: Any) -> Any:
     return lr.item() if isinstance(lr, np.generic) else lr
 
 
-def _require_match(apply_to: str | Sequence[str], names: Sequence[str]) -> None:
-    for pattern in _patterns(apply_to):
-        if not any(fnmatchcase(name, pattern) for name in names):
-            raise ConfigurationError(f"apply_to={pattern!r} matches none of the parameters {list(names)}")
-
-
 def _patterns(apply_to: str | Sequence[str]) -> tuple[str, ...]:
     return (apply_to,) if isinstance(apply_to, str) else tuple(apply_to)
-
-
-def _layout(shapes: Mapping[str, tuple[int, ...]], apply_to: str | Sequence[str] | None) -> Layout:
-    """Return the layout that a server makes of a model of these shapes, without the memory of one."""
-    return Layout.from_arrays(
-        {name: np.broadcast_to(np.float64(0.0), shape) for name, shape in shapes.items()},
-        apply_to=apply_to,
-        pass_through=(),
-    )
 
 
 def _check_group(group: Group) -> None:

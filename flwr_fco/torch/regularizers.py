@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -39,15 +40,6 @@ from flwr_fco.regularizers import (
 )
 from flwr_fco.regularizers.spectral import MatrixRegularizer, noise_of
 from flwr_fco.regularizers.validation import amount, check_step
-
-__all__ = [
-    "TensorProx",
-    "register_tensor_prox",
-    "scalar_terms",
-    "supported_regularizers",
-    "tensor_prox",
-    "tensor_terms",
-]
 
 #: A proximal map on tensors of one shape, dtype and device: ``(v, step) -> argmin_w step * psi(w) + 1/2 ||w - v||^2``.
 TensorProx = Callable[[Tensor, float], Tensor]
@@ -137,8 +129,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     kind = type(regularizer)
     if kind in _MAKERS:
         regularizer.check_shape("the tensor", tuple(like.shape))
-        make = _MAKERS[kind]
-        solve = make(regularizer, like)
+        solve: TensorProx = _MAKERS[kind](regularizer, like)
     else:
         terms = tensor_terms(regularizer, like)
         if terms is None:
@@ -148,11 +139,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
                 "a map of your own with flwr_fco.torch.register_tensor_prox, or train with an Objective "
                 "(flwr_fco.torch.TorchObjective), whose proximal maps are NumPy's"
             )
-        found = terms
-
-        def solve(v: Tensor, step: float) -> Tensor:
-            return _solve_terms(v, step, found)
-
+        solve = partial(_solve_terms, terms=terms)
     return lambda v, step: solve(v, check_step(regularizer, step))
 
 
@@ -228,6 +215,11 @@ def soft_threshold(v: Tensor, threshold: Tensor | float) -> Tensor:
 
 
 # --- norms and balls of whole arrays ---------------------------------------------------------------------------------
+
+
+def widest_dtype(like: Tensor) -> torch.dtype:
+    """Return the most exact real dtype of a tensor's device: Apple's GPUs have no float64."""
+    return torch.float32 if like.device.type == "mps" else torch.float64
 
 
 def _exact(v: Tensor) -> Tensor:
@@ -411,12 +403,7 @@ def _on_singular_values(
     def solve(v: Tensor, step: float) -> Tensor:
         if not v.numel():
             return v
-        if psi.reshape == "first":
-            matrix = _exact(v).reshape(v.shape[0], -1)
-        elif psi.reshape == "last":
-            matrix = _exact(v).reshape(-1, v.shape[-1])
-        else:
-            matrix = _exact(v)
+        matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
         if not bool(torch.isfinite(matrix).all()):
             return torch.full_like(v, math.nan)
         left, values, right = torch.linalg.svd(matrix, full_matrices=False)

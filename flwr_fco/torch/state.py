@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from flwr_fco.core.layout import Entry, Layout
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["buffers_of", "layout_of", "load_buffers", "trainable"]
-
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     """Return the parameters that require a gradient, by their names, in the order of ``state_dict()``.
@@ -64,15 +62,25 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
     ('0.weight', '0.bias', '1.running_mean', '1.running_var', '1.num_batches_tracked')
     """
     own = trainable(model)
-    # Layout's rule of what is regularized, without the memory of a model.
-    optimised = {name: np.broadcast_to(np.float32(0.0), tuple(p.shape)) for name, p in own.items()}
-    regularized = Layout.from_arrays(optimised, apply_to=apply_to, pass_through=()).regularized_names
+    regularized = regularized_names({name: tuple(p.shape) for name, p in own.items()}, apply_to)
     entries, offset = [], 0
     for name, tensor in model.state_dict().items():
         place = offset if name in own else -1
         entries.append(Entry(name, tuple(tensor.shape), _numpy_name(tensor.dtype), place, name in regularized))
         offset += tensor.numel() if name in own else 0
     return Layout(entries)
+
+
+def regularized_names(shapes: Mapping[str, tuple[int, ...]], apply_to: str | Sequence[str] | None = None) -> set[str]:
+    """Return which arrays of a model a server regularizes: the rule of Layout, without the memory of a model.
+
+    Parameters
+    ----------
+    shapes : mapping of str to tuple of int
+    apply_to : str or sequence of str, optional
+    """
+    arrays = {name: np.broadcast_to(np.float64(0.0), shape) for name, shape in shapes.items()}
+    return set(Layout.from_arrays(arrays, apply_to=apply_to, pass_through=()).regularized_names)
 
 
 def _numpy_name(dtype: torch.dtype) -> str:

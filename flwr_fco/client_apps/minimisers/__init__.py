@@ -154,8 +154,7 @@ def _minimise_in_row_space(
     )
     point = space.point(found.point, linear / (space.objective.l2 + problem.penalty))
     _, gradient = problem.evaluate(point)
-    problem.evaluations += found.gradient_evaluations
-    problem.products += found.hessian_products
+    problem.count(evaluations=found.gradient_evaluations, products=found.hessian_products)
     rule = StoppingRule(work, problem, duality)
     norm = float(np.linalg.norm(gradient))
     return rule.minimum(problem, point, gradient, found.iterations, found.reached and rule.reached(0.0, norm))

@@ -10,8 +10,6 @@ from flwr_fco.client_apps.minimisers.problem import LocalProblem
 from flwr_fco.client_apps.minimisers.result import ROUNDING, Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 
-__all__ = ["aogm"]
-
 #: Backtracking multiplies the step size by this, and divides by it once before every step (delta).
 SHRINK = 0.5
 #: How many times the rounding of F a decrease must be to say anything about the step size.

@@ -12,8 +12,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.dual_ascent import hinge_epoch
 from flwr_fco.objectives.hinge import Hinge
 
-__all__ = ["dual_ascent"]
-
 
 def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """Minimise mean_i max(0, 1 - s_i <x_i, theta>) + m/2 ||theta - v||^2 by dual coordinate ascent.
@@ -91,7 +89,7 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
                     break
         # From alpha, without the rounding of many small moves.
         theta = anchor + scale * (features.T @ (alpha * signs))
-        problem.evaluations += 1
+        problem.count(evaluations=1)
         losses = np.maximum(0.0, 1.0 - signs * (features @ theta))
         apart = theta - anchor
         quadratic = modulus * float(apart @ apart)

@@ -11,8 +11,6 @@ from flwr_fco.client_apps.minimisers.result import Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["exact"]
-
 
 def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """Solve H theta = H start - grad F(start) by a Cholesky factorisation, which later rounds reuse.

@@ -11,8 +11,6 @@ from flwr_fco.client_apps.minimisers.problem import LocalProblem
 from flwr_fco.client_apps.minimisers.result import Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 
-__all__ = ["lbfgs", "preconditioned_lbfgs"]
-
 #: Pairs that the preconditioned method remembers.
 MEMORY = 30
 

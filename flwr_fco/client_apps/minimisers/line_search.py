@@ -6,8 +6,6 @@ from flwr_fco.client_apps.minimisers.problem import Image, LocalProblem
 from flwr_fco.client_apps.minimisers.result import ROUNDING
 from flwr_fco.core.layout import Vector
 
-__all__ = ["backtrack"]
-
 #: Part of the predicted decrease that a step must achieve.
 SUFFICIENT = 1e-4
 #: A direction that brings nothing even at this step size is rounding.

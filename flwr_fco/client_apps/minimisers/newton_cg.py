@@ -14,8 +14,6 @@ from flwr_fco.client_apps.minimisers.result import Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["newton_cg"]
-
 #: The residual of a Newton equation relative to the gradient, at most and at least (products may be single precision).
 LOOSEST, TIGHTEST = 0.3, 1e-5
 #: Products with the Hessian that are remembered.

@@ -23,8 +23,6 @@ from flwr_fco.kernels.margin_losses import logistic_curvature, softmax_curvature
 from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.design import LinearData
 
-__all__ = ["LARGEST_GRAM", "Curvature", "Image", "LocalProblem", "local_problem", "once"]
-
 #: Margins of a point, shape (n, k); an empty array for a loss without margins.
 Image = NDArray[np.float64]
 #: A Hessian, or the inverse of something near it, applied to a vector.
@@ -71,28 +69,15 @@ class LocalProblem:
         self.center = center
         self.penalty = penalty
         self.size = objective.layout.size
-        self._evaluations = self._products = 0
+        self.evaluations = self.products = 0
 
-    # Whichever engine counts: that is where it may go on for longer than the client's owner allows.
-    @property
-    def evaluations(self) -> int:
-        """How many gradients of f have been taken, in passes over the data."""
-        return self._evaluations
-
-    @evaluations.setter
-    def evaluations(self, count: int) -> None:
-        check_time(self._evaluations, "gradients of a minimisation")
-        self._evaluations = count
-
-    @property
-    def products(self) -> int:
-        """How many products with the Hessian of f."""
-        return self._products
-
-    @products.setter
-    def products(self, count: int) -> None:
-        check_time(self._products, "products with the Hessian of a minimisation")
-        self._products = count
+    def count(self, *, evaluations: int = 0, products: int = 0) -> None:
+        """Count evaluations of the objective or products with its Hessian; raise where the time is up before them."""
+        if evaluations:
+            check_time(self.evaluations, "gradients of a minimisation")
+        if products:
+            check_time(self.products, "products with the Hessian of a minimisation")
+        self.evaluations, self.products = self.evaluations + evaluations, self.products + products
 
     @cached_property
     def strong_convexity(self) -> float:
@@ -119,25 +104,26 @@ class LocalProblem:
         return self._loss(theta, image) + self._terms_value(theta)
 
     def value_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
-        """Return F and its gradient at a point."""
-        self.evaluations += 1
-        value, gradient = self._loss_and_gradient(theta, image)
-        self._add_terms(theta, gradient)
-        return value + self._terms_value(theta), gradient
+        """Return the value and the gradient at a point with its image."""
+        return self.evaluate(theta)
 
     def slope(self, theta: Vector, image: Image, direction: Vector, along: Image) -> float:
         """Return the derivative of F at a point along a direction with the image `along`."""
         return float(self.value_and_gradient(theta, image)[1] @ direction)
 
     def evaluate(self, theta: Vector) -> tuple[float, Vector]:
-        """Return F and its gradient at a point without an image."""
-        return self.value_and_gradient(theta, self.image(theta))
+        """Return the value and the gradient at a point whose image is not needed any further."""
+        self.count(evaluations=1)
+        value, found = self.objective.value_and_gradient(theta)
+        gradient = np.array(found)
+        self._add_terms(theta, gradient)
+        return float(value) + self._terms_value(theta), gradient
 
     def hessian(self, theta: Vector, image: Image) -> Curvature:
         """Return v -> (second derivative of F at a point) v, to the accuracy that conjugate gradients need."""
 
         def multiply(v: Vector) -> Vector:
-            self.products += 1
+            self.count(products=1)
             product = np.array(self.objective.hessian_product(theta, v))
             product += self.penalty * v
             return product
@@ -150,10 +136,6 @@ class LocalProblem:
 
     def _loss(self, theta: Vector, image: Image) -> float:
         return float(self.objective.value(theta))
-
-    def _loss_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
-        value, gradient = self.objective.value_and_gradient(theta)
-        return float(value), np.array(gradient)
 
     def _add_terms(self, theta: Vector, gradient: Vector) -> None:
         """Add the gradient of the linear and the quadratic term."""
@@ -182,15 +164,8 @@ class LinearProblem(LocalProblem):
         As in :class:`LocalProblem`.
     """
 
-    def __init__(
-        self,
-        objective: Objective,
-        data: LinearData,
-        shift: Vector | None = None,
-        center: Vector | None = None,
-        penalty: float = 0.0,
-    ) -> None:
-        super().__init__(objective, shift, center, penalty)
+    def __init__(self, objective: Objective, data: LinearData, *terms: Any) -> None:
+        super().__init__(objective, *terms)
         self._data = data
         self._features = data.design.matrix
         self._n, self._d = data.design.shape
@@ -208,43 +183,44 @@ class LinearProblem(LocalProblem):
         """Whether products with the Hessian can be taken."""
         return True
 
-    def image(self, theta: Vector) -> Image:
-        """Return the margins of a point or a direction."""
-        return np.asarray(self._margins(theta, _in_precision(self.objective, self._features, np.float64)))
+    @property
+    def _doubles(self) -> NDArray[np.float64]:
+        """The features in float64."""
+        return np.asarray(_in_precision(self.objective, self._features, np.float64))
 
-    def _margins(self, theta: Vector, features: NDArray[Any]) -> NDArray[Any]:
-        """Return X W + b, in the precision of the features."""
-        outputs = self._data.num_outputs
-        # The features decide the precision: widening them would copy them at every product.
-        theta = theta.astype(features.dtype, copy=False)
+    def image(self, theta: Vector) -> Image:
+        """Return the margins X theta + b."""
+        features, outputs = self._doubles, self._data.num_outputs
         if outputs == 1:
             margins = features @ theta[: self._rows]
         else:
-            margins = np.empty((self._n, outputs), dtype=features.dtype)
+            margins = np.empty((self._n, outputs))
             weights = theta[: self._rows].reshape(self._d, outputs)
             for part in self._parts():
                 np.matmul(features[part], weights, out=margins[part])
         if theta.size > self._rows:
             margins += theta[self._rows :]
-        return margins
+        return np.asarray(margins)
 
-    def _pull_back(self, slopes: NDArray[Any], theta: Vector, features: NDArray[Any]) -> Vector:
-        """Return X' S and the sums of S for the intercepts, plus l2 times the coefficients."""
-        outputs = self._data.num_outputs
-        result = np.empty(theta.size)
-        slopes = slopes.astype(features.dtype, copy=False)
+    def value_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
+        """Return the value and the gradient: the slopes of the margins, pulled back."""
+        self.count(evaluations=1)
+        features, outputs = self._doubles, self._data.num_outputs
+        value, slopes = self._slopes(image)
+        gradient = np.empty(theta.size)
         if outputs == 1:
-            result[: self._rows] = slopes @ features
+            gradient[: self._rows] = slopes @ features
         else:
             product = np.zeros((outputs, self._d))
             for part in self._parts():
                 product += slopes[part].T @ features[part]
-            result[: self._rows] = product.T.reshape(-1)
+            gradient[: self._rows] = product.T.reshape(-1)
         if theta.size > self._rows:
-            result[self._rows :] = slopes.sum(axis=0, dtype=np.float64)
+            gradient[self._rows :] = slopes.sum(axis=0, dtype=np.float64)
         if self._data.l2 != 0.0:
-            result[: self._rows] += self._data.l2 * theta[: self._rows]
-        return result
+            gradient[: self._rows] += self._data.l2 * theta[: self._rows]
+        self._add_terms(theta, gradient)
+        return value + self._ridge(theta) + self._terms_value(theta), gradient
 
     def _parts(self) -> list[slice]:
         """Return blocks of rows that keep products small; one block if the blocks would have very few rows."""
@@ -258,13 +234,6 @@ class LinearProblem(LocalProblem):
         self._add_terms(theta, terms)
         terms[: self._rows] += self._data.l2 * theta[: self._rows]
         return float(np.vdot(self._slopes(image)[1], along)) + float(terms @ direction)
-
-    def evaluate(self, theta: Vector) -> tuple[float, Vector]:
-        """Return F and its gradient in one pass over the features, by the objective itself."""
-        self.evaluations += 1
-        value, gradient = self.objective.value_and_gradient(theta)
-        self._add_terms(theta, gradient)
-        return value + self._terms_value(theta), gradient
 
     def _slopes(self, image: Image) -> tuple[float, NDArray[np.float64]]:
         """Return the mean loss and its derivatives in the margins."""
@@ -283,12 +252,6 @@ class LinearProblem(LocalProblem):
     def _loss(self, theta: Vector, image: Image) -> float:
         return self._slopes(image)[0] + self._ridge(theta)
 
-    def _loss_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
-        value, slopes = self._slopes(image)
-        # In single precision the slopes would be rounded, and the gradient not certified.
-        features = _in_precision(self.objective, self._features, np.float64)
-        return value + self._ridge(theta), self._pull_back(slopes, theta, features)
-
     def _ridge(self, theta: Vector) -> float:
         weights = theta[: self._rows]
         return 0.5 * self._data.l2 * float(weights @ weights) if self._data.l2 != 0.0 else 0.0
@@ -306,7 +269,7 @@ class LinearProblem(LocalProblem):
         is in double precision, corrects the errors of the conjugate gradients.
         """
         link, weight = self._data.link, self._weight
-        features: NDArray[Any] = _in_precision(self.objective, self._features, np.float64)
+        features: NDArray[Any] = self._doubles
         chances: NDArray[Any]
         if link == "identity":
             chances = np.zeros(0)
@@ -318,7 +281,7 @@ class LinearProblem(LocalProblem):
         outputs, size = self._data.num_outputs, self._rows
 
         def multiply(v: Vector) -> Vector:
-            self.products += 1
+            self.count(products=1)
             direction = v.astype(features.dtype, copy=False)
             weights, offsets = direction[:size].reshape(self._d, outputs), direction[size:]
             total = np.zeros((outputs, self._d))

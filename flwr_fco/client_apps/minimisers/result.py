@@ -12,8 +12,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.work import Minimise
 
-__all__ = ["ROUNDING", "Minimum", "StoppingRule"]
-
 #: What the value of a function is uncertain by, relative to 1 + |value|: decrease below that is no information.
 ROUNDING = 4e-16
 

@@ -21,8 +21,6 @@ from flwr_fco.client_apps.minimisers.problem import LocalProblem, once
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives._linear import LinearModel
 
-__all__ = ["RowSpace", "row_space"]
-
 #: How many features an example must stand for: with less there is little to gain.
 FEWEST_FEATURES = 2
 #: Up to this many examples the factorisation of the features costs less than it saves.

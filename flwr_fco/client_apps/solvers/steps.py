@@ -18,17 +18,6 @@ from flwr_fco.objectives.design import LinearData
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
-__all__ = [
-    "as_sent",
-    "compiled_epoch",
-    "compiled_steps",
-    "dual_steps",
-    "pairs",
-    "primal_steps",
-    "rate_of",
-    "take_dual_steps",
-]
-
 
 def rate_of(downlink: Downlink) -> float:
     """Return the step size of a local solver that has one.

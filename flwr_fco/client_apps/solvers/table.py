@@ -11,8 +11,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = ["SOLVERS", "LocalSolver", "find_solver", "local_solver"]
-
 
 class LocalSolver(Protocol):
     """A client's work in a round."""

@@ -13,8 +13,6 @@ from flwr_fco.objectives.base import gradient_from_zeros
 from flwr_fco.objectives.logistic import MultinomialLogistic
 from flwr_fco.objectives.saddle.base import SaddleObjective
 
-__all__ = ["UniversalAdversarialLogistic"]
-
 
 class UniversalAdversarialLogistic(SaddleObjective):
     """Multinomial logistic regression against one perturbation of all examples, which is maximised.

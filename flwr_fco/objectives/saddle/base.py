@@ -16,8 +16,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective, gradient_from_zeros
 from flwr_fco.work import FirstOrder
 
-__all__ = ["FunctionSaddle", "NoisyOperator", "SaddleObjective"]
-
 #: A player's arrays: names and shapes.
 Player = Mapping[str, Sequence[int]]
 

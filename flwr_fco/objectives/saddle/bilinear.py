@@ -11,8 +11,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
 
-__all__ = ["BilinearSaddle"]
-
 
 class BilinearSaddle(NoisyOperator):
     """The bilinear saddle function f(x, y) = <A x - b, y>, of vectors or of matrices.

@@ -11,8 +11,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.kernels.bilinear import add_both_products
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
 
-__all__ = ["MatrixGame"]
-
 
 class MatrixGame(NoisyOperator):
     """The matrix game f(x, y) = x' P y: the row player x pays the column player y.

@@ -12,8 +12,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.saddle.base import NoisyOperator, as_matrix
 
-__all__ = ["QuadraticSaddle"]
-
 
 class QuadraticSaddle(NoisyOperator):
     """The quadratic saddle function f(x, y) = 1/2 x'P x + <a, x> + <A x - b, y> - 1/2 y'Q y.

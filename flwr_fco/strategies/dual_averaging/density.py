@@ -8,8 +8,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
 
-__all__ = ["density_now", "elapsed_for_density"]
-
 
 def density_now(problem: Problem, density: float, density_rounds: int | None) -> float:
     """Return the density that the model is to have after the round under way.

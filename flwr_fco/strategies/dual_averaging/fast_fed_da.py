@@ -62,8 +62,6 @@ from flwr_fco.strategies.on_graphs.decentralized import with_rows
 from flwr_fco.topology import consensus_error
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
-__all__ = ["CFedDA", "FastFedDA", "FastState", "MCFedDA", "ModelStage"]
-
 
 class ModelStage(NamedTuple):
     """A stage of MC-FedDA.

@@ -41,8 +41,6 @@ from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.density import density_now, elapsed_for_density
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
-__all__ = ["DualState", "DualStrategy", "FedDualAvg", "FedDualAvgOSP"]
-
 #: Largest dual-to-weight ratio sent as float32.
 FLOAT32_LIMIT = 1e3
 
@@ -86,6 +84,16 @@ class DualStrategy(CompositeStrategy):
     def retrieve(self, problem: Problem, state: DualState) -> Vector:
         """Return retrieve(dual, elapsed), the primal point."""
         return problem.retrieve(state.dual, state.elapsed)
+
+    def averaged_points(
+        self, problem: Problem, before: DualState, after: DualState, uplinks: Sequence[Uplink]
+    ) -> Iterable[Vector]:
+        """Return the point in which the round ends, or the points of all its local steps (shadow, ergodic)."""
+        if self.output not in ("shadow", "ergodic"):
+            yield self.retrieve(problem, after)
+            return
+        for k, moved in enumerate(problem.centre.mean(uplinks, "trajectory"), start=1):
+            yield problem.retrieve(before.dual + moved, before.elapsed + problem.client_lr * k)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -131,16 +139,6 @@ class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, D
             return following
         density = density_now(problem, self.density, self.density_rounds)
         return following._replace(elapsed=elapsed_for_density(problem, following.dual, density))
-
-    def averaged_points(
-        self, problem: Problem, before: DualState, after: DualState, uplinks: Sequence[Uplink]
-    ) -> Iterable[Vector]:
-        """Return the point in which the round ends, or all shadow points of the round."""
-        if self.output != "shadow":
-            yield self.retrieve(problem, after)
-            return
-        for k, moved in enumerate(problem.centre.mean(uplinks, "trajectory"), start=1):
-            yield problem.retrieve(before.dual + moved, before.elapsed + problem.client_lr * k)
 
     # --- what else it says ----------------------------------------------------------------------------------------
 

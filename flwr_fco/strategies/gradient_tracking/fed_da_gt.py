@@ -53,8 +53,6 @@ from flwr_fco.strategies.dual_averaging.fed_dual_avg import FedDualAvg
 from flwr_fco.strategies.local_minimisation.sums import memories_of, scaled_sum
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Uplink
 
-__all__ = ["FedDA", "FedDAGT", "TrackingState"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedDA(FedDualAvg):

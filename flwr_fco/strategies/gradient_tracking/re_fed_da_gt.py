@@ -47,8 +47,6 @@ from flwr_fco.strategies.gradient_tracking.fed_da_gt import FedDAGT, TrackingSta
 from flwr_fco.wire.protocol import Uplink
 from flwr_fco.work import FirstOrder, Work
 
-__all__ = ["MultistepReFedDAGT", "MultistepState", "ReFedDAGT", "Stage", "restricted_map", "theorem_stages"]
-
 
 def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: float | None) -> PNorm:
     """Return the p-norm map around a reference point, within sqrt(radius_squared) of it.

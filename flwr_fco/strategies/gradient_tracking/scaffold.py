@@ -25,8 +25,6 @@ from typing import ClassVar, Literal
 
 from flwr_fco.strategies.gradient_tracking.fed_da_gt import FedDAGT
 
-__all__ = ["Scaffold"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class Scaffold(FedDAGT):

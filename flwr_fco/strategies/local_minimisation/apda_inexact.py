@@ -32,8 +32,6 @@ from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_su
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Uplink
 
-__all__ = ["APDAInexact", "advance", "extrapolation"]
-
 
 def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState:
     """Return the state after a round.

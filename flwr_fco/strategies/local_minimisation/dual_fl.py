@@ -48,8 +48,6 @@ from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Uplink
 from flwr_fco.work import Minimise, Work
 
-__all__ = ["DualFL", "DualFLState", "advance", "linear_tolerance", "next_momentum", "sublinear_tolerance"]
-
 
 class DualFLState(NamedTuple):
     """The server's state.
@@ -227,14 +225,14 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     nu: float | Literal["auto"] | None = field(default=None, metadata=POSITIVE)
     rho: float | Literal["auto"] | None = None
     smoothness: float | None = field(default=None, metadata=POSITIVE)
-    alpha: float = 0.0
+    alpha: float = field(
+        default=0.0, metadata={"range": (lambda alpha: 0.0 <= alpha < math.inf, "a finite number >= 0")}
+    )
     schedule: Literal["fixed", "sublinear", "linear"] = "fixed"
     gamma: float = field(default=0.5, metadata=POSITIVE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= self.alpha < math.inf:
-            raise ConfigurationError(f"alpha={self.alpha!r}; expected a finite number >= 0")
         if self.nu is None:
             self.nu = self.alpha or 0.01
         if self.rho is None:

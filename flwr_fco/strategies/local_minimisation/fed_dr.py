@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers.base import BoundRegularizer
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Exact, Limit
@@ -26,8 +25,6 @@ from flwr_fco.server.options import POSITIVE, MinimiseOptions
 from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanStrategy
 from flwr_fco.strategies.local_minimisation.sums import weighted_sum
 from flwr_fco.wire.protocol import ClientState, Uplink
-
-__all__ = ["FedDR", "advance"]
 
 
 def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer | None = None) -> MeanState:
@@ -81,12 +78,7 @@ class FedDR(MinimiseOptions, MeanStrategy):
     memory_names: ClassVar[tuple[str, ...]] = ("center", "local")
 
     step: float = field(default=1.0, metadata=POSITIVE)
-    relaxation: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0.0 < self.relaxation < 2.0:
-            raise ConfigurationError(f"relaxation={self.relaxation!r}; expected 0 < relaxation < 2")
+    relaxation: float = field(default=1.0, metadata={"range": (lambda rho: 0.0 < rho < 2.0, "0 < relaxation < 2")})
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return 2 x_i - y_i."""

@@ -27,8 +27,6 @@ from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanS
 from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
 from flwr_fco.wire.protocol import ClientState, Uplink
 
-__all__ = ["FedDyn", "advance"]
-
 
 def advance(state: MeanState, mean: Vector, penalty: float, share: float = 1.0) -> MeanState:
     """Return the state after a round.

@@ -29,8 +29,6 @@ from flwr_fco.strategies.local_minimisation.sums import weighted_mean
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Uplink
 
-__all__ = ["FedPD"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):

@@ -27,8 +27,6 @@ from flwr_fco.strategies.local_minimisation.sums import scaled_sum
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["FedProx"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedProx(MinimiseOptions, PrimalStrategy):

@@ -26,8 +26,6 @@ from flwr_fco.strategies.local_minimisation.mean_methods import MeanState, MeanS
 from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_sum
 from flwr_fco.wire.protocol import ClientState, Uplink
 
-__all__ = ["FiveGCS", "advance"]
-
 
 def advance(state: MeanState, change: Vector, *, step: float, convexity: float, population: float = 1.0) -> MeanState:
     """Return the state after a round.

@@ -21,8 +21,6 @@ from flwr_fco.strategies.local_minimisation.sums import memories_of
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["MeanState", "MeanStrategy", "rescaled"]
-
 
 class MeanState(NamedTuple):
     """The server's state.

@@ -36,8 +36,6 @@ from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import FirstOrder, Work
 
-__all__ = ["Scaffnew", "ScaffnewState", "steps_until_heads"]
-
 #: What the coin depends on, beside seed and round.
 _COIN = 17
 

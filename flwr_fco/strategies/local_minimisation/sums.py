@@ -11,8 +11,6 @@ from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["memories_of", "scaled_sum", "weighted_mean", "weighted_sum"]
-
 
 def scaled_sum(pairs: Iterable[tuple[float, Vector]], size: int) -> Vector:
     """Return the sum of scaled vectors, in their order.

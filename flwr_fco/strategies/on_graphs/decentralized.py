@@ -58,8 +58,6 @@ from flwr_fco.strategies.gradient_tracking.re_fed_da_gt import restricted_map
 from flwr_fco.topology import consensus_error, root_mean_square_norm
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
-__all__ = ["DFedDA", "DFedDAGT", "DFedMid", "DReFedDAGT", "DScaffold", "GraphState", "PrimalGraphState"]
-
 _State = TypeVar("_State")
 
 

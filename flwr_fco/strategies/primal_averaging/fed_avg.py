@@ -22,8 +22,6 @@ from flwr_fco.server.convergence import Biased, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 
-__all__ = ["LocalSGD"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class LocalSGD(RateOptions, WorkOptions, PrimalStrategy):

@@ -22,9 +22,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.server.convergence import Limit, Subgradient
 from flwr_fco.server.options import RateOptions, WorkOptions
-from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
-
-__all__ = ["FedAvgSubgradient", "PrimalState"]
+from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 
 
 @dataclass(repr=False, eq=False, kw_only=True)

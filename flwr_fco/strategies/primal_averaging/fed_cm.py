@@ -26,8 +26,6 @@ from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["FedCM", "FedCMState", "advance"]
-
 
 class FedCMState(NamedTuple):
     """The server's state.

@@ -35,8 +35,6 @@ from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import Option, Uplink
 
-__all__ = ["FedMid", "FedMidOSP"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedMid(RateOptions, WorkOptions, PrimalStrategy):

@@ -21,8 +21,6 @@ from flwr_fco.server.convergence import Limit, ShiftedBy
 from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 
-__all__ = ["FedSAM"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedSAM(RateOptions, WorkOptions, PrimalStrategy):

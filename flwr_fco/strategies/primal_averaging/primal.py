@@ -22,8 +22,6 @@ from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 from flwr_fco.work import Work
 
-__all__ = ["PrimalState", "PrimalStrategy"]
-
 #: Whose options are in the plan already, or have no part in what a state means.
 _SHARED = (CommonOptions, RateOptions, WorkOptions, MemoryOptions, MinimiseOptions, EveryoneOptions)
 

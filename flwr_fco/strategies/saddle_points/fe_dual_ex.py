@@ -32,20 +32,16 @@ sentence of its text has k + 1/2.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import ExtrapolationBias, Limit
 from flwr_fco.server.options import RateOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.dual_averaging.fed_dual_avg import DualState, DualStrategy
-from flwr_fco.wire.protocol import Option, Uplink
-
-__all__ = ["Extragradient", "FeDualEx"]
+from flwr_fco.strategies.dual_averaging.fed_dual_avg import DualStrategy
+from flwr_fco.wire.protocol import Option
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -106,13 +102,3 @@ class FeDualEx(Extragradient, DualStrategy):
     local_solver: ClassVar[str] = "dual_extrapolation"
     limit: ClassVar[Limit] = ExtrapolationBias()
     source: ClassVar[str] = "[3], algorithm 1"
-
-    def averaged_points(
-        self, problem: Problem, before: DualState, after: DualState, uplinks: Sequence[Uplink]
-    ) -> Iterable[Vector]:
-        """Return the point in which the round ends, or all half steps' points of the round."""
-        if self.output != "ergodic":
-            yield self.retrieve(problem, after)
-            return
-        for k, moved in enumerate(problem.centre.mean(uplinks, "trajectory")):
-            yield problem.retrieve(before.dual + moved, before.elapsed + problem.client_lr * (k + 1))

@@ -41,8 +41,6 @@ from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrat
 from flwr_fco.strategies.saddle_points.fe_dual_ex import Extragradient
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["FedMiP"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedMiP(Extragradient, PrimalStrategy):

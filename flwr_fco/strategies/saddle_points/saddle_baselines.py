@@ -30,10 +30,9 @@ from typing import ClassVar
 
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import POSITIVE, Rate, rate_text
-from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import FedAvgSubgradient, PrimalState
+from flwr_fco.strategies.primal_averaging.fed_avg_subgradient import FedAvgSubgradient
+from flwr_fco.strategies.primal_averaging.primal import PrimalState
 from flwr_fco.wire.protocol import Downlink, Node, Option
-
-__all__ = ["DistributedPGDA", "ExtraStepLocalSGD", "FedAvgS"]
 
 
 @dataclass(repr=False, eq=False, kw_only=True)

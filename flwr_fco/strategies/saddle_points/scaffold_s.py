@@ -18,8 +18,6 @@ from typing import ClassVar
 
 from flwr_fco.strategies.gradient_tracking.scaffold import Scaffold
 
-__all__ = ["ScaffoldS"]
-
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class ScaffoldS(Scaffold):

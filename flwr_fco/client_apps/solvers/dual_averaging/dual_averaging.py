@@ -11,8 +11,6 @@ from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = ["dual_averaging"]
-
 
 @local_solver("dual_averaging")
 def dual_averaging(

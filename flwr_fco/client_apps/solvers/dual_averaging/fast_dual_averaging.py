@@ -11,8 +11,6 @@ from flwr_fco.mirror_maps.quadratic_models import LowerModel, accumulated, liang
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = ["fast_dual_averaging"]
-
 
 @local_solver("fast_dual_averaging")
 def fast_dual_averaging(

@@ -14,8 +14,6 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Tracking", "descend", "first_gradient", "gradient_tracking"]
-
 
 class Tracking(NamedTuple):
     """What a client with a tracker knows in a round, for local solvers and users' own training loops.

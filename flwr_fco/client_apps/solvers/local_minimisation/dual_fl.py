@@ -10,8 +10,6 @@ from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 
-__all__ = ["dual_fl"]
-
 
 @local_solver("dual_fl")
 def dual_fl(

@@ -15,8 +15,6 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 from flwr_fco.work import Minimise
 
-__all__ = ["answer", "local_minimization", "solve"]
-
 
 @local_solver("local_minimization")
 def local_minimization(
@@ -62,15 +60,7 @@ def local_minimization(
     return answer(increment, found), {"local": primal + increment}
 
 
-def solve(
-    downlink: Downlink,
-    objective: Objective,
-    *,
-    shift: Vector | None = None,
-    center: Vector | None = None,
-    penalty: float = 0.0,
-    start: Vector | None = None,
-) -> Minimum:
+def solve(downlink: Downlink, objective: Objective, **terms: Any) -> Minimum:
     """Run the engine of the downlink's work.
 
     Parameters
@@ -78,8 +68,8 @@ def solve(
     downlink : Downlink
         Its number ``duality``, if it has one, is DualFL's nu: what the gap is certified with.
     objective : Objective
-    shift, center, penalty, start
-        As in :func:`flwr_fco.client_apps.minimisers.minimise`.
+    **terms
+        shift, center, penalty and start, as in :func:`flwr_fco.client_apps.minimisers.minimise`.
 
     Raises
     ------
@@ -92,8 +82,7 @@ def solve(
             f"the local solver {downlink.plan.solver!r} minimises, it cannot take {work}. Give the strategy "
             "work=Minimise(...)"
         )
-    duality = downlink.numbers.get("duality", 0.0)
-    return minimise(objective, work, shift=shift, center=center, penalty=penalty, start=start, duality=duality)
+    return minimise(objective, work, duality=downlink.numbers.get("duality", 0.0), **terms)
 
 
 def answer(increment: Vector, found: Minimum, **others: Any) -> Uplink:

@@ -10,8 +10,6 @@ from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 
-__all__ = ["apda_inexact", "five_gcs"]
-
 
 @local_solver("apda_inexact")
 def apda_inexact(

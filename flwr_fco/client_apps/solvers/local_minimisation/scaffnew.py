@@ -10,8 +10,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 
-__all__ = ["scaffnew"]
-
 
 @local_solver("scaffnew")
 def scaffnew(

@@ -10,8 +10,6 @@ from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 
-__all__ = ["fed_dr", "fed_dyn", "fed_pd"]
-
 
 @local_solver("fed_pd")
 def fed_pd(

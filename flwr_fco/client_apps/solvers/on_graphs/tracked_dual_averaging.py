@@ -9,8 +9,6 @@ from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = ["tracked_dual_averaging"]
-
 
 @local_solver("tracked_dual_averaging")
 def tracked_dual_averaging(

@@ -12,8 +12,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch, Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = ["client_momentum", "mirror_descent", "sharpness_aware", "subgradient"]
-
 
 @local_solver("client_momentum")
 def client_momentum(

@@ -14,8 +14,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
 
-__all__ = ["dual_extrapolation", "extrapolations"]
-
 
 def extrapolations(
     dual: Vector,
