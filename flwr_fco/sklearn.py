@@ -2,7 +2,9 @@
 
 ``FederatedLasso(alpha=0.1).fit([X_1, X_2], [y_1, y_2])`` trains with two clients, each with its own rows, through
 :func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators work wherever scikit-learn's do
-(pipelines, grid searches). The objective functions are scikit-learn's, and so are the solutions::
+(pipelines, grid searches), and ``fit(X, y, groups=client_of_each_row)`` says whose they are. They pass scikit-learn's
+``check_estimator``. Columns of frames are aligned by name between clients; ``predict`` wants them in that order. The
+objective functions are scikit-learn's, and so are the solutions::
 
     FederatedLasso,
     FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
@@ -16,17 +18,25 @@ one process, not a deployment.
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.special import expit, softmax
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    check_array,
+    check_consistent_length,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.core.layout import Vector
@@ -34,6 +44,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
+from flwr_fco.objectives.base import Batch
 from flwr_fco.objectives.design import require_dense
 from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.simulation import simulate
@@ -121,6 +132,97 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     return classifier
 
 
+class _Parts(NamedTuple):
+    """Each client's features, the pooled targets and weights, and whose rows of these are."""
+
+    features: list[NDArray[np.float64]]
+    y: NDArray[Any]
+    weights: Vector
+    rows: list[NDArray[np.intp]]
+    weighted: bool
+
+
+def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[np.intp], NDArray[Any] | None]:
+    """Return the clients' rows as one array, columns of frames in the order of the first, and whose each row is."""
+    for name, given in (("y", y), ("sample_weight", sample_weight)):
+        if given is None and name == "sample_weight":
+            continue
+        if not isinstance(given, list | tuple) or len(given) != len(X):
+            raise ConfigurationError(
+                f"X has {len(X)} parts, {name} is {type(given).__name__} of {0 if given is None else len(given)}; "
+                "expected a list of as many parts"
+            )
+    columns = [list(part.columns) if hasattr(part, "columns") else None for part in X]
+    first = columns[0]
+    X = list(X)
+    for number, (features, targets) in enumerate(zip(X, y, strict=True)):
+        require_dense(f"X[{number}]", features)
+        width, own = np.shape(features)[-1], columns[number]
+        if width != np.shape(X[0])[-1]:
+            raise ConfigurationError(
+                f"part {number} has {width} columns in X and part 0 has {np.shape(X[0])[-1]}; expected the same "
+                "features of every client"
+            )
+        if own != first:
+            if own is None or first is None or set(own) != set(first) or len(set(own)) < len(own):
+                raise ConfigurationError(
+                    f"part {number} has the columns {own or 'of an array'}, part 0 has {first or 'those of an array'}; "
+                    "expected the same names, in any order"
+                )
+            X[number] = features[first]
+        for name, given in (
+            ("y", targets),
+            *([] if sample_weight is None else [("sample_weight", sample_weight[number])]),
+        ):
+            if len(features) != len(given):
+                raise ConfigurationError(
+                    f"part {number} has {len(features)} rows in X and {len(given)} in {name}; expected as many"
+                )
+        if not len(targets):
+            raise ConfigurationError(f"part {number} has no rows; leave it out")
+    texts = [np.asarray(part).dtype.kind in "OSTU" for part in y]
+    if any(texts) and not all(texts):
+        raise ConfigurationError(
+            f"part {texts.index(not texts[0])} has other labels than part 0: texts and numbers; expected one kind"
+        )
+    names = np.array(first, dtype=object) if first and all(isinstance(name, str) for name in first) else None
+    owner = np.repeat(np.arange(len(X)), [len(part) for part in y])
+    X, y = (np.concatenate([np.asarray(part) for part in parts]) for parts in (X, y))
+    if sample_weight is not None:
+        sample_weight = np.concatenate([np.asarray(part) for part in sample_weight])
+    return X, y, sample_weight, owner, names
+
+
+class _Weighted(Objective):
+    """sum_i v_i loss_i / sum_i v_i + l2/2 ||W||^2: a linear model whose examples have weights, on full batches."""
+
+    def __init__(self, own: Logistic | MultinomialLogistic | LeastSquares, weights: Vector) -> None:
+        self.layout, self.num_examples, self._own = own.layout, own.num_examples, own
+        self._shares = weights / weights.sum()
+
+    def value(self, w: Vector) -> float:
+        self._own._does_not_know("its value", "ask for its gradient")
+
+    def gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:
+        data = self._own.linear_data()
+        assert data is not None
+        matrix = w[: data.design.shape[1] * data.num_outputs].reshape(-1, data.num_outputs)
+        scores = data.design.matrix @ matrix
+        if data.intercept:
+            scores += w[matrix.size :]
+        if data.link == "identity":
+            slopes = data.factor * (scores - data.targets[:, None])
+        elif data.link == "logistic":
+            slopes = -data.targets[:, None] * expit(-data.targets[:, None] * scores)
+        else:
+            slopes = softmax(scores, axis=1)
+            slopes[np.arange(len(slopes)), data.targets] -= 1.0
+        slopes *= self._shares[:, None]
+        found = data.design.matrix.T @ slopes + data.l2 * matrix
+        parts = [found.reshape(-1), slopes.sum(axis=0)] if data.intercept else [found.reshape(-1)]
+        return np.concatenate(parts, out=out)
+
+
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
@@ -142,62 +244,64 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 "numbers >= 1 and a number > 0"
             )
 
-    def _parts(
-        self, X: Any, y: Any, **checks: Any
-    ) -> tuple[list[NDArray[np.float64]], NDArray[Any], list[NDArray[np.intp]]]:
-        """Return the features of each client, the pooled targets, and which of them are whose."""
+    def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, **checks: Any) -> _Parts:
+        """Return who has what."""
         self._check_settings()
+        names = None
         if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
-            if not isinstance(y, list | tuple) or len(y) != len(X):
+            if groups is not None:
                 raise ConfigurationError(
-                    f"X has {len(X)} parts, y is {type(y).__name__} of {0 if y is None else len(y)}; expected a list "
-                    "of as many parts"
+                    "groups is for one X, y; here X is a list, whose parts are the clients already"
                 )
-            for number, (features, targets) in enumerate(zip(X, y, strict=True)):
-                require_dense(f"X[{number}]", features)
-                columns = [np.shape(part)[-1] for part in (X[0], features)]
-                if columns[0] != columns[1]:
-                    raise ConfigurationError(
-                        f"part {number} has {columns[1]} columns in X and part 0 has {columns[0]}; expected the same "
-                        "features of every client"
-                    )
-                if len(features) != len(targets):
-                    raise ConfigurationError(
-                        f"part {number} has {len(features)} rows in X and {len(targets)} in y; expected as many"
-                    )
-            sizes = [len(part) for part in y]
-            if 0 in sizes:
-                raise ConfigurationError(f"part {sizes.index(0)} has no rows; leave it out")
-            X, y = np.concatenate([np.asarray(part) for part in X]), np.concatenate([np.asarray(part) for part in y])
-            rows = np.split(np.arange(len(X)), np.cumsum(sizes)[:-1])
-        else:
-            rows = []
+            X, y, sample_weight, groups, names = _joined(X, y, sample_weight)
         X, y = validate_data(self, X, y, dtype=np.float64, **checks)
-        if not rows:
-            rows = [np.arange(len(X))[m :: self.num_clients] for m in range(min(self.num_clients, len(X)))]
-        return [np.ascontiguousarray(X[own]) for own in rows], y, rows
+        if names is not None:
+            self.feature_names_in_ = names
+        if groups is None:
+            owner = np.arange(len(X)) % min(self.num_clients, len(X))
+        else:
+            check_consistent_length(X, groups)
+            _, owner = np.unique(column_or_1d(groups), return_inverse=True)
+        weights = np.ones(len(X))
+        if sample_weight is not None:
+            found = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+            weights = column_or_1d(found)
+            check_consistent_length(X, weights)
+            counts = weights > 0.0
+            if weights.min() < 0.0 or not counts.any():
+                raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
+            X, y, weights, owner = X[counts], y[counts], weights[counts], owner[counts]
+        rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
+        return _Parts([np.ascontiguousarray(X[own]) for own in rows], y, weights, rows, sample_weight is not None)
 
     def _run(
-        self, make: Any, parts: list[NDArray[np.float64]], outputs: int, curvature: float, l1: float, l2: float
+        self, make: Any, given: _Parts, outputs: int, curvature: float, l1: float, l2: float
     ) -> tuple[Vector, Vector]:
         """Train; return coefficients of shape (d, outputs) and intercepts of shape (outputs,).
 
-        `make` builds a client's objective from its number and its features; `curvature` is the largest second
+        `make` builds a client's objective from its rows and its features; `curvature` is the largest second
         derivative of the loss with respect to a prediction.
         """
-        total, d = sum(len(part) for part in parts), parts[0].shape[1]
+        parts, d = given.features, given.features[0].shape[1]
+        own_weights = [given.weights[own] for own in given.rows]
+        masses = [float(own.sum()) for own in own_weights]
+        total = math.fsum(masses)
         # What the clients tell before round 1: sums of features, and of their products.
-        centre = sum((part.sum(axis=0) for part in parts), np.zeros(d)) / total
+        centre = sum((own @ part for own, part in zip(own_weights, parts, strict=True)), np.zeros(d)) / total
         if self.fit_intercept:
             parts = [part - centre for part in parts]
-        second = sum((part.T @ part for part in parts), np.zeros((d, d))) / total
-        hessian = curvature * second + l2 * np.eye(d)
+        second = sum(
+            (part.T @ (own[:, None] * part) for own, part in zip(own_weights, parts, strict=True)), np.zeros((d, d))
+        )
+        hessian = curvature / total * second + l2 * np.eye(d)
         metric = np.diag(hessian).copy()
         metric[metric <= 0.0] = 1.0
         largest = np.linalg.eigvalsh(hessian / np.sqrt(np.outer(metric, metric)))[-1] if d else 1.0
         rate = 1.0 / max(float(largest), 1.0)
         weights = [np.repeat(metric, outputs)] + ([np.full(outputs, curvature)] if self.fit_intercept else [])
-        objectives = [make(m, part) for m, part in enumerate(parts)]
+        objectives = [make(given.rows[m], part) for m, part in enumerate(parts)]
+        if given.weighted:
+            objectives = [_Weighted(*pair) for pair in zip(objectives, own_weights, strict=True)]
         shape = (d, outputs) if outputs > 1 else (d,)
         start = {"coefficients": np.zeros(shape)}
         if self.fit_intercept:
@@ -212,8 +316,9 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             fraction_evaluate=0.0,
             min_train_nodes=1,
             min_available_nodes=1,
+            client_weights=dict(enumerate(masses)) if given.weighted else None,
         )
-        shares = [len(part) / total for part in parts]
+        shares = [mass / total for mass in masses]
         rounds, first = 0, 0.0
 
         def gradient_at(w: Vector) -> Vector:
@@ -290,7 +395,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     alpha: float = 1.0
     l1_ratio: float = field(default=0.5, kw_only=True)
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit.
 
         Parameters
@@ -299,6 +404,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
             The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
         y : array-like, shape (n,), or a list of them
             The targets.
+        sample_weight : array-like, shape (n,), or a list of them, optional
+            How much each row counts; a row of weight 2 is that row twice.
+        groups : array-like, shape (n,), optional
+            Whose each row is, in the place of `num_clients` parts: rows with the same entry are one client's.
         """
         checked("alpha", self.alpha, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -307,14 +416,14 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
                 f"alpha={self.alpha!r}, l1_ratio={self.l1_ratio!r}; expected a finite number >= 0 and a number from 0 "
                 "to 1"
             )
-        parts, y, rows = self._parts(X, y, y_numeric=True)
-        y = y.astype(np.float64)
+        parts = self._parts(X, y, sample_weight, groups, y_numeric=True)
+        y = parts.y.astype(np.float64)
         # A target far from 0 would cost the digits of the intercept's first rounds.
-        level = y.mean() if self.fit_intercept else 0.0
+        level = np.average(y, weights=parts.weights) if self.fit_intercept else 0.0
         l2 = self.alpha * (1.0 - self.l1_ratio)
 
-        def make(client: int, features: NDArray[np.float64]) -> Objective:
-            targets = y[rows[client]] - level
+        def make(rows: NDArray[np.intp], features: NDArray[np.float64]) -> Objective:
+            targets = y[rows] - level
             return LeastSquares(features, targets, scale=0.5, l2=l2, intercept=self.fit_intercept)
 
         coefficients, intercept = self._run(make, parts, 1, 1.0, self.alpha * self.l1_ratio, l2)
@@ -409,7 +518,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     C: float = 1.0
     l1_ratio: float = field(default=0.0, kw_only=True)
 
-    def fit(self, X: Any, y: Any) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
         """Fit.
 
         Parameters
@@ -418,6 +527,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
         y : array-like, shape (n,), or a list of them
             The classes.
+        sample_weight : array-like, shape (n,), or a list of them, optional
+            How much each row counts; a row of weight 2 is that row twice.
+        groups : array-like, shape (n,), optional
+            Whose each row is, in the place of `num_clients` parts: rows with the same entry are one client's.
         """
         checked("C", self.C, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -425,19 +538,19 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
             raise ConfigurationError(
                 f"C={self.C!r}, l1_ratio={self.l1_ratio!r}; expected a finite number > 0 and a number from 0 to 1"
             )
-        parts, y, rows = self._parts(X, y)
-        check_classification_targets(y)
-        self.classes_, labels = np.unique(y, return_inverse=True)
+        parts = self._parts(X, y, sample_weight, groups)
+        check_classification_targets(parts.y)
+        self.classes_, labels = np.unique(parts.y, return_inverse=True)
         count = self.classes_.size
         if count < 2:
             raise ConfigurationError(
                 f"y holds 1 class, {self.classes_.tolist()}; a classifier needs examples of two classes at least"
             )
-        strength = 1.0 / (self.C * len(y))
+        strength = 1.0 / (self.C * parts.weights.sum())
         l2 = strength * (1.0 - self.l1_ratio)
 
-        def make(client: int, features: NDArray[np.float64]) -> Objective:
-            own = labels[rows[client]]
+        def make(rows: NDArray[np.intp], features: NDArray[np.float64]) -> Objective:
+            own = labels[rows]
             if count == 2:
                 return Logistic(features, own, l2=l2, intercept=self.fit_intercept)
             return MultinomialLogistic(features, own, num_classes=count, l2=l2, intercept=self.fit_intercept)

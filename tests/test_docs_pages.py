@@ -17,6 +17,7 @@ PAGES = (
     "callbacks",
     "rates",
     "strength",
+    "scikit-learn",
     "own-strategy",
     "taking-away",
     "faults",

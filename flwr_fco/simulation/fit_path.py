@@ -123,24 +123,32 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
     figure = figures.Figure(figsize=(10.0 if validated else 5.5, 4.2), layout="constrained")
     places = np.atleast_1d(figure.subplots(1, 2 if validated else 1))
     lines = _coefficients(points, path.acted_on)
-    places[0].plot(x, lines, linewidth=0.9)
+    drawn = places[0].plot(x, lines, linewidth=0.9)
+    drawn[0].set_label("coefficients, a line each")
     places[0].axhline(0.0, color="#222222", linewidth=0.6)
     places[0].set_ylabel("coefficient")
     if validated:
         losses = np.array([point.held_out for point in points])
         errors = [point.standard_error for point in points]
-        places[1].errorbar(x, losses, errors, color="#d55e00", ecolor="#bbbbbb", marker="o", markersize=3.5, capsize=2)
+        look = {"color": "#d55e00", "ecolor": "#bbbbbb", "marker": "o", "markersize": 3.5, "capsize": 2}
+        places[1].errorbar(x, losses, errors, label="loss on held-out data, with its standard error", **look)
         places[1].set_ylabel("loss on held-out data")
     for place in places:
         place.set_xlabel("log10(strength)")
         if validated:
-            for point, style in ((path.best, "dashed"), (path.one_standard_error, "dotted")):
+            for point, style, what in (
+                (path.best, "dashed", "smallest loss"),
+                (path.one_standard_error, "dotted", "one standard error"),
+            ):
                 if point.strength > 0.0:
-                    place.axvline(math.log10(point.strength), color="#222222", linewidth=0.8, linestyle=style)
+                    look = {"color": "#222222", "linewidth": 0.8, "linestyle": style}
+                    place.axvline(math.log10(point.strength), label=what, **look)
         top = place.secondary_xaxis("top")
         shown = np.unique(np.linspace(0, len(points) - 1, min(6, len(points))).round().astype(int))
         top.set_xticks(x[shown], [str(points[i].nonzero) for i in shown])
         top.set_xlabel("not zero")
+    known = {text: handle for place in places for handle, text in zip(*place.get_legend_handles_labels(), strict=True)}
+    figure.legend(known.values(), known.keys(), loc="outside lower center", ncols=len(known), frameon=False, fontsize=8)
     figure.savefig(file, dpi=150)
 
 

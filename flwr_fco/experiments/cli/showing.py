@@ -75,7 +75,7 @@ def plot(
         methods={label: group.method for label, group in labels.items()},
         levels={label for label, group in labels.items() if group.method in BASELINES},
         logarithmic=set() if linear else logarithmic_metrics(groups, wanted),
-        cut={label for label, group in labels.items() if group.diverged},
+        cut={label: group.diverged for label, group in labels.items() if group.diverged},
     )
     shell.say(f"Picture: {out}")
 

@@ -48,7 +48,7 @@ class Group:
     @property
     def diverged(self) -> int:
         """The round in which the first of the runs that diverged was cut; 0 if none did."""
-        return next((found for record in self.records if (found := _diverged(record))), 0)
+        return min((found for record in self.records if (found := _diverged(record))), default=0)
 
     def series(self, metric: str) -> list[Series]:
         """Return rounds and values of a metric, one pair a run that has it."""

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _PARTS = (
 #: What a round adds to its metrics in some engines, shown among the costs.
 _COSTS = ("bytes-down", "bytes-up", "seconds")
 _HEIGHT = 128
+_COLUMNS = 8
 
 
 def html_page(groups: Sequence[Group]) -> str:
@@ -53,6 +55,7 @@ def html_page(groups: Sequence[Group]) -> str:
     looks = appearances({group.label: group.method for group in groups})
     problems = ", ".join({str(group.config.get("problem", "unknown problem")): None for group in groups})
     count = sum(len(group.records) for group in groups)
+    bands = " Bands go from the smallest to the largest seed." if any(len(own.records) > 1 for own in groups) else ""
     keys = "".join(
         f'<span class="key">{_sample(looks[group.label])}{html.escape(group.label)}</span>' for group in groups
     )
@@ -80,7 +83,7 @@ def html_page(groups: Sequence[Group]) -> str:
 <body>
 <main>
 <h1>{html.escape(problems)}</h1>
-<p>{count} run{"s" if count > 1 else ""}. Bands go from the smallest to the largest seed.</p>
+<p>{count} run{"s" if count > 1 else ""}.{bands}</p>
 <div class="keys">{keys}</div>
 {body}
 </main>
@@ -115,6 +118,12 @@ def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], *, nu
 
 def _final(groups: Sequence[Group], looks: Mapping[str, Appearance]) -> str:
     metrics = list({key: None for group in groups for key in metric_names([group])})
+    # As many columns as a window of 1,200 pixels shows.
+    parts = [metrics[i : i + _COLUMNS] for i in range(0, len(metrics), _COLUMNS)] or [[]]
+    return "".join(_final_table(groups, looks, part) for part in parts)
+
+
+def _final_table(groups: Sequence[Group], looks: Mapping[str, Appearance], metrics: Sequence[str]) -> str:
     rows = []
     for group, record in _records(groups):
         last = {key: value for line in record.metrics for key, value in line.items()}
@@ -136,7 +145,7 @@ def _outcome(record: RunRecord) -> str:
 
 def _curves(groups: Sequence[Group], metrics: Sequence[str], salt: str) -> str:
     curves = {group.label: {metric: group.series(metric) for metric in metrics} for group in groups}
-    cut = [group.label for group in groups if group.diverged]
+    cut = {group.label: group.diverged for group in groups if group.diverged}
     return _panels(groups, curves, metrics, logarithmic_metrics(groups, metrics), salt, cut)
 
 
@@ -146,7 +155,7 @@ def _panels(
     metrics: Sequence[str],
     logarithmic: set[str],
     salt: str,
-    cut: Sequence[str] = (),
+    cut: Mapping[str, float] = MappingProxyType({}),
 ) -> str:
     drawn = [
         _without_names(

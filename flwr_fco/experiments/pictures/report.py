@@ -158,7 +158,7 @@ def figure_of_curves(
     levels: Collection[str] = (),
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
-    cut: Collection[str] = (),
+    cut: Mapping[str, float] = MappingProxyType({}),
     columns: int = 0,
     legend: bool = True,
 ) -> Any:
@@ -184,8 +184,9 @@ def figure_of_curves(
         Metrics with a logarithmic axis.
     limits : mapping of str to (low, high)
         Of the axes of some metrics, where their first rounds would hide the differences of the last ones.
-    cut : collection of str
-        Labels of runs that diverged: each is cut where it leaves what the others show, with a cross there.
+    cut : mapping of str to float
+        Labels of runs that diverged, and in which round: each is cut where it leaves what the others show, with a cross
+        at that round (against costs: at the last one), at the top where its value is beyond.
     columns : int, default 0
         Panels in a row; 0: up to three panels in one row, more in two.
     legend : bool, default True
@@ -232,10 +233,14 @@ def figure_of_curves(
             else:
                 if label in cut:
                     kept = _within(middle, reach)
+                    where = rounds[-1] if " against " in metric else cut[label]
+                    inside = kept == rounds.size
+                    height, frame = (middle[-1], place.transData) if inside else (1.0, place.get_xaxis_transform())
+                    cross: Any = {"marker": "X", "markersize": 8, "color": color, "zorder": 5, "clip_on": False}
+                    place.plot(where, height, transform=frame, **cross)
                     rounds, middle, low, high = rounds[:kept], middle[:kept], low[:kept], high[:kept]
                     if not kept:
                         continue
-                    place.plot(rounds[-1], middle[-1], marker="X", markersize=8, color=color, zorder=5)
                 own = {"linewidth": 1.0, "zorder": 1.5} if label in grey else {"linewidth": thickness, "zorder": 2}
                 points = {"marker": marker or None, "markersize": 4, "markevery": max(1, rounds.size // 8)}
                 (drawn,) = place.plot(rounds, middle, color=color, linestyle=line, **own, **points)

@@ -1,0 +1,115 @@
+"""scikit-learn's conventions: names of columns, weights of rows, whose rows they are, labels that are texts."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import ElasticNet, Lasso, LogisticRegression
+from sklearn.model_selection import LeaveOneGroupOut, cross_val_score
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.sklearn import FederatedElasticNet, FederatedLasso, FederatedLogisticRegression
+
+pd = pytest.importorskip("pandas")
+
+_RNG = np.random.default_rng(0)
+X = _RNG.normal(size=(60, 3))
+Y = X @ [1.0, -2.0, 0.0] + 0.1 * _RNG.normal(size=60)
+WEIGHTS = _RNG.uniform(0.1, 3.0, 60)
+WEIGHTS[::7] = 0.0
+FRAME = pd.DataFrame(X, columns=["a", "b", "c"])
+CLIENTS = np.array(["north", "south", "west"])[_RNG.integers(0, 3, 60)]
+HALVES = slice(None, 30), slice(30, None)
+TARGETS = [Y[half] for half in HALVES]
+
+
+def test_columns_of_the_clients_are_aligned_by_name():
+    frames = [FRAME[:30], FRAME[30:][["c", "a", "b"]]]
+    model = FederatedLasso(0.1).fit(frames, TARGETS)
+    expected = Lasso(0.1, tol=1e-13).fit(X, Y)
+    np.testing.assert_allclose(model.coef_, expected.coef_, rtol=0, atol=1e-7)
+    assert model.feature_names_in_.tolist() == ["a", "b", "c"]
+    with pytest.raises(ValueError, match="same order"):
+        model.predict(frames[1])
+    assert list(frames[1].columns) == ["c", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [FRAME[30:].rename(columns={"a": "z"}), X[30:], FRAME[30:].set_axis(["a", "b", "b"], axis=1)],
+    ids=["other names", "an array", "a name twice"],
+)
+def test_columns_with_other_names_are_refused(other):
+    with pytest.raises(ConfigurationError, match=r"part 1 has the columns .* part 0 has .* expected the same names"):
+        FederatedLasso(0.1).fit([FRAME[:30], other], TARGETS)
+
+
+def test_an_array_after_a_fit_on_frames_forgets_the_names():
+    model = FederatedLasso(0.1).fit([FRAME[:30], FRAME[30:]], TARGETS).fit(X, Y)
+    assert not hasattr(model, "feature_names_in_")
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize(
+    ("ours", "theirs"), [(FederatedLasso, Lasso), (FederatedElasticNet, ElasticNet)], ids=lambda kind: kind.__name__
+)
+def test_weighted_regression_is_scikit_learns(ours, theirs, fit_intercept):
+    options = {"alpha": 0.1, "fit_intercept": fit_intercept}
+    expected = theirs(**options, tol=1e-14, max_iter=100_000).fit(X, Y, sample_weight=WEIGHTS)
+    parts = ours(**options).fit([X[h] for h in HALVES], TARGETS, sample_weight=[WEIGHTS[h] for h in HALVES])
+    np.testing.assert_allclose(parts.coef_, expected.coef_, rtol=0, atol=1e-7)
+    assert parts.intercept_ == pytest.approx(expected.intercept_, abs=1e-7)
+    assert parts.score(X, Y, WEIGHTS) == pytest.approx(expected.score(X, Y, WEIGHTS), abs=1e-7)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_weighted_classification_is_scikit_learns(classes):
+    labels = np.array(["no", "yes", "maybe"])[np.digitize(Y, [-1.0, 1.0] if classes == 3 else [0.0])]
+    expected = LogisticRegression(C=0.5, tol=1e-10, solver="newton-cg").fit(X, labels, sample_weight=WEIGHTS)
+    ours = FederatedLogisticRegression(0.5).fit(X, labels, sample_weight=WEIGHTS)
+    np.testing.assert_allclose(ours.coef_, expected.coef_, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(ours.intercept_, expected.intercept_, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("weights", "message"),
+    [
+        (-WEIGHTS, "sample_weight is negative"),
+        (0.0 * WEIGHTS, "zero everywhere"),
+        (WEIGHTS[:3], "inconsistent"),
+        (WEIGHTS * np.nan, "sample_weight contains NaN"),
+    ],
+)
+def test_weights_that_cannot_be(weights, message):
+    with pytest.raises(ValueError, match=message):
+        FederatedLasso().fit(X, Y, sample_weight=weights)
+    with pytest.raises(ConfigurationError, match="sample_weight is ndarray of 60; expected a list of as many parts"):
+        FederatedLasso().fit([X, X], [Y, Y], sample_weight=WEIGHTS)
+    with pytest.raises(ConfigurationError, match="60 rows in X and 3 in sample_weight"):
+        FederatedLasso().fit([X, X], [Y, Y], sample_weight=[WEIGHTS, WEIGHTS[:3]])
+
+
+def test_groups_are_the_clients(monkeypatch):
+    seen = []
+    parts = FederatedLasso._parts
+    monkeypatch.setattr(FederatedLasso, "_parts", lambda *given, **o: seen.append(parts(*given, **o)) or seen[-1])
+    model = FederatedLasso(0.1, max_rounds=5000).fit(X, Y, groups=CLIENTS)
+    assert [len(own) for own in seen[0].features] == np.unique(CLIENTS, return_counts=True)[1].tolist()
+    np.testing.assert_allclose(model.coef_, Lasso(0.1, tol=1e-13).fit(X, Y).coef_, rtol=0, atol=1e-7)
+    with pytest.raises(ConfigurationError, match="whose parts are the clients already"):
+        FederatedLasso().fit([X, X], [Y, Y], groups=CLIENTS)
+
+
+def test_validation_by_client():
+    ours, theirs = (
+        cross_val_score(model, X, Y, groups=CLIENTS, cv=LeaveOneGroupOut(), params=params)
+        for model, params in ((FederatedLasso(0.1), {"groups": CLIENTS}), (Lasso(0.1, tol=1e-13), None))
+    )
+    np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
+
+
+def test_texts_and_numbers_are_no_labels_of_one_model():
+    labels = [["no", "yes"] * 15, [0, 1] * 15]
+    with pytest.raises(ConfigurationError, match="part 1 has other labels than part 0"):
+        FederatedLogisticRegression().fit([X[h] for h in HALVES], labels)
+    series = [pd.Series(labels[0], dtype="string"), pd.Series(labels[0], dtype="category")]
+    model = FederatedLogisticRegression().fit([X[h] for h in HALVES], series)
+    assert model.classes_.tolist() == ["no", "yes"]
