@@ -100,48 +100,82 @@ class AffineSubspace(FlatRegularizer):
 
 @dataclass(frozen=True)
 class HardSparsity(FlatRegularizer):
-    """At most `count` non-zeros: {w : ||w||_0 <= count}. Not convex.
+    """At most `count` non-zeros, or at most a share of all entries: {w : ||w||_0 <= count}. Not convex.
 
-    The proximal map is a projection, whatever the step: the `count` coordinates with the largest |v_i| stay, and the
-    others become 0. Ties are broken in favour of the first, so the result is the same on every machine.
+    The proximal map is a projection, whatever the step: the `count` coordinates with the largest |v_i| stay as they
+    are, and the others become 0. Ties are broken in favour of the first, so the result is the same on every machine.
+    Dual averaging with it is iterative hard thresholding on a dual, which no theory here covers.
 
     Parameters
     ----------
-    count : int
+    count : int, optional
         >= 1.
+    density : float, optional
+        In the place of `count`: the share of the array's entries, rounded to a whole number of them, at least 1;
+        0 < density <= 1.
 
     Raises
     ------
     ConfigurationError
-        If the count is not a positive integer.
+        If the count is not a positive integer, the density is not in (0, 1], or not exactly one of them is given.
 
     Examples
     --------
     >>> import numpy as np
     >>> HardSparsity(2).prox(np.array([1.0, -3.0, 2.0, -2.0]), 1.0)
     array([ 0., -3.,  2.,  0.])
+    >>> HardSparsity(density=0.25).prox(np.array([1.0, -3.0, 2.0, -2.0]), 1.0)
+    array([ 0., -3.,  0.,  0.])
     """
 
     kind: ClassVar[str] = "hard-sparsity"
     convex: ClassVar[bool] = False
     constraint: ClassVar[bool] = True
-    count: int
+    count: int | None = None
+    density: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.count, bool) or not isinstance(self.count, int | np.integer) or self.count < 1:
-            raise ConfigurationError(f"HardSparsity(count={self.count!r}): expected an integer >= 1")
-        object.__setattr__(self, "count", int(self.count))
+        count, density = self.count, self.density
+        if (count is None) == (density is None):
+            raise ConfigurationError(f"HardSparsity(count={count!r}, density={density!r}): expected one of the two")
+        if density is not None:
+            if isinstance(density, bool) or not isinstance(density, float | int | np.number) or not 0 < density <= 1:
+                raise ConfigurationError(f"HardSparsity(density={density!r}): expected a number > 0 and <= 1")
+            object.__setattr__(self, "density", float(density))
+        elif isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+            raise ConfigurationError(f"HardSparsity(count={count!r}): expected an integer >= 1")
+        else:
+            object.__setattr__(self, "count", int(count))
+
+    def __repr__(self) -> str:
+        given = f"count={self.count}" if self.density is None else f"density={self.density}"
+        return f"{type(self).__name__}({given})"
+
+    def count_of(self, size: int) -> int:
+        """Return how many entries of an array may be other than 0.
+
+        Parameters
+        ----------
+        size : int
+            The number of its entries.
+        """
+        if self.density is None:
+            return min(size, self.count or size)
+        return min(size, max(1, round(self.density * size)))
 
     def value(self, w: Array) -> float:
         """Return 0.0 if w has at most `count` non-zeros, else inf."""
-        return 0.0 if np.count_nonzero(w) <= self.count else math.inf
+        return 0.0 if np.count_nonzero(w) <= self.count_of(w.size) else math.inf
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
         """Keep the largest coordinates and set the others to 0."""
-        if self.count >= v.size:
+        count = self.count_of(v.size)
+        if count >= v.size:
             np.add(v, v.dtype.type(0.0), out=out)
             return
         size = np.abs(v)
-        level = np.partition(size, v.size - self.count)[v.size - self.count]
-        ties = self.count - int(np.count_nonzero(size > level))
+        # In place: what is needed afterwards are the level and how many lie above it.
+        size.partition(v.size - count)
+        level = size[v.size - count]
+        ties = count - int(np.count_nonzero(size > level))
         kernels.keep_largest(v, float(level), ties, out)

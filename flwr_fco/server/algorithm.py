@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.mirror_maps import MirrorMap
-from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
 from flwr_fco.server.clients.graph import Graph, Matrix
 from flwr_fco.server.clients.memory import Change, ClientMemories
 from flwr_fco.server.convergence import Limit
@@ -258,6 +258,19 @@ class Algorithm(ABC):
         state : NamedTuple
         """
         return None
+
+    def psi_at(self, layout: Layout, regularizer: Regularizer, state: Any) -> Regularizer:
+        """Return the regularizer of a state: the user's, unless a method changes it from round to round.
+
+        Parameters
+        ----------
+        layout : Layout
+        regularizer : Regularizer
+            The user's.
+        state : NamedTuple or None
+            None before there is one.
+        """
+        return regularizer
 
     def begins_stage(self, before: Any, after: Any) -> bool:
         """Return whether a new stage begins: another geometry, memories and averages that begin anew.

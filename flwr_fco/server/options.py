@@ -457,10 +457,15 @@ class UnmodifiedOptions:
         product strength * server_lr * client_lr * local_steps, which is all that matters of the four besides
         server_lr's effect on the dual. Without a regularizer it means ``L1(1.0)``.
     density : float, optional
-        For unmodified clients with an l1 norm: the share of the regularized entries that are not 0 in the end. Each
-        round elapsed is chosen so that the model has its density of that round: density ** (round / density_rounds)**2,
-        from `density_rounds` on the one that is asked for. Strength and rates of the clients then have no effect.
-        Without a regularizer it means ``L1(1.0)``.
+        The share of the regularized entries that are not 0 in the end, for clients of either kind. psi is then the
+        indicator of at most so many entries that are not 0 (:class:`~flwr_fco.regularizers.HardSparsity`): those with
+        the largest dual stay, as they are. Not convex: no theory covers it. The density of a round is
+        density ** (round / density_rounds)**2, from `density_rounds` on the one that is asked for. A
+        :class:`~flwr_fco.regularizers.PerParameter` says which arrays have no share in it: ``Zero()`` leaves one
+        whole, ``HardSparsity(density=...)`` gives it a density of its own. The strength of an l1 norm has no effect.
+    density_scope : {"layers", "global"}, default "layers"
+        Whether the entries are allotted to arrays in the Erdos-Renyi way, small layers denser than large ones, or the
+        largest of all arrays stay, which can empty a layer.
     density_rounds : int, optional
         In how many rounds the density falls from 1 to `density`; by default half of the rounds that `start` is given.
     """
@@ -468,6 +473,7 @@ class UnmodifiedOptions:
     client: Literal["composite", "unmodified"] = "composite"
     threshold_per_round: float | None = field(default=None, metadata=POSITIVE)
     density: float | None = field(default=None, metadata=_SHARE)
+    density_scope: Literal["layers", "global"] = "layers"
     density_rounds: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
 

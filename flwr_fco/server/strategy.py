@@ -270,7 +270,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return Plan(
             solver=self.local_solver,
             layout=layout,
-            regularizer=self.regularizer,
+            regularizer=self.psi_at(layout, self.regularizer, state),
             mirror_map=mirror_map,
             scope=self.scope,
             work=self.work_at(state),
@@ -624,8 +624,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                     average.start(problem.layout.size)
                 elif average.averages:
                     average.add(self.averaged_points(problem, before, after, uplinks))
-                # A new stage has a geometry of its own, in which its first point is looked at.
-                own = problem.with_plan(self._plan_at(after)) if stage else problem
+                # A new stage has a geometry of its own, and a state may have a psi of its own: its point is theirs.
+                psi = self.psi_at(problem.layout, self.regularizer, after)
+                changed = stage or psi is not problem.plan.regularizer
+                own = problem.with_plan(self._plan_at(after)) if changed else problem
                 output = Output.of(after, own.plan, self._point(own, after), passed)
         except MagnitudeError as error:
             average.take_back()
@@ -641,8 +643,9 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         if stage:
             if self.memories is not None:
                 self.memories.new_epoch("a new stage")
-            self._announce(own.plan)
             log(INFO, "A new stage begins: %s", own.plan.mirror_map)
+        if changed:
+            self._announce(own.plan)
         return True
 
     def primal_arrays(self) -> ArrayRecord:
@@ -723,6 +726,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         metrics["num-replies"] = len(good)
         metrics["num-left-out"] = asked - len(good)
         return metrics
+
+    def watches(self) -> Sequence[RoundHooks]:
+        """Return what looks at each round of a run besides the user's callbacks, and logs what is amiss."""
+        return ()
 
     # --- the look -------------------------------------------------------------------------------------------------
 

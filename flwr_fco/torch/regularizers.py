@@ -328,11 +328,12 @@ def _l_infinity(psi: LInfinity, like: Tensor) -> TensorProx:
 @register_tensor_prox(HardSparsity)
 def _hard_sparsity(psi: HardSparsity, like: Tensor) -> TensorProx:
     def solve(v: Tensor, step: float) -> Tensor:
-        if psi.count >= v.numel():
+        count = psi.count_of(v.numel())
+        if count >= v.numel():
             return v
         flat = v.reshape(-1)
         # Stable: of equal ones the first stay, as in the NumPy map.
-        kept = torch.sort(flat.abs(), descending=True, stable=True).indices[: psi.count]
+        kept = torch.sort(flat.abs(), descending=True, stable=True).indices[:count]
         result = torch.zeros_like(flat)
         result[kept] = flat[kept]
         return result.reshape(v.shape)

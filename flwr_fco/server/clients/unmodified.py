@@ -7,7 +7,7 @@ from flwr.app import ArrayRecord, RecordDict
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
-from flwr_fco.regularizers import L1, Zero
+from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Zero
 from flwr_fco.server.options import AUTO, CommonOptions, RateOptions, UnmodifiedOptions, WorkOptions
 from flwr_fco.server.parts import Part
 from flwr_fco.server.replies.bounds import check_elapsed, check_examples, check_steps
@@ -24,12 +24,12 @@ class _Options(UnmodifiedOptions, RateOptions, WorkOptions, CommonOptions):
 
 
 def check_unmodified(options: UnmodifiedOptions) -> None:
-    """Check that it is said, once and in a way that fits psi, how fast its weight grows.
+    """Check that it is said, once and in a way that fits psi, how fast its weight or its sparsity grows.
 
     Parameters
     ----------
     options : UnmodifiedOptions
-        Of a strategy; without a regularizer, a density or a threshold is that of ``L1(1.0)``, which it gets.
+        Of a strategy; without a regularizer, a threshold is that of ``L1(1.0)``, which it gets.
 
     Raises
     ------
@@ -37,40 +37,63 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
         If it is not.
     """
     own: _Options = options  # type: ignore[assignment]
-    given = [name for name in ("threshold_per_round", "density") if getattr(own, name) is not None]
+    if own.density is not None:
+        _check_density(own)
+    elif own.density_rounds is not None or own.density_scope != "layers":
+        name = "density_scope" if own.density_rounds is None else "density_rounds"
+        raise ConfigurationError(f"{name}={getattr(own, name)!r} needs density=...")
     if own.client == "composite":
-        if given or own.density_rounds is not None:
+        if own.threshold_per_round is not None:
             raise ConfigurationError(
-                f"{' and '.join(given) or 'density_rounds'} is for client='unmodified': clients of ours say how "
-                "large their steps were. Leave it out and choose the regularizer's strength"
+                "threshold_per_round is for client='unmodified': clients of ours say how large their steps were. Leave "
+                "it out and choose the regularizer's strength"
             )
         return
+    given = [name for name in ("threshold_per_round", "density") if getattr(own, name) is not None]
     if len(given) == 2 or (given and own.local_steps is not None):
         names = ", ".join([*given, "local_steps"] if own.local_steps is not None else given)
         raise ConfigurationError(f"{names}: each of them says how fast the weight of psi grows; give one of them")
-    if given and isinstance(own.regularizer, Zero):
-        own.regularizer = L1(1.0)
-    if own.density is not None and not isinstance(own.regularizer, L1):
-        raise ConfigurationError(
-            f"density={own.density} schedules the threshold of an l1 norm; regularizer={own.regularizer!r} "
-            "has another form. Give threshold_per_round or local_steps instead"
-        )
-    if given and not getattr(own.regularizer, "strength", 0.0) > 0.0:
-        raise ConfigurationError(
-            f"{given[0]} needs a regularizer with one strength > 0; this is {own.regularizer!r}. Give it "
-            "another one, or give local_steps and the clients' learning rate as client_lr"
-        )
-    if own.density_rounds is not None and own.density is None:
-        raise ConfigurationError(f"density_rounds={own.density_rounds} needs density=...")
+    if own.threshold_per_round is not None:
+        if isinstance(own.regularizer, Zero):
+            own.regularizer = L1(1.0)
+        if not getattr(own.regularizer, "strength", 0.0) > 0.0:
+            raise ConfigurationError(
+                f"threshold_per_round needs a regularizer with one strength > 0; this is {own.regularizer!r}. Give it "
+                "another one, or give local_steps and the clients' learning rate as client_lr"
+            )
     weightless = isinstance(own.regularizer, Zero) or own.regularizer.constraint
     if not given and own.local_steps is None and not weightless:
         raise ConfigurationError(
             f"client='unmodified' with {own.regularizer!r}: nobody says how fast the weight of psi grows. Give "
-            "density=0.1 (l1 norm: the share of weights that are not 0 in the end), or threshold_per_round=... "
+            "density=0.1 in its place (the share of weights that are not 0 in the end), or threshold_per_round=... "
             "(how much the threshold grows in a round), or local_steps=... with the clients' learning rate as "
             "client_lr"
         )
     _check_choices(own)
+
+
+def _check_density(own: _Options) -> None:
+    """Refuse what a density cannot act beside: only what says nothing of zeros may have a psi of its own."""
+    parts = own.regularizer.regularizers.values() if isinstance(own.regularizer, PerParameter) else [own.regularizer]
+    for psi in parts:
+        alone = psi is own.regularizer
+        marks = isinstance(psi, Zero) or (isinstance(psi, L1) and psi.weights is None and psi.strength > 0.0)
+        if not marks and (alone or not psi.constraint):
+            raise ConfigurationError(
+                f"density={own.density} keeps the largest entries as they are, which is a psi of its own; {psi!r} has "
+                "another form. Leave it out, or give its strength and threshold_per_round or local_steps in the place "
+                "of density; in a PerParameter, Zero(), HardSparsity(...) and constraints say which arrays have no "
+                "share in the density"
+            )
+    if own.density_scope == "global":
+        own.scope = "joint"
+    if own.scope == "joint" and isinstance(own.regularizer, PerParameter):
+        raise ConfigurationError(
+            "a density of all arrays together has no place for a regularizer of single arrays; take "
+            'density_scope="layers", or leave PerParameter out'
+        )
+    if own.mirror_map.never_supports(HardSparsity(density=own.density)):
+        own.mirror_map.require(HardSparsity(density=own.density))
 
 
 def _check_choices(own: _Options) -> None:

@@ -44,6 +44,9 @@ class Runnable(Host, Protocol):
     def choose_rates(self, grid: Grid) -> None:
         """Choose the options that are ``"auto"``."""
 
+    def watches(self) -> Sequence[RoundHooks]:
+        """Return what looks at each round besides the user's callbacks."""
+
     def summary(self) -> None:
         """Log the settings."""
 
@@ -80,7 +83,7 @@ def run_rounds(
     callbacks: Sequence[Callback | RoundHooks],
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
-    hooks = Hooks(callbacks)
+    hooks = Hooks([*strategy.watches(), *callbacks])
     strategy.prepare(initial_arrays)
     log(INFO, "Starting %s strategy:", type(strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)

@@ -1,64 +1,167 @@
-"""A density instead of a strength: the weight of psi that gives the model of a dual the density of its round."""
+"""A density of the model instead of a strength: how many entries of each array stay in a round, and in the end.
+
+psi is the indicator of at most so many entries that are not 0. It is not convex, so dual averaging with it is, in
+effect, iterative hard thresholding on a dual: the largest entries of the dual are the model, as they are, and those
+that are 0 come back once their dual has grown. No theory covers it. Soft thresholds, which theory covers, shrink what
+stays, ahead of the gradients of a network: it dies before it has learnt anything.
+"""
 
 from __future__ import annotations
 
-import numpy as np
+import glob
+import math
+from collections.abc import Sequence
+from functools import lru_cache
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Layout
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.algorithm import Problem
+from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Regularizer
+from flwr_fco.regularizers.base import Scope
+
+#: No array keeps less than this share of the density of the whole.
+_FLOOR = 0.5
 
 
-def density_now(problem: Problem, density: float, density_rounds: int | None) -> float:
-    """Return the density that the model is to have after the round under way.
-
-    Slowly at first: a threshold that is ahead of the gradients sets a network's weights to 0 before it has learnt
-    anything, and it never starts.
+def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
+    """Return in how many rounds the density falls to the one that is asked for.
 
     Parameters
     ----------
-    problem : Problem
-    density : float
-        The share of entries that are not 0 in the end.
     density_rounds : int or None
-        In how many rounds it is reached; None: in half of the rounds of the run.
+        What the user says; None: half of the rounds of the run.
+    num_rounds : int or None
+        Of the run; None: nobody has said it.
 
     Raises
     ------
     ConfigurationError
-        If it is not known how many rounds the run has.
+        If neither is known.
     """
-    if density_rounds is None and problem.num_rounds is None:
+    if density_rounds is None and num_rounds is None:
         raise ConfigurationError(
             "density=... without `start`: nobody says how many rounds there are; give density_rounds=..."
         )
-    rounds = density_rounds or max(1, (problem.num_rounds or 0) // 2)
-    way = min(1.0, max(problem.round, 1) / rounds)
-    return float(density ** (way * way))
+    return density_rounds or max(1, (num_rounds or 0) // 2)
 
 
-def elapsed_for_density(problem: Problem, dual: Vector, density: float) -> float:
-    """Return the smallest elapsed time at which the model of a dual has at most this density.
-
-    Entry i leaves when elapsed * threshold_i reaches |dual_i|, so it is an order statistic of their ratios.
+def rounds_needed(density: float) -> int:
+    """Return how many rounds a run should have at least: four for each halving of the density.
 
     Parameters
     ----------
-    problem : Problem
-        With an l1 norm.
-    dual : ndarray of float64, shape (d,)
     density : float
-        Share of the entries that psi acts on.
+
+    Examples
+    --------
+    >>> [rounds_needed(density) for density in (0.2, 0.1, 0.05)]
+    [10, 14, 18]
     """
-    terms = problem.psi.separable_terms(dual.shape)
-    assert terms is not None  # it is an l1 norm
-    threshold = np.broadcast_to(terms.threshold, dual.shape)
-    acted_on = problem.layout.regularized_mask()
-    leave = threshold > 0.0
-    stay = int(np.count_nonzero(dual[acted_on & ~leave]))
-    ratios = np.abs(dual[leave]) / threshold[leave]
-    first_to_leave = ratios.size - 1 - max(0, round(density * int(acted_on.sum())) - stay)
-    if first_to_leave < 0:
-        return 0.0
-    # A little more, so that rounding does not leave an entry that should be 0.
-    return float(np.partition(ratios, first_to_leave)[first_to_leave]) * (1.0 + 1e-15)
+    return math.ceil(4 * math.log2(1.0 / density))
+
+
+def way_at(number: float, rounds: int) -> float:
+    """Return how far the model has come after a round: slowly at first, while the network learns what matters.
+
+    Parameters
+    ----------
+    number : float
+        Rounds that have gone by.
+    rounds : int
+        In how many rounds the density is reached.
+
+    Examples
+    --------
+    >>> [round(0.1 ** way_at(number, 4), 3) for number in range(6)]
+    [1.0, 0.866, 0.562, 0.274, 0.1, 0.1]
+    """
+    return min(1.0, number / rounds) ** 2
+
+
+def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
+    """Return how many entries each array keeps, so that all of them together have a density.
+
+    The share of an array of shape (a, b, ...) is proportional to (a + b + ...) / (a b ...), so that small layers, of
+    which a network needs more, stay denser than large ones; at most 1, and at least half of the density of the whole.
+    The last digit goes to the largest array, so that the sum is right to the entry.
+
+    Parameters
+    ----------
+    shapes : sequence of tuple of int
+    density : float
+        0 < density <= 1.
+
+    References
+    ----------
+    Mocanu et al.: Scalable training of artificial neural networks with adaptive sparse connectivity inspired by network
+    science (Nature Communications 2018); for convolutions: Evci et al.: Rigging the lottery (ICML 2020). The floor is
+    an addition.
+
+    Examples
+    --------
+    >>> erdos_renyi([(256, 100), (10, 256)], 0.1)
+    [1612, 1204]
+    """
+    sizes = [math.prod(shape) for shape in shapes]
+    total = round(density * sum(sizes))
+    raw = [sum(shape) / size if size else 0.0 for shape, size in zip(shapes, sizes, strict=True)]
+
+    def counts(scale: float) -> list[float]:
+        return [size * min(1.0, max(_FLOOR * density, scale * r)) for size, r in zip(sizes, raw, strict=True)]
+
+    low, high = 0.0, 1.0 / min((r for r in raw if r), default=1.0)
+    for _ in range(100):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if sum(counts(middle)) < total else (low, middle)
+    found = [min(size, max(1, round(count))) for size, count in zip(sizes, counts(high), strict=True)]
+    for index in sorted(range(len(sizes)), key=lambda i: -sizes[i]):
+        change = min(max(found[index] + total - sum(found), min(1, sizes[index])), sizes[index]) - found[index]
+        found[index] += change
+    return found
+
+
+@lru_cache(maxsize=4)
+def psi_at(layout: Layout, regularizer: Regularizer, density: float, way: float, scope: Scope) -> Regularizer:
+    """Return psi of a moment: at most so many entries that are not 0, array by array.
+
+    Parameters
+    ----------
+    layout : Layout
+    regularizer : Regularizer
+        The user's. A :class:`PerParameter` names the arrays that have no share in the density: those with Zero() stay
+        whole, those with a HardSparsity come to a count or a density of their own, others have the constraint that
+        they say. An l1 norm marks an array that has a share; its strength has no effect.
+    density : float
+        What the arrays that share it come to in the end.
+    way : float
+        How far they have come, 0 to 1: the densities of this moment are those of the end to this power.
+    scope : {"each", "joint"}
+        Whether the share is allotted to arrays, or the largest entries of all arrays stay.
+
+    Raises
+    ------
+    ConfigurationError
+        If no array is left that has a share.
+    """
+    if scope == "joint":
+        return HardSparsity(density=density**way)
+    acted_on = [entry for entry in layout.optimized if entry.regularized]
+    special: dict[str, Regularizer] = {}
+    if isinstance(regularizer, PerParameter):
+        regularizer.bind(layout)
+        named = ((entry.name, regularizer.for_array(entry.name)) for entry in acted_on)
+        special = {name: psi for name, psi in named if psi is not None and not isinstance(psi, L1)}
+    shared = [entry for entry in acted_on if entry.name not in special]
+    if not shared:
+        raise ConfigurationError(
+            f"density={density:g} has no array to act on: {regularizer!r} says something else about each of "
+            f"{[entry.name for entry in acted_on]}. Leave a pattern out, or name other arrays in apply_to="
+        )
+    for entry in acted_on:
+        psi = special.get(entry.name)
+        if isinstance(psi, HardSparsity) and entry.size:
+            share = psi.count_of(entry.size) / entry.size
+            special[entry.name] = HardSparsity(max(1, round(share**way * entry.size)))
+    counts = erdos_renyi([entry.shape for entry in shared], density**way)
+    kept = {entry.name: HardSparsity(max(1, count)) for entry, count in zip(shared, counts, strict=True)}
+    # Names, not patterns.
+    return PerParameter({glob.escape(name): psi for name, psi in (special | kept).items()})

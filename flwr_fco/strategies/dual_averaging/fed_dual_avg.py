@@ -19,8 +19,9 @@ exactly for the server's model, because it comes out of the proximal map last.
 Differs from the paper in: 1. elapsed is the sum of the step sizes that clients report, not eta_s eta_c r K, so unequal
 and changing local work keep psi in proportion (with equal K it is the paper's); 2. clients with more steps do not
 weigh more (``normalize_local_work``); 3. the default output is the last primal, the theory's average of shadow points
-is ``output="shadow"``; 4. ``client="unmodified"`` is an approximation that is not in the paper, and so are the
-schedules of psi's weight that go with it (``threshold_per_round``, ``density``).
+is ``output="shadow"``; 4. ``client="unmodified"`` is an approximation that is not in the paper, and so is the schedule
+of psi's weight that goes with it (``threshold_per_round``); 5. with ``density`` psi is not convex, and changes from
+round to round.
 """
 
 from __future__ import annotations
@@ -31,14 +32,17 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.regularizers import Regularizer
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, Limit, ToZero
 from flwr_fco.server.options import MomentumOptions, RateOptions, UnmodifiedOptions, WorkOptions
+from flwr_fco.server.rounds.hooks import RoundHooks
+from flwr_fco.server.rounds.sparse_training import SparseTraining
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.dual_averaging.density import density_now, elapsed_for_density
+from flwr_fco.strategies.dual_averaging.density import psi_at, rounds_needed, rounds_of, way_at
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
 #: Largest dual-to-weight ratio sent as float32.
@@ -53,7 +57,8 @@ class DualState(NamedTuple):
     dual : ndarray of float64, shape (d,)
         z_r.
     elapsed : float
-        Weight of psi: server_lr times the mean of the clients' elapsed times, summed over the rounds.
+        Weight of psi: server_lr times the mean of the clients' elapsed times, summed over the rounds. With a density,
+        whose psi is a constraint and has no weight, the number of rounds that have gone by.
     round : int
         Number of successful rounds, r.
     """
@@ -132,13 +137,17 @@ class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, D
 
     client_prox: bool = True
 
-    def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
-        """Return the next dual and its elapsed time, or the time at which as many weights as asked for are not 0."""
-        following = super().aggregate(problem, state, uplinks)
+    def psi_at(self, layout: Layout, regularizer: Regularizer, state: DualState | None) -> Regularizer:
+        """Return the regularizer, or with a density at most as many entries that are not 0 as the round is to have."""
         if self.density is None:
-            return following
-        density = density_now(problem, self.density, self.density_rounds)
-        return following._replace(elapsed=elapsed_for_density(problem, following.dual, density))
+            return regularizer
+        way = way_at(0.0 if state is None else state.elapsed, rounds_of(self.density_rounds, self.num_rounds))
+        return psi_at(layout, regularizer, self.density, way, self.scope)
+
+    def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
+        """Return the next dual and its elapsed time; with a density, the rounds that have gone by."""
+        following = super().aggregate(problem, state, uplinks)
+        return following if self.density is None else following._replace(elapsed=float(problem.round))
 
     # --- what else it says ----------------------------------------------------------------------------------------
 
@@ -199,23 +208,24 @@ class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, D
         size = np.sqrt(np.vdot(primal, primal) / count) if count else 0.0
         return bool(max(-dual.min(), dual.max()) <= FLOAT32_LIMIT * size)
 
-    def metrics(self, problem: Problem, state: DualState) -> dict[str, float | int]:
-        """Return the density of the model, where the server schedules it."""
-        if self.density is None or state.round == 0:
-            return {}
-        acted_on = problem.layout.regularized_mask()
-        return {"density": float(np.count_nonzero(self.retrieve(problem, state)[acted_on]) / acted_on.sum())}
+    def watches(self) -> Sequence[RoundHooks]:
+        """Return what looks after a network that becomes sparse while it is trained."""
+        if self.density is None and self.threshold_per_round is None:
+            return ()
+        needed = 1 if self.density is None else rounds_needed(self.density)
+        return (SparseTraining(needed, self.density_rounds),)
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about the clients."""
-        if self.client == "composite":
-            return [("Clients", f"{self.client}, proximal steps ({self.client_prox})")]
-        return [("Clients", f"{self.client}, {self._schedule_text()}")]
+        text = f"proximal steps ({self.client_prox})" if self.client == "composite" else self._schedule_text()
+        found = [("Clients", f"{self.client}, {text}")]
+        if self.density is not None:
+            known = self.density_rounds or self.num_rounds
+            rounds = f"round {rounds_of(self.density_rounds, self.num_rounds)}" if known else "half of the rounds"
+            found.append(("Density", f"{self.density:g} from {rounds} on, {self.density_scope}"))
+        return found
 
     def _schedule_text(self) -> str:
-        if self.density is not None:
-            rounds = self.density_rounds or (self.num_rounds and max(1, self.num_rounds // 2))
-            return f"density {self.density:g} from {f'round {rounds}' if rounds else 'half of the rounds'} on"
         if self.threshold_per_round is not None:
             return f"threshold {self.threshold_per_round:g} a round"
         return "no weight of psi" if self.local_steps is None else f"{self.local_steps} steps of client_lr a round"

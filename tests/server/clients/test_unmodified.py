@@ -7,8 +7,9 @@ from flwr.clientapp import ClientApp
 from problems import FEATURES, clients, flat, run, start_arrays
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.mirror_maps import SimplexEntropy
 from flwr_fco.pooled import lasso_duality_gap
-from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared
+from flwr_fco.regularizers import L1, ElasticNet, L1Ball, L2Squared, PerParameter, Zero
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDualAvg
 
@@ -145,15 +146,6 @@ def test_strength_and_rates_have_no_effect_on_a_given_density():
         np.testing.assert_allclose(unmodified(20, density=0.5, **options)[0], first, rtol=0, atol=1e-12)
 
 
-def test_density_of_an_l1_norm_with_weights():
-    """An entry with weight 0 is never cut; the others leave in the order of |dual| / weight."""
-    weights = np.array([0.0, 1.0, 10.0, 1.0, 1.0, 0.1])
-    ours, strategy, _ = unmodified(30, regularizer=L1(1.0, weights), density=0.5)
-    with np.errstate(divide="ignore"):
-        expected = np.argsort(-np.abs(strategy.state.dual[:FEATURES]) / weights)[:3]
-    assert set(np.flatnonzero(ours[:FEATURES])) == set(expected)
-
-
 def test_the_density_is_resumed(tmp_path):
     """The elapsed time and the round are in the state: the same next round after saving and loading."""
     options = {"client": "unmodified", "density": 0.5, "density_rounds": 10, "fraction_evaluate": 0.0}
@@ -188,15 +180,19 @@ def test_the_density_is_resumed(tmp_path):
         ({"density": 0.1, "local_steps": 3}, "each of them says how fast"),
         ({"density": 0.1, "threshold_per_round": 0.1}, "each of them says how fast"),
         ({"density": 0.1, "regularizer": L2Squared(1.0)}, "has another form"),
-        ({"density": 0.1, "regularizer": L1(0.0)}, "one strength > 0"),
+        ({"density": 0.1, "regularizer": L1(0.0)}, "has another form"),
+        ({"density": 0.1, "regularizer": L1(1.0, np.ones(6))}, "has another form"),
+        ({"density": 0.1, "regularizer": PerParameter({"*": L2Squared(1.0)})}, "has another form"),
+        ({"density": 0.1, "regularizer": PerParameter({"*": Zero()}), "density_scope": "global"}, "take density_scope"),
+        ({"density_scope": "global"}, "needs density"),
         ({"threshold_per_round": 0.1, "regularizer": L1Ball(1.0)}, "one strength > 0"),
         ({"density": 1.0}, "between 0 and 1"),
         ({"density": 0.0}, "between 0 and 1"),
         ({"threshold_per_round": -1.0}, "finite number > 0"),
         ({"density_rounds": 3, "threshold_per_round": 0.1}, "needs density"),
-        ({"client": "composite", "density": 0.1}, "is for client='unmodified'"),
         ({"client": "composite", "threshold_per_round": 0.1}, "is for client='unmodified'"),
-        ({"client": "composite", "density_rounds": 3}, "is for client='unmodified'"),
+        ({"client": "composite", "density_rounds": 3}, "needs density"),
+        ({"client": "composite", "density": 0.1, "mirror_map": SimplexEntropy()}, "cannot be combined"),
     ],
 )
 def test_what_does_not_go_together(options, message):
@@ -205,12 +201,11 @@ def test_what_does_not_go_together(options, message):
 
 
 def test_without_start_a_density_needs_its_rounds():
-    strategy = FedDualAvg(client="unmodified", density=0.5)
+    """Before anybody trains."""
     objectives = clients()
     grid = InProcessGrid(ordinary_app(objectives, 1, 0.05), len(objectives))
-    replies = grid.send_and_receive(strategy.configure_train(1, start_arrays(), ConfigRecord(), grid))
     with pytest.raises(ConfigurationError, match="give density_rounds"):
-        strategy.aggregate_train(1, replies)
+        FedDualAvg(client="unmodified", density=0.5).configure_train(1, start_arrays(), ConfigRecord(), grid)
 
 
 def test_rounding_of_the_users_dtype_is_not_taken_for_a_gradient():

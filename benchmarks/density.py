@@ -1,0 +1,387 @@
+"""Networks that become sparse while they are trained: FedDualAvg(density=...) beside pruning, masks and a rival.
+
+    python benchmarks/density.py --out density.jsonl --data FOLDER    the table: under four hours of a core
+    python benchmarks/density.py --out density.jsonl --table          print what is in the file, train nothing
+    python benchmarks/density.py --quick                              one small network, two cells, some seconds
+
+Small and deep networks on breast cancer (a table), digits, MNIST and CIFAR-10, with SGD and Adam, 5 nodes, one local
+epoch a round; rounds x densities x 3 seeds; accuracy on the test images. FOLDER, or $FLWR_FCO_DATA, holds `mnist/`
+(the four IDX files) and `cifar10/` (the binary batches, or one .npz file); what is absent is skipped. A run that was
+stopped goes on: results that are in the file of --out are not made again. Needs PyTorch.
+
+The ways: FedAvg; FedAvg pruned by magnitude afterwards, of all layers together or each layer by itself; FedAvg with
+masks that shrink by the cubic schedule of Zhu and Gupta (2017) over three quarters of the rounds, with either pruning;
+FedSparsify (Stripelis et al. 2022), where clients prune and the server keeps what a majority has kept; and
+FedDualAvg(client="unmodified", density=...), through `simulate`. Of two prunings the better one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.datasets import breast_cancer, cifar10, digits, mnist
+
+try:
+    import torch
+except ImportError:
+    sys.exit("skipped: benchmarks/density.py needs PyTorch (pip install torch)")
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from torch import nn
+from torch.nn import functional
+
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
+
+NODES, ROUNDS, DENSITIES, SEEDS = 5, (12, 24, 3, 40, 80), (0.2, 0.1, 0.05), (0, 1, 2)
+OURS = "FedDualAvg(density)"
+#: What makes a result one of its kind.
+NAMES = ("rounds", "problem", "optimizer", "seed", "way", "density")
+#: What a cell compares with; of several ways the best counts.
+AFTERWARDS = ("pruned afterwards, global", "pruned afterwards, layers")
+MASKED = ("masks, global", "masks, layers")
+Vector = np.ndarray[Any, np.dtype[Any]]
+
+
+def linear_layers(*widths: int) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Flatten()]
+    for ins, outs in itertools.pairwise(widths):
+        layers += [nn.Linear(ins, outs), nn.ReLU()]
+        if len(widths) > 5:  # a deep one does not start to learn from PyTorch's own initial weights
+            nn.init.kaiming_normal_(layers[-2].weight, nonlinearity="relu")  # type: ignore[arg-type]
+    return nn.Sequential(*layers[:-1])
+
+
+def convolutions(channels: int, side: int, filters: tuple[int, ...], kernel: int, *widths: int) -> nn.Sequential:
+    """Return convolutions with a pooling after each second filter size that grows, then linear layers."""
+    layers: list[nn.Module] = []
+    for number, outs in enumerate(filters):
+        layers += [nn.Conv2d(channels, outs, kernel, padding=kernel // 2), nn.ReLU()]
+        if len(filters) == 2 or number % 2:
+            layers.append(nn.MaxPool2d(2))
+            side //= 2
+        channels = outs
+    return nn.Sequential(*layers, *linear_layers(channels * side * side, *widths))
+
+
+def image_files(name: str, folder: Path | None) -> Path:
+    path = None if folder is None else folder / name
+    if path is None or not path.is_dir():
+        raise FileNotFoundError(f"{name}: no folder {path or name}; give --data FOLDER or FLWR_FCO_DATA")
+    files = sorted(path.glob("*.npz"))
+    return files[0] if files else path
+
+
+#: Data, shape of an example, network, learning rates of SGD (momentum 0.9) and Adam, batch.
+Problem = tuple[Callable[[int, Path | None], Any], tuple[int, ...], Callable[[], nn.Module], tuple[float, float], int]
+PROBLEMS: dict[str, Problem] = {
+    "cancer small": (
+        lambda seed, _: breast_cancer(NODES, None, seed=seed),
+        (30,),
+        lambda: linear_layers(30, 128, 64, 2),
+        (0.05, 3e-3),
+        16,
+    ),
+    "cancer deep": (
+        lambda seed, _: breast_cancer(NODES, None, seed=seed),
+        (30,),
+        lambda: linear_layers(30, *6 * [64], 2),
+        (0.02, 1e-3),
+        16,
+    ),
+    "digits small": (
+        lambda seed, _: digits(NODES, 1.0, seed=seed),
+        (8, 8, 1),
+        lambda: convolutions(1, 8, (8, 16), 3, 64, 10),
+        (0.05, 3e-3),
+        16,
+    ),
+    "digits deep": (
+        lambda seed, _: digits(NODES, 1.0, seed=seed),
+        (64,),
+        lambda: linear_layers(64, *6 * [64], 10),
+        (0.02, 1e-3),
+        16,
+    ),
+    "mnist small": (
+        lambda seed, folder: mnist(image_files("mnist", folder), NODES, 1.0, num_examples=2000, seed=seed),
+        (28, 28, 1),
+        lambda: convolutions(1, 28, (6, 16), 5, 120, 84, 10),
+        (0.05, 2e-3),
+        32,
+    ),
+    "mnist deep": (
+        lambda seed, folder: mnist(image_files("mnist", folder), NODES, 1.0, num_examples=2000, seed=seed),
+        (784,),
+        lambda: linear_layers(784, *6 * [100], 10),
+        (0.02, 1e-3),
+        32,
+    ),
+    "cifar10 small": (
+        lambda seed, folder: cifar10(image_files("cifar10", folder), NODES, 1.0, num_examples=2500, seed=seed),
+        (32, 32, 3),
+        lambda: convolutions(3, 32, (6, 16), 5, 120, 84, 10),
+        (0.02, 2e-3),
+        32,
+    ),
+    "cifar10 deep": (
+        lambda seed, folder: cifar10(image_files("cifar10", folder), NODES, 1.0, num_examples=2500, seed=seed),
+        (32, 32, 3),
+        lambda: convolutions(3, 32, (8, 8, 16, 16, 32, 32), 3, 64, 10),
+        (0.02, 2e-3),
+        32,
+    ),
+}
+
+
+class Task:
+    """The data, the network and the local training of a seed: what all ways have in common."""
+
+    def __init__(self, problem: str, optimizer: str, seed: int, folder: Path | None) -> None:
+        load, self.shape, network, rates, self.batch = PROBLEMS[problem]
+        data = load(seed, folder)
+        torch.manual_seed(seed)
+        self.seed, self.network, self.optimizer = seed, network(), optimizer
+        self.rate = rates[optimizer == "adam"]
+        examples = [data.client(node) for node in range(NODES)]
+        features = np.concatenate([own.features for own in examples])
+        self.centre, self.spread = features.mean(0), features.std(0) + 0.1
+        self.parts = [self.tensors(own) for own in examples]
+        self.test = self.tensors(data.test_examples())
+        sizes = np.array([len(labels) for _, labels in self.parts])
+        self.weights = sizes / sizes.sum()
+        self.params = list(self.network.parameters())
+        ends = np.cumsum([p.numel() for p in self.params])
+        self.blocks = [slice(int(end) - p.numel(), int(end)) for end, p in zip(ends, self.params, strict=True)]
+        self.layers = [block for block, p in zip(self.blocks, self.params, strict=True) if p.ndim > 1]
+        self.pruned = np.zeros(ends[-1], bool)
+        for block in self.layers:
+            self.pruned[block] = True
+        self.start = self.get()
+
+    def tensors(self, examples: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        scaled = torch.tensor((examples.features - self.centre) / self.spread, dtype=torch.float32)
+        labels = torch.tensor(np.asarray(examples.targets)).long().clamp(min=0)
+        if len(self.shape) == 3:
+            scaled = scaled.reshape(-1, *self.shape).permute(0, 3, 1, 2).contiguous()
+        return scaled, labels
+
+    def get(self) -> Vector:
+        return nn.utils.parameters_to_vector(self.params).detach().numpy().astype(np.float64)
+
+    def set(self, w: Vector) -> None:
+        nn.utils.vector_to_parameters(torch.tensor(w, dtype=torch.float32), self.params)
+
+    def train(self, node: int, server_round: int, mask: Vector | None = None) -> float:
+        """Train the network on a node's data for an epoch; where the mask is 0, weights stay as they are."""
+        images, labels = self.parts[node]
+        make = {"sgd": lambda: torch.optim.SGD(self.params, self.rate, 0.9, fused=True)}
+        make["adam"] = lambda: torch.optim.Adam(self.params, self.rate, fused=True)
+        optimizer, total = make[self.optimizer](), 0.0
+        masks = () if mask is None else [torch.tensor(mask[block]) for block in self.blocks]
+        order = torch.Generator().manual_seed((self.seed * 1000 + server_round) * NODES + node)
+        for rows in torch.randperm(len(labels), generator=order).split(self.batch):
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(self.network(images[rows]), labels[rows])
+            loss.backward()
+            for p, own in zip(self.params, masks, strict=False):
+                p.grad.mul_(own.reshape(p.shape))  # type: ignore[union-attr]
+            optimizer.step()
+            total += loss.item() * len(rows)
+        return total / len(labels)
+
+    def trained(self, w: Vector, server_round: int, mask: Vector | None = None) -> Iterator[Vector]:
+        """Return what each node makes of a model."""
+        for node in range(NODES):
+            self.set(w)
+            self.train(node, server_round, mask)
+            yield self.get()
+
+    @torch.no_grad()
+    def accuracy(self, w: Vector) -> float:
+        self.set(w)
+        images, labels = self.test
+        right = [
+            (self.network(x).argmax(1) == y).sum() for x, y in zip(images.split(1000), labels.split(1000), strict=True)
+        ]
+        return int(sum(right)) / len(labels)
+
+
+def largest(v: Vector, density: float) -> Vector:
+    """Return whether each entry is among the largest."""
+    count = max(1, round(density * v.size))
+    return np.abs(v) >= np.partition(np.abs(v), v.size - count)[v.size - count]
+
+
+def mask_of(task: Task, w: Vector, density: float, how: str) -> Vector:
+    """Return what stays when a model is pruned: of all layers together, or of each by itself."""
+    mask = np.ones(w.size, bool)
+    if how == "global":
+        mask[task.pruned] = largest(w[task.pruned], density)
+    else:
+        for block in task.layers:
+            mask[block] = largest(w[block], density)
+    return mask
+
+
+def fed_avg(task: Task, rounds: set[int]) -> dict[int, Vector]:
+    """Return FedAvg's model after some numbers of rounds: it knows no schedule, so one run has them all."""
+    w, found = task.start, {}
+    for number in range(1, max(rounds) + 1):
+        w = sum(p * own for p, own in zip(task.weights, task.trained(w, number), strict=True))
+        if number in rounds:
+            found[number] = w
+    return found
+
+
+def cubic(number: int, density: float, end: int) -> float:
+    return density + (1.0 - density) * max(0.0, 1.0 - number / max(1, end)) ** 3
+
+
+def masks(task: Task, rounds: int, density: float, how: str) -> Vector:
+    """Return the model of FedAvg whose clients train the weights that the server has not pruned yet."""
+    w, mask = task.start, np.ones(task.start.size, bool)
+    for number in range(1, rounds + 1):
+        w = sum(p * own for p, own in zip(task.weights, task.trained(w, number, mask), strict=True))
+        mask = mask_of(task, w, cubic(number, density, 3 * rounds // 4), how)
+        w = w * mask
+    return w
+
+
+def fed_sparsify(task: Task, rounds: int, density: float) -> Vector:
+    """Return FedSparsify's model: clients purge what is smallest, the server merges what a majority has kept."""
+    w, mask = task.start, np.ones(task.start.size, bool)
+    for number in range(1, rounds + 1):
+        merged, votes = np.zeros_like(w), np.zeros_like(w)
+        for weight, own in zip(task.weights, task.trained(w, number, mask), strict=True):
+            kept = mask_of(task, own, cubic(number, density, rounds), "global")
+            merged += weight * own * kept
+            votes += weight * kept
+        mask = votes > 0.5
+        w = merged * mask
+    return w * mask_of(task, w, density, "global")
+
+
+def fed_dual_avg(task: Task, rounds: int, density: float, **options: Any) -> Vector:
+    """Return our model; the ClientApp is that of any FedAvg project."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        node = context.node_config["partition-id"]
+        task.network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        loss = task.train(node, message.content["config"]["server-round"])
+        metrics = MetricRecord({"train_loss": loss, "num-examples": len(task.parts[node][1])})
+        content = RecordDict({"arrays": ArrayRecord(task.network.state_dict()), "metrics": metrics})
+        return Message(content, reply_to=message)
+
+    strategy = FedDualAvg(client="unmodified", density=density, fraction_evaluate=0.0, **options)
+    task.set(task.start)
+    start = ArrayRecord(task.network.state_dict())
+    result = simulate(strategy, app, num_nodes=NODES, num_rounds=rounds, initial_arrays=start, progress=False)
+    task.network.load_state_dict(result.arrays.to_torch_state_dict())
+    return task.get()
+
+
+def results_of(task: Task, rounds: int, densities: tuple[float, ...]) -> Iterator[tuple[str, float, Vector]]:
+    """Train in all ways; return way, density and model."""
+    dense = fed_avg(task, {rounds})[rounds]
+    yield "FedAvg", 1.0, dense
+    for density in densities:
+        for how in ("global", "layers"):
+            yield f"pruned afterwards, {how}", density, dense * mask_of(task, dense, density, how)
+            yield f"masks, {how}", density, masks(task, rounds, density, how)
+        yield "FedSparsify", density, fed_sparsify(task, rounds, density)
+        yield OURS, density, fed_dual_avg(task, rounds, density)
+
+
+def cells(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the cells that have all seeds of some way: means over them."""
+    found: dict[tuple[Any, ...], dict[str, list[float]]] = {}
+    for row in results:
+        for density in DENSITIES if row["way"] == "FedAvg" else (row["density"],):
+            cell = found.setdefault((row["problem"], row["optimizer"], row["rounds"], density), {})
+            cell.setdefault(row["way"], []).append(row["accuracy"])
+    means = []
+    for key, ways in sorted(found.items(), key=lambda item: (*item[0][:3], -item[0][3])):
+        if OURS in ways and len({len(own) for own in ways.values()}) == 1:
+            cell = {way: float(np.mean(own)) for way, own in ways.items()}
+            cell["afterwards"], cell["masked"] = (max(cell[way] for way in names) for names in (AFTERWARDS, MASKED))
+            means.append({"key": key, "seeds": len(ways[OURS]), **cell})
+    return means
+
+
+def print_table(results: list[dict[str, Any]]) -> None:
+    print("| problem | optimiser | rounds | density | seeds | FedAvg | afterwards | masks | FedSparsify | ours | |")
+    print("|---|---|---|---|---|---|---|---|---|---|---|")
+    found = cells(results)
+    for cell in found:
+        ours, afterwards, masked = cell[OURS], cell["afterwards"], cell["masked"]
+        remarks = ["below 0.9 of afterwards"] if ours < 0.9 * afterwards else []
+        remarks += ["below afterwards"] if ours < afterwards - 0.01 and cell["key"][2] >= 12 else []
+        remarks += ["below masks"] if ours < masked - 0.01 else []
+        numbers = (f"{value:.3f}" for value in (cell["FedAvg"], afterwards, masked, cell["FedSparsify"], ours))
+        print(f"| {' | '.join([*map(str, cell['key']), str(cell['seeds']), *numbers, ', '.join(remarks)])} |")
+    long = [cell for cell in found if cell["key"][2] >= 12]
+    if not long:
+        return
+    print(
+        f"\n{sum(c[OURS] < 0.9 * c['afterwards'] for c in found)} of {len(found)} cells below 0.9 of pruned afterwards"
+    )
+    for name, other in (("pruned afterwards", "afterwards"), ("masks", "masked"), ("FedSparsify", "FedSparsify")):
+        share = np.mean([cell[OURS] >= cell[other] - 0.01 for cell in long])
+        print(f"{share:.0%} of {len(long)} cells with 12 rounds or more: within one point of {name}, or above")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one small network and two cells")
+    parser.add_argument("--out", type=Path, help="gets one line of JSON for each result, and is gone on with")
+    parser.add_argument("--data", type=Path, default=os.environ.get("FLWR_FCO_DATA"), help="folder of mnist/, cifar10/")
+    parser.add_argument("--problems", nargs="+", default=list(PROBLEMS), choices=list(PROBLEMS))
+    parser.add_argument("--rounds", type=int, nargs="+", default=ROUNDS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=SEEDS)
+    parser.add_argument("--table", action="store_true", help="print the table of --out, and end")
+    settings = parser.parse_args()
+    torch.set_num_threads(1)
+    known = settings.out is not None and settings.out.exists()
+    results = [json.loads(line) for line in settings.out.read_text().splitlines()] if known else []
+    if settings.quick:
+        grid: Any = [(12, "cancer small", "sgd", 0)]
+    else:
+        grid = itertools.product(settings.rounds, settings.problems, ("sgd", "adam"), settings.seeds)
+    done = {
+        (row["rounds"], row["problem"], row["optimizer"], row["seed"], row["way"], row["density"]) for row in results
+    }
+    for rounds, problem, optimizer, seed in () if settings.table else grid:
+        densities = DENSITIES[:2] if settings.quick else DENSITIES
+        if (rounds, problem, optimizer, seed, OURS, densities[-1]) in done:
+            continue
+        try:
+            task = Task(problem, optimizer, seed, settings.data)
+        except FileNotFoundError as error:
+            print(f"skipped: {error}", file=sys.stderr)
+            continue
+        for way, density, w in results_of(task, rounds, densities):
+            key = {"rounds": rounds, "problem": problem, "optimizer": optimizer, "seed": seed}
+            row = {**key, "way": way, "density": density, "accuracy": task.accuracy(w)}
+            if tuple(row[name] for name in NAMES) in done:
+                continue
+            results.append(row)
+            if settings.out:
+                with settings.out.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+    print_table(results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""A density: which entries stay, in which arrays, in which rounds, and what is said when it goes wrong."""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.datasets import digits
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.regularizers import L1, HardSparsity, L1Ball, PerParameter, Zero
+from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
+from flwr_fco.strategies.dual_averaging.density import erdos_renyi, rounds_needed
+
+SHAPES = {"conv": (4, 2, 3, 3), "hidden": (20, 36), "bias": (20,), "head": (5, 20)}
+WEIGHTS = ("conv", "hidden", "head")
+
+
+def start(seed=0):
+    rng = np.random.default_rng(seed)
+    return {name: rng.standard_normal(shape) for name, shape in SHAPES.items()}
+
+
+def walking_app(losses=None, scale=0.1):
+    """A client that goes to a fixed place of its own; its reported loss is what the test says."""
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        rng = np.random.default_rng(context.node_config["partition-id"])
+        moved = {
+            name: Array(array.numpy() + scale * (2.0 * rng.standard_normal(array.shape) - array.numpy()))
+            for name, array in message.content["arrays"].items()
+        }
+        metrics = {"num-examples": 10}
+        if losses is not None:
+            metrics["train_loss"] = float(losses[message.content["config"]["server-round"] - 1])
+        return Message(RecordDict({"arrays": ArrayRecord(moved), "metrics": MetricRecord(metrics)}), reply_to=message)
+
+    return app
+
+
+def run(rounds=24, losses=None, **options):
+    strategy = FedDualAvg(**{"client": "unmodified", "density": 0.1, "fraction_evaluate": 0.0} | options)
+    arrays = ArrayRecord({name: Array(array) for name, array in start().items()})
+    app = walking_app(losses)
+    result = simulate(strategy, app, num_nodes=3, num_rounds=rounds, initial_arrays=arrays, progress=False)
+    return {name: array.numpy() for name, array in result.arrays.items()}, strategy, result
+
+
+shapes = st.lists(st.lists(st.integers(1, 30), min_size=2, max_size=4).map(tuple), min_size=1, max_size=8)
+
+
+@given(shapes, st.floats(0.01, 1.0))
+@settings(max_examples=200, deadline=None)
+def test_the_share_is_allotted_to_the_entry(shapes, density):
+    sizes = [math.prod(shape) for shape in shapes]
+    counts = erdos_renyi(shapes, density)
+    total = round(density * sum(sizes))
+    assert all(1 <= count <= size for count, size in zip(counts, sizes, strict=True))
+    assert sum(counts) == total or (sum(counts) > total and all(count == 1 for count in counts))
+    if density == 1.0:
+        assert counts == sizes
+
+
+def test_small_layers_stay_denser_and_no_layer_falls_below_the_floor():
+    """A layer of three million entries beside a small one: the share by (a + b) / (a b), and half at least."""
+    small, middle, large = erdos_renyi([(10, 100), (300, 300), (2000, 1500)], 0.05)
+    assert small == 1000
+    assert large / 3_000_000 >= 0.5 * 0.05
+    assert middle / 90_000 > 2 * large / 3_000_000
+
+
+@pytest.mark.parametrize("density_scope", ["layers", "global"])
+def test_what_stays_is_the_largest_of_the_dual_as_it_is(density_scope):
+    """Nothing is shrunk: the model is the dual itself at the entries that stay."""
+    found, strategy, result = run(density_scope=density_scope)
+    duals = {n: strategy.state.dual[e.block].reshape(e.shape) for n, e in ((n, strategy.layout[n]) for n in SHAPES)}
+    np.testing.assert_array_equal(found["bias"], duals["bias"])
+    total = sum(math.prod(SHAPES[name]) for name in WEIGHTS)
+    assert sum(np.count_nonzero(found[name]) for name in WEIGHTS) == round(0.1 * total)
+    assert result.train_metrics_clientapp[24]["density"] == pytest.approx(0.1, abs=1 / total)
+    groups = [WEIGHTS] if density_scope == "global" else [(name,) for name in WEIGHTS]
+    for names in groups:
+        w, z = (np.concatenate([arrays[name].ravel() for name in names]) for arrays in (found, duals))
+        kept = w != 0
+        np.testing.assert_array_equal(w[kept], z[kept])
+        assert np.abs(z[kept]).min() >= np.abs(z[~kept]).max()
+
+
+def test_single_arrays_have_a_density_of_their_own_or_none():
+    psi = PerParameter({"head": Zero(), "conv": HardSparsity(density=0.5)})
+    found, _, _ = run(regularizer=psi)
+    assert np.count_nonzero(found["head"]) == 100
+    assert np.count_nonzero(found["conv"]) == 36
+    assert np.count_nonzero(found["hidden"]) == 72
+    # An l1 norm marks what has a share; a constraint is kept as it is.
+    found, _, _ = run(regularizer=PerParameter({"head": L1Ball(1.0), "*": L1(3.0)}))
+    assert np.abs(found["head"]).sum() == pytest.approx(1.0)
+    assert np.count_nonzero(found["conv"]) + np.count_nonzero(found["hidden"]) == round(0.1 * (72 + 720))
+
+
+def test_patterns_that_match_nothing_and_densities_without_arrays_are_refused():
+    with pytest.raises(ConfigurationError, match="match no array"):
+        run(regularizer=PerParameter({"heads": Zero()}))
+    with pytest.raises(ConfigurationError, match="has no array to act on"):
+        run(regularizer=PerParameter({"*": Zero()}))
+
+
+@pytest.mark.parametrize(
+    ("rounds", "density_rounds", "reached"), [(24, None, 12), (3, None, 1), (9, 6, 6), (1, None, 1)]
+)
+def test_the_schedule_fits_the_number_of_rounds(rounds, density_rounds, reached):
+    _, _, result = run(rounds, density_rounds=density_rounds)
+    densities = [result.train_metrics_clientapp[number]["density"] for number in range(1, rounds + 1)]
+    assert densities == sorted(densities, reverse=True)
+    assert densities[reached - 1 :] == [densities[-1]] * (rounds - reached + 1)
+    assert reached == 1 or densities[reached - 2] > densities[-1]
+    assert densities[-1] == pytest.approx(0.1, abs=2e-3)
+
+
+@pytest.mark.parametrize("too_short", [True, False])
+def test_a_run_that_is_too_short_says_so_before_it_begins(caplog, too_short):
+    class Losses:
+        def __getitem__(self, index):  # called by the clients while they train
+            assert ("rounds are too few for this density" in caplog.text) == too_short
+            return 2.0 / (1 + index)
+
+    run(rounds_needed(0.1) - too_short, Losses())
+
+
+def test_a_nearly_empty_layer_is_named_once_with_the_remedy(caplog):
+    """One layer's entries are a thousandth of the others': the largest of all leave it empty."""
+    arrays = start() | {"head": 1e-3 * start()["head"]}
+    strategy = FedDualAvg(client="unmodified", density=0.1, density_scope="global", fraction_evaluate=0.0)
+    record = ArrayRecord({name: Array(array) for name, array in arrays.items()})
+    app = walking_app(scale=0.001)
+    simulate(strategy, app, num_nodes=3, num_rounds=20, initial_arrays=record, progress=False)
+    assert caplog.text.count("of the 100 entries of 'head' are left") == 1
+    assert 'density_scope="layers"' in caplog.text
+    assert "PerParameter({'head': Zero()})" in caplog.text
+    caplog.clear()
+    strategy = FedDualAvg(client="unmodified", density=0.1, fraction_evaluate=0.0)
+    simulate(strategy, app, num_nodes=3, num_rounds=20, initial_arrays=record, progress=False)
+    assert "entries of" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("losses", "told"),
+    [
+        ([2.3 - 0.05 * i for i in range(20)], False),  # learns
+        ([2.3 - 0.1 * i for i in range(12)] + 8 * [2.31], True),  # has learnt, and is back
+        (20 * [2.3], True),  # never learns
+        ([2.3, 1.0, 1.5, 1.2] + 16 * [0.9], False),  # a bump
+    ],
+)
+def test_a_loss_that_is_back_at_chance_is_a_warning(caplog, losses, told):
+    run(20, losses)
+    assert caplog.text.count("the network has lost more weights") == told
+
+
+def test_clients_of_ours_feel_the_density_in_their_local_steps():
+    """The plan of each round has its psi: clients and server agree on the support, and the model learns."""
+    data = digits(num_clients=4, alpha=None)
+    clients = client_app(lambda context: data.objective(context.node_config["partition-id"]))
+    strategy = FedDualAvg(density=0.25, client_lr=0.3, local_steps=5, fraction_evaluate=0.0)
+    zeros = ArrayRecord({"coefficients": Array(np.zeros((64, 10))), "intercept": Array(np.zeros(10))})
+    result = simulate(strategy, clients, num_nodes=4, num_rounds=20, initial_arrays=zeros, progress=False)
+    found = {name: array.numpy() for name, array in result.arrays.items()}
+    assert np.count_nonzero(found["coefficients"]) == 160
+    test = data.test_objective()
+    w = test.layout.flatten(found)
+    assert test.metrics(w)["accuracy"] > 0.85
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"count": 2, "density": 0.5}, {"density": 0.0}, {"density": 1.1}, {"density": "1"}]
+)
+def test_hard_sparsity_takes_a_count_or_a_density(given):
+    with pytest.raises(ConfigurationError, match="HardSparsity"):
+        HardSparsity(**given)
+
+
+def test_a_density_of_an_array_is_that_many_entries():
+    v = np.random.default_rng(0).standard_normal((8, 5))
+    np.testing.assert_array_equal(HardSparsity(density=0.3).prox(v, 1.0), HardSparsity(12).prox(v, 1.0))
+    assert HardSparsity(density=0.3).value(HardSparsity(12).prox(v, 1.0)) == 0.0
+    assert HardSparsity(density=0.3).value(HardSparsity(13).prox(v, 1.0)) == math.inf
+    assert np.count_nonzero(HardSparsity(density=1e-9).prox(v, 1.0)) == 1
