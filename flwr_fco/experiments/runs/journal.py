@@ -103,6 +103,8 @@ class Journal:
         self._shares: list[NDArray[np.float32]] = []
         self._every = -(-recorder.settings.exchanges // _MOMENTS)
         self._evaluation = 0.0
+        #: What to keep once the round is over, if it is time.
+        self._due: tuple[int, ArrayRecord, bool] | None = None
         self._seconds = self.status.seconds
         self._began = self._saved = time.perf_counter()
 
@@ -139,8 +141,15 @@ class Journal:
             self._rounds.append(server_round)
             self._shares.append(support_shares(self._coefficients(arrays)))
         if over or last or stopped or time.perf_counter() - self._saved > INTERVAL:
-            self._checkpoint(server_round, arrays, finished=over or last)
+            self._due = (server_round, arrays, over or last)
         return over or stopped
+
+    def on_save_point(self, server_round: int, last: bool) -> None:
+        """Keep the run, if it is time. A callback of ``start``."""
+        if self._due is not None:
+            number, arrays, finished = self._due
+            self._due = None
+            self._checkpoint(number, arrays, finished=finished)
 
     def _coefficients(self, arrays: ArrayRecord) -> NDArray[Any]:
         """Return the coefficients; of a model that has no array of that name, all arrays that psi acts on."""
@@ -169,7 +178,11 @@ class Journal:
     def _checkpoint(self, server_round: int, arrays: ArrayRecord, *, finished: bool) -> None:
         state = "" if finished else f"state-{server_round}.npz"
         if state:
-            self.recorder.strategy.save_state(self.folder.path / state)
+            strategy = self.recorder.strategy
+            if strategy.progress is not None:
+                # A run that is told to stop is to go on: it has not ended itself.
+                strategy.progress.stopped = False
+            strategy.save_state(self.folder.path / state)
         self.status = RunStatus(server_round, finished, self.recorder.diverged, round(self._seconds, 3), state)
         model = {name: array.numpy() for name, array in arrays.items()}
         support = SupportHistory(np.array(self._rounds, dtype=np.int64), np.array(self._shares, dtype=np.float32))

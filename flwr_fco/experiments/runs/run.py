@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 from flwr_fco.client_apps import client_app
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.tasks import Task
-from flwr_fco.experiments.runs.continuing import ContinuedStrategy
 from flwr_fco.experiments.runs.journal import Journal, TimedClientApp
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder, RunStatus
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.objectives import Objective
-from flwr_fco.server.rounds.hooks import Callback
 from flwr_fco.server.rounds.loop import EvaluateFunction
 from flwr_fco.simulation import simulate
 
@@ -82,8 +80,7 @@ def run(
         Where everything is written as it comes; see :mod:`flwr_fco.experiments.runs.run_folder`.
     resume : bool, default False
         Go on with the run in `folder` where it was stopped or killed; begin it if there is none. The bits are those of
-        a run that was never stopped if the strategy's clients remember nothing, or the server keeps a ledger of it;
-        otherwise the clients' memories begin anew.
+        a run that was never stopped.
     stop : callable, optional
         Asked after each communication, with a `folder`: True keeps the state and ends the run.
 
@@ -111,7 +108,7 @@ def run(
         return _run_in_folder(settings, task, folder, on_round, resume, stop)
     recorder = Recorder(task, settings, sink, on_round)
     began = time.perf_counter()
-    _simulate(recorder, recorder.strategy, _client_app(task), recorder.evaluate, recorder.record)
+    _simulate(recorder, _client_app(task), recorder.evaluate, [recorder.record])
     return _result(recorder, time.perf_counter() - began, recorder.left_out)
 
 
@@ -138,10 +135,8 @@ def _run_in_folder(
     clients = TimedClientApp(_client_app(task))
     journal = Journal(folder, recorder, clients, stop)
     journal.restore(known)
-    strategy: Any = recorder.strategy
-    if status.exchanges:
-        strategy = ContinuedStrategy(strategy, folder.path / status.state, status.exchanges)
-    _simulate(recorder, strategy, clients, journal.evaluate, journal.record)
+    state = folder.path / status.state if status.exchanges else None
+    _simulate(recorder, clients, journal.evaluate, [journal.record, journal], state)
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
     return _result(recorder, status.seconds, journal.left_out, stopped)
@@ -155,17 +150,22 @@ def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped
 
 
 def _simulate(
-    recorder: Recorder, strategy: Any, clients: ClientApp, evaluate: EvaluateFunction, record: Callback
+    recorder: Recorder,
+    clients: ClientApp,
+    evaluate: EvaluateFunction,
+    callbacks: Sequence[Any],
+    resume: Path | None = None,
 ) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         simulate(
-            strategy,
+            recorder.strategy,
             clients,
             num_nodes=recorder.task.dataset.num_clients,
             num_rounds=recorder.settings.exchanges,
             initial_arrays=recorder.task.initial_arrays(),
             evaluate_fn=evaluate,
-            callbacks=[record],
+            callbacks=callbacks,
+            resume=resume,
             progress=False,
             on_interrupt="raise",
         )
