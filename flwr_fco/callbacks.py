@@ -6,17 +6,19 @@ of training, or an object with any of the four methods of :class:`Callback`, whi
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
+from io import StringIO
 from logging import WARNING
 from pathlib import Path
 from typing import IO, Any, Literal
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
 
 from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError
@@ -89,6 +91,21 @@ class Callback:
         metrics : mapping of str to number
         """
         return None
+
+    def on_save_point(self, server_round: int, last: bool) -> None:
+        """Save what is to be saved: here the run can be resumed from what ``strategy.save_state(path)`` writes now.
+
+        It is called before round 1, when the replies of a round are aggregated, after each round, and once more where
+        an error ends the run. A callback of your own with the methods ``to_arrays()``, which returns a mapping of names
+        to arrays, and ``from_arrays(arrays)`` is saved too; the latter is called after :meth:`on_run_begin`.
+
+        Parameters
+        ----------
+        server_round : int
+            The last round whose replies are aggregated; 0 before round 1.
+        last : bool
+            Whether there is no more to come.
+        """
 
     def on_run_end(self, result: Result) -> None:
         """Do what must be done after the last round, also if the run ended with an error.
@@ -224,6 +241,25 @@ class EarlyStopping(Callback):
             names = sorted(set().union(*result.rows()))
             log(WARNING, "EarlyStopping looks at %r, which no round had; they had %s", name, ", ".join(names))
 
+    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return what it goes by."""
+        arrays = {"numbers": np.array([self.stopped, self.best, self._waited, self._seen])}
+        if self._before is not None:
+            arrays["before"] = self._before
+        return arrays | {f"best/{name}": array.numpy() for name, array in (self.best_arrays or {}).items()}
+
+    def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        stopped, self.best, waited, seen = arrays["numbers"].tolist()
+        self.stopped, self._waited, self._seen, self._before = (
+            int(stopped),
+            int(waited),
+            bool(seen),
+            arrays.get("before"),
+        )
+        best = {name.removeprefix("best/"): Array(value) for name, value in arrays.items() if name.startswith("best/")}
+        self.best_arrays = ArrayRecord(best) if best else None
+
     def _look(self, what: Score | str, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> float | None:
         if not isinstance(what, str):
             return score_of("certificate" if self.validation is None else "validation", what, arrays)
@@ -248,7 +284,22 @@ class EarlyStopping(Callback):
         return self._waited >= self.patience
 
 
-class JsonLines(Callback):
+class _File(Callback):
+    """Appends the numbers of each round to a file; a run that is resumed has the lines of the rounds before."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+
+    def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
+        """Return the file."""
+        return {"file": np.frombuffer(self.path.read_bytes(), dtype=np.uint8)}
+
+    def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Write the file again as it was when the run was saved."""
+        self.path.write_bytes(arrays["file"].tobytes())
+
+
+class JsonLines(_File):
     r"""Appends a line with the numbers of each round to a file, as the run goes on.
 
     Parameters
@@ -267,9 +318,6 @@ class JsonLines(Callback):
     '{"round": 1, "train/density": 0.5}\n'
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Begin the file anew."""
         self.path.write_text("", encoding="utf-8")
@@ -280,7 +328,7 @@ class JsonLines(Callback):
             file.write(json.dumps({"round": server_round, **metrics}) + "\n")
 
 
-class Csv(Callback):
+class Csv(_File):
     """Appends a row with the numbers of each round to a CSV file, as the run goes on.
 
     A metric that first appears in a later round gets a column of its own, for which the file is written again.
@@ -291,14 +339,10 @@ class Csv(Callback):
         An old file is replaced when a run begins.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
-        self._rows: list[dict[str, Number]] = []
-        self._names: list[str] = []
-
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Begin the file anew."""
-        self._rows, self._names = [], []
+        self._rows: list[dict[str, Any]] = []
+        self._names: list[str] = []
         self.path.write_text("", encoding="utf-8")
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
@@ -311,6 +355,12 @@ class Csv(Callback):
             return
         self._names = list(dict.fromkeys([*self._names, *row]))
         write_csv(self._rows, self.path)
+
+    def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
+        """Write the file again as it was when the run was saved."""
+        super().from_arrays(arrays)
+        self._rows = list(csv.DictReader(StringIO(self.path.read_text(encoding="utf-8"), newline="")))
+        self._names = list(self._rows[0]) if self._rows else []
 
 
 class Progress(Callback):
@@ -359,14 +409,23 @@ class Progress(Callback):
 
 
 class Checkpoint(Callback):
-    """Saves the strategy's state every few rounds, and after the last one, with ``strategy.save_state``.
+    """Saves the run every few rounds, so that it can be resumed where it was stopped or killed.
 
-    A file is written beside the old one first and then takes its place, so there is always a whole one.
+    ``strategy.start(..., resume=path)``, or ``simulate(..., resume=path)``, goes on and ends in the bits of a run that
+    was never stopped. The file has the strategy's state, the metrics so far, what callbacks with a state go by
+    (:class:`EarlyStopping`, :class:`flwr_fco.strategies.Plateau`, those of yours with ``to_arrays`` and
+    ``from_arrays``) and, in one process, what the clients remember. Over Flower clients without a memory, and those
+    whose memories the server keeps (``client_state="ledger"``), go on to the same bits; others begin anew.
+
+    A round's state is saved when its replies are aggregated and again when it is over; before round 1 and after the
+    last one; and when an error ends the run, unless it is in the midst of a round. A file is written beside the old one
+    first and then takes its place, so there is always a whole one, whenever the process is killed.
 
     Parameters
     ----------
     path : path-like
-        Ends in ``.npz``.
+        Ends in ``.npz``. A file there must be a checkpoint of the same strategy and model; where the run does not go on
+        with it, it is replaced when the first `every` rounds are done.
     every : int, default 10
         Rounds between two files.
 
@@ -374,35 +433,56 @@ class Checkpoint(Callback):
     ----------
     saved_round : int
         The round that the file is of; 0 before there is one.
+
+    Examples
+    --------
+    >>> checkpoint = Checkpoint("run.npz", every=5)
+    >>> resume = checkpoint.path if checkpoint.path.exists() else None
     """
 
     def __init__(self, path: str | os.PathLike[str], every: int = 10) -> None:
         if every < 1:
             raise ConfigurationError(f"every={every!r}; expected a whole number >= 1")
         self.path, self.every, self.saved_round = Path(path), every, 0
+        if self.path.suffix != ".npz":
+            raise ConfigurationError(f"path={os.fspath(path)!r}; expected the name of a file that ends in .npz")
         self._strategy: CompositeStrategy | None = None
-        self._last, self._state = 0, None
+        self._others = False
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Note whose state it is."""
-        self._strategy, self._last, self._state, self.saved_round = strategy, 0, None, 0
+        """Look at the place: it can be written, and what is there is no stranger's.
 
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
-        """Save the state if it is time."""
-        self._last = server_round
-        self._state = None if self._strategy is None else self._strategy.state
-        if server_round % self.every == 0:
-            self._save()
+        Raises
+        ------
+        ConfigurationError
+            If it cannot be written, or holds something else than a checkpoint of this strategy and model.
+        """
+        self._strategy, self.saved_round, self._others = None, 0, self.path.exists()
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigurationError(f"path={str(self.path)!r}: {error}; give a folder that can be written") from error
+        if not os.access(self.path.parent, os.W_OK):
+            raise ConfigurationError(f"path={str(self.path)!r}: its folder cannot be written; give another one")
+        if self._others:
+            try:
+                strategy.read_state(self.path)
+            except ConfigurationError as error:
+                raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
+        self._strategy = strategy
 
-    def on_run_end(self, result: Result) -> None:
-        """Save the state after the last round, unless an error or divergence ended the run in the midst of one."""
-        if self._strategy is not None and self._last > self.saved_round and self._strategy.state is self._state:
-            self._save()
-
-    def _save(self) -> None:
-        if self._strategy is not None:
+    def on_save_point(self, server_round: int, last: bool) -> None:
+        """Save the run if it is time; if that fails, say so and go on."""
+        # What a run of the same settings has left is not replaced by a run that has done nothing.
+        due = (last or server_round % self.every == 0) and (server_round > 0 or not self._others)
+        if self._strategy is None or not due:
+            return
+        try:
             self._strategy.save_state(self.path)
-            self.saved_round = self._last
+        except OSError as error:
+            log(WARNING, "%s could not be saved after round %s: %s", self.path, server_round, error)
+        else:
+            self.saved_round = server_round
 
 
 class TensorBoard(Callback):

@@ -40,6 +40,7 @@ from flwr_fco.server.rounds import saving
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.rounds.output import Output
+from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.wire import records
 from flwr_fco.wire.protocol import Node, Plan, Uplink
@@ -48,6 +49,8 @@ from flwr_fco.work import Work
 __all__ = ["CompositeStrategy"]
 
 _TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
+#: Where a saved state has the run under way, beside the parts.
+_RUN = "run"
 
 
 @dataclass(repr=False, eq=False)
@@ -92,6 +95,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self.work()
         #: How many rounds `start` was asked for, where it was.
         self.num_rounds: int | None = None
+        #: Of the last run that `start` has begun: the result so far, also if an error ended it.
+        self.result: Result | None = None
         self._assembly = assemble(self, self)
         self.parts = self._assembly.parts
         #: Who acts where: most parts act in one or two places of a round.
@@ -140,7 +145,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._output: Output | None = None
         self._settings_digest = ""
         self._initial = ArrayRecord()
-        self.overflowed = False
+        self.overflowed = self._loaded = False
+        self.progress: Progress | None = None
 
     # --- what the strategy is about -------------------------------------------------------------------------------
 
@@ -327,6 +333,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         evaluate_fn: EvaluateFunction | None = None,
         *,
         callbacks: Sequence[Callback | RoundHooks] = (),
+        resume: str | os.PathLike[str] | None = None,
     ) -> Result:
         """Run the algorithm; as ``FedAvg.start``, with callbacks.
 
@@ -347,6 +354,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         callbacks : sequence of callable or callback, optional
             Functions ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run. Or
             objects with methods of :class:`flwr_fco.callbacks.Callback`.
+        resume : path-like, optional
+            A file of :class:`flwr_fco.callbacks.Checkpoint`, to go on with its run: `num_rounds` is the total, and the
+            run ends in the bits of one that was never stopped. The other arguments are those of that run; functions
+            that keep a count of their own begin it anew.
 
         Returns
         -------
@@ -360,7 +371,20 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             If the model grows beyond all bounds, unless ``on_divergence="warn"``.
         NothingTrainedError
             If there were rounds and all of them were skipped.
+        ConfigurationError
+            If `resume` is no checkpoint of this strategy's, or is damaged.
         """
+        if resume is None and self._loaded:
+            raise ConfigurationError(
+                "`start` begins anew and would forget the state that `load_state` has restored. To go on with a run "
+                "give `start` or `simulate` a file of flwr_fco.callbacks.Checkpoint as `resume`; to begin anew call "
+                "`prepare(initial_arrays)` first"
+            )
+        if resume is not None and self.strength is not None:
+            raise ConfigurationError(
+                f"resume={os.fspath(resume)!r} goes on with one run, and strength='auto' is a path of many; resume "
+                "with the strength of the run in the regularizer"
+            )
         self.mail.timeout, self.num_rounds = timeout, num_rounds
         run: Any = run_rounds if self.strength is None else start_at_chosen
         result: Result = run(
@@ -373,17 +397,23 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             evaluate_config=ConfigRecord() if evaluate_config is None else evaluate_config,
             evaluate_fn=evaluate_fn,
             callbacks=callbacks,
+            **({} if resume is None else {"resume": resume}),
         )
         return result
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
-        """Save the state to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`."""
+        """Save the state, and with it the run under way, to an ``.npz`` file: :mod:`flwr_fco.server.rounds.saving`."""
         if self.state is None:
             raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
-        saving.write(path, self._settings_digest, self._saved())
+        saved = self._saved()
+        if self.progress is not None:
+            saved.parts[_RUN] = self.progress.to_arrays()
+        saving.write(path, self._settings_digest, saved)
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save_state` wrote; call :meth:`prepare` with the same model first.
+
+        It is for evaluation, and for rounds that are run by hand; a run goes on by ``start(..., resume=path)``.
 
         Raises
         ------
@@ -391,21 +421,59 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged;
             the strategy is as it was then.
         """
+        self._restore(path, self.read_state(path))
+        self._loaded = True
+
+    def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
+        """Restore a run that :meth:`save_state` wrote while it was under way.
+
+        Parameters
+        ----------
+        path : path-like
+        progress : Progress
+            Of the run that goes on; changed.
+        """
+        saved = self.read_state(path)
+        if not saved.parts[_RUN]:
+            raise ConfigurationError(
+                f"{os.fspath(path)} holds a state without the run that it is of, so there is nothing to go on with; "
+                "expected a file of flwr_fco.callbacks.Checkpoint"
+            )
+        self._restore(path, saved, progress)
+
+    def read_state(self, path: str | os.PathLike[str]) -> saving.Saved:
+        """Read what :meth:`save_state` wrote, if it is of this strategy and model; nothing changes.
+
+        Parameters
+        ----------
+        path : path-like
+
+        Raises
+        ------
+        ConfigurationError
+            If it is not.
+        """
         if self.state is None:
             raise ConfigurationError("call `prepare(initial_arrays)` before `load_state`: it sets the model's layout")
-        before = self._saved()
-        saved = saving.read(path, self._settings_digest, before)
-        try:
-            self._restore(saved)
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            self._restore(before)
-            raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
+        like = self._saved()
+        like.parts[_RUN] = {}
+        return saving.read(path, self._settings_digest, like)
 
     def _saved(self) -> saving.Saved:
         parts = {name: part.to_arrays() for name, part in self.parts.items()}
         return saving.Saved(self.state, self.pass_through_arrays, parts)
 
-    def _restore(self, saved: saving.Saved) -> None:
+    def _restore(self, path: str | os.PathLike[str], saved: saving.Saved, progress: Progress | None = None) -> None:
+        before = self._saved()
+        try:
+            self._take(saved)
+            if progress is not None:
+                progress.from_arrays(saved.parts[_RUN])
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            self._take(before)
+            raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
+
+    def _take(self, saved: saving.Saved) -> None:
         self.state, self.mail.pass_through_arrays = saved.state, dict(saved.pass_through)
         for name, part in self.parts.items():
             part.from_arrays(saved.parts[name])

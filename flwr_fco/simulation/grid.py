@@ -9,9 +9,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.errors import ClientError, ConfigurationError
@@ -86,6 +88,29 @@ class InProcessGrid(Grid):
         self.report: Callable[[], object] | None = None
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what the nodes remember: the bytes of their ``context.state``, one after the other."""
+        states = [_flower.to_bytes(context.state) for context in self.contexts.values()]
+        return {
+            "ids": np.array(list(self.contexts), dtype=np.uint64),
+            "sizes": np.array([len(state) for state in states], dtype=np.int64),
+            "states": np.frombuffer(b"".join(states), dtype=np.uint8),
+        }
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave.
+
+        Raises
+        ------
+        ValueError
+            If it is of other nodes.
+        """
+        if arrays["ids"].tolist() != list(self.contexts):
+            raise ValueError(f"it is of {arrays['ids'].size} nodes, and there are {len(self.contexts)}")
+        ends = arrays["sizes"].cumsum()
+        for context, size, end in zip(self.contexts.values(), arrays["sizes"], ends, strict=True):
+            context.state = _flower.from_bytes(arrays["states"][end - size : end].tobytes())
 
     def identity(self) -> AbstractContextManager[None]:
         """Return a context in which this process is the ServerApp of the grid's run, as Flower's messages want it."""

@@ -22,6 +22,9 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadata, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
+from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 try:
@@ -40,6 +43,7 @@ __all__ = [
     "content_of",
     "filled",
     "form_of",
+    "from_bytes",
     "handler_of",
     "identity",
     "isolated",
@@ -54,6 +58,7 @@ __all__ = [
     "sender_and_group",
     "serialised",
     "set_message_id",
+    "to_bytes",
     "with_content",
 ]
 
@@ -80,6 +85,25 @@ def identity(run_id: int) -> Iterator[None]:
         yield
     finally:
         cls._run_id, cls._node_id, cls._task_id = before
+
+
+def to_bytes(content: RecordDict) -> bytes:
+    """Return records as the bytes in which Flower sends them."""
+    return bytes(recorddict_to_proto(content).SerializeToString())
+
+
+def from_bytes(content: bytes) -> RecordDict:
+    """Return records from the bytes in which Flower sends them.
+
+    Raises
+    ------
+    ValueError
+        If they are none.
+    """
+    try:
+        return recorddict_from_proto(ProtoRecordDict.FromString(content))
+    except DecodeError as error:
+        raise ValueError(f"no records of Flower's: {error}") from error
 
 
 def new_context(run_id: int, node_id: int, node_config: dict[str, Any], run_config: dict[str, Any]) -> Context:

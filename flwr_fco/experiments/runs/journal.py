@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,23 +95,17 @@ class Journal:
         self.folder, self.recorder, self.clients, self.stop = folder, recorder, clients, stop
         self.status = folder.status()
         self._exchanges: list[dict[str, float]] = []
-        self._left_out: list[Any] = []
         self._rounds: list[int] = []
         self._shares: list[NDArray[np.float32]] = []
         self._every = -(-recorder.settings.exchanges // _MOMENTS)
         self._evaluation = 0.0
+        #: What to keep once the round is over, if it is time.
+        self._due: tuple[int, ArrayRecord, bool] | None = None
         self._seconds = self.status.seconds
         self._began = self._saved = time.perf_counter()
 
-    @property
-    def left_out(self) -> list[Any]:
-        """Which replies did not count, also before the run was stopped."""
-        return [*self._left_out, *self.recorder.left_out]
-
     def restore(self, known: RunRecord) -> None:
-        """Take back what was seen of the support, and which replies were left out, before the run was stopped."""
-        rows = [SimpleNamespace(**row) for row in known.left_out]
-        self._left_out = [row for row in rows if int(row.round) <= self.status.exchanges]
+        """Take back what was seen of the support before the run was stopped."""
         support = known.support
         if support is not None:
             kept = support.rounds <= self.status.exchanges
@@ -137,8 +130,15 @@ class Journal:
             self._rounds.append(server_round)
             self._shares.append(support_shares(self._coefficients(arrays)))
         if over or last or stopped or time.perf_counter() - self._saved > INTERVAL:
-            self._checkpoint(server_round, arrays, finished=over or last)
+            self._due = (server_round, arrays, over or last)
         return over or stopped
+
+    def on_save_point(self, server_round: int, last: bool) -> None:
+        """Keep the run, if it is time. A callback of ``start``."""
+        if self._due is not None:
+            number, arrays, finished = self._due
+            self._due = None
+            self._checkpoint(number, arrays, finished=finished)
 
     def _coefficients(self, arrays: ArrayRecord) -> NDArray[Any]:
         """Return the coefficients; of a model that has no array of that name, all arrays that psi acts on."""
@@ -167,11 +167,15 @@ class Journal:
     def _checkpoint(self, server_round: int, arrays: ArrayRecord, *, finished: bool) -> None:
         state = "" if finished else f"state-{server_round}.npz"
         if state:
-            self.recorder.strategy.save_state(self.folder.path / state)
+            strategy = self.recorder.strategy
+            if strategy.progress is not None:
+                # A run that is told to stop is to go on: it has not ended itself.
+                strategy.progress.stopped = False
+            strategy.save_state(self.folder.path / state)
         self.status = RunStatus(server_round, finished, self.recorder.diverged, round(self._seconds, 3), state)
         model = {name: array.numpy() for name, array in arrays.items()}
         support = SupportHistory(np.array(self._rounds, dtype=np.int64), np.array(self._shares, dtype=np.float32))
-        self.folder.save_left_out(self.left_out)
+        self.folder.save_left_out(self.recorder.left_out)
         self.folder.checkpoint(self.status, model, self._exchanges, support)
         self._exchanges = []
         # What was written is no round's time.

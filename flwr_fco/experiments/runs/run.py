@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from flwr_fco.client_apps import client_app
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.tasks import Task
-from flwr_fco.experiments.runs.continuing import ContinuedStrategy
 from flwr_fco.experiments.runs.journal import Journal, TimedClientApp
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder, RunStatus
@@ -75,8 +74,7 @@ def run(
         Where everything is written as it comes; see :mod:`flwr_fco.experiments.runs.run_folder`.
     resume : bool, default False
         Go on with the run in `folder` where it was stopped or killed; begin it if there is none. The bits are those of
-        a run that was never stopped if the strategy's clients remember nothing, or the server keeps a ledger of it;
-        otherwise the clients' memories begin anew.
+        a run that was never stopped.
     stop : callable, optional
         Asked after each communication, with a `folder`: True keeps the state and ends the run.
 
@@ -106,7 +104,7 @@ def run(
     if folder is not None:
         return _run_in_folder(recorder, RunFolder(folder, settings.to_config(), resume=resume), stop)
     began = time.perf_counter()
-    _simulate(recorder, recorder.strategy, clients_with(task.clients), recorder)
+    _simulate(recorder, clients_with(task.clients), recorder, [recorder.record])
     return _result(recorder, time.perf_counter() - began, recorder.left_out)
 
 
@@ -123,13 +121,11 @@ def _run_in_folder(recorder: Recorder, folder: RunFolder, stop: Callable[[], boo
     clients = TimedClientApp(clients_with(recorder.task.clients))
     journal = Journal(folder, recorder, clients, stop)
     journal.restore(known)
-    strategy: Any = recorder.strategy
-    if status.exchanges:
-        strategy = ContinuedStrategy(strategy, folder.path / status.state, status.exchanges)
-    _simulate(recorder, strategy, clients, journal)
+    state = folder.path / status.state if status.exchanges else None
+    _simulate(recorder, clients, journal, [journal.record, journal], state)
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
-    return _result(recorder, status.seconds, journal.left_out, stopped)
+    return _result(recorder, status.seconds, recorder.left_out, stopped)
 
 
 def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped: int = 0) -> RunResult:
@@ -139,16 +135,23 @@ def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped
     return RunResult(recorder.settings, recorder.history, model, recorder.diverged, seconds, left_out, stopped, chosen)
 
 
-def _simulate(recorder: Recorder, strategy: Any, clients: ClientApp, watch: Recorder | Journal) -> None:
+def _simulate(
+    recorder: Recorder,
+    clients: ClientApp,
+    watch: Recorder | Journal,
+    callbacks: Sequence[Any],
+    resume: Path | None = None,
+) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         simulate(
-            strategy,
+            recorder.strategy,
             clients,
             num_nodes=recorder.task.dataset.num_clients,
             num_rounds=recorder.settings.exchanges,
             initial_arrays=recorder.task.initial_arrays(),
             evaluate_fn=watch.evaluate,
-            callbacks=[watch.record],
+            callbacks=callbacks,
+            resume=resume,
             progress=False,
             on_interrupt="raise",
         )

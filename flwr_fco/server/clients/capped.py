@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from logging import WARNING
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.core.logs import log
 from flwr_fco.server.parts import Host, Part
@@ -31,6 +34,14 @@ class CappedMinimisations(Part):
         if capped:
             text = "Round %s: %s of %s clients stopped before their stopping rule was met, the first is %s"
             log(WARNING, text, host.current.number, len(capped), len(uplinks), capped[0].node)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the count, if there is one."""
+        return {} if self._capped is None else {"capped": np.array(self._capped)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self._capped = int(arrays["capped"]) if "capped" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:
         """Return how many clients stopped too early in the last round that counted."""

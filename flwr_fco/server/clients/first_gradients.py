@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from logging import INFO
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.core.logs import log
 from flwr_fco.server.clients.remembering import Remembering
@@ -43,6 +47,14 @@ class FirstGradients(Part):
         host.answered_start.update(u.node.node_id for u in start.uplinks if u.node is not None)
         log(INFO, "Trackers start from the gradients of %s clients", len(start.uplinks))
         return nodes
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the traffic of round 0, if there was one."""
+        return {} if self._bytes is None else {"bytes": np.array(self._bytes)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self._bytes = tuple(arrays["bytes"].tolist()) if "bytes" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:
         """Return the traffic of round 0, with the first round that counted."""

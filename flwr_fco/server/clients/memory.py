@@ -366,6 +366,7 @@ class ClientMemories:
         members = [self.members[key] for key in keys]
         arrays: dict[str, NDArray[Any]] = {
             "epoch": np.array(self.epoch),
+            "lost": np.array(self._lost),
             "ledger": np.array(-1 if self._keeps_ledger is None else int(self._keeps_ledger)),
             # Flower's node ids take all of 64 bits.
             "members": np.array(keys, dtype=np.uint64).reshape(-1, 2),
@@ -383,7 +384,7 @@ class ClientMemories:
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
-        self.epoch = int(arrays["epoch"])
+        self.epoch, self._lost = int(arrays["epoch"]), bool(arrays["lost"])
         self._keeps_ledger = None if arrays["ledger"] < 0 else bool(arrays["ledger"])
         self.members, self.present = {}, {(row[0], row[1]) for row in arrays["present"].tolist()}
         kept = {name: arrays[f"memory-{name}"] for name in self.names if f"memory-{name}" in arrays}

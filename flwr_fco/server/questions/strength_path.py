@@ -377,6 +377,8 @@ class StrengthPath:
         ConfigurationError
             See :func:`strength_max` and :func:`held_out_loss`.
         """
+        if options.get("resume") is not None:
+            raise ConfigurationError(f"resume={options['resume']!r} goes on with one run, and a path has many")
         strategy, before = self.strategy, (self.strategy.regularizer, self.strategy.strength)
         strategy.strength = None
         points: list[PathPoint] = []

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
+from flwr.app import Array, ArrayRecord
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 
@@ -72,6 +75,21 @@ class DivergenceWatch:
         if norm <= _GOOD * self._scale:
             self.good = (server_round, arrays)
         return ""
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the size of the first models, and the last good one."""
+        number, arrays = self.good
+        return {
+            "sizes": np.array([self._scale, self._first, number]),
+            **{f"good/{name}": array.numpy() for name, array in arrays.items()},
+        }
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        scale, first, number = arrays["sizes"].tolist()
+        self._scale, self._first = scale, bool(first)
+        good = {name.removeprefix("good/"): Array(value) for name, value in arrays.items() if name != "sizes"}
+        self.good = (int(number), ArrayRecord(good))
 
 
 def _norm(w: Vector) -> float:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
+from numpy.typing import NDArray
 
 from flwr_fco.core.validation import takes
 from flwr_fco.errors import ConfigurationError
@@ -20,7 +22,7 @@ Callback = Callable[[int, ArrayRecord, MetricRecord | None], bool | None]
 #: What ``on_round_end`` may return: nothing, whether to stop, or that and metrics to add to the round's.
 Answer = tuple[bool, Mapping[str, Number]] | bool | None
 
-_METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_run_end")
+_METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_save_point", "on_run_end")
 
 
 def _is_numpys(value: Any) -> bool:
@@ -78,6 +80,7 @@ class Hooks:
         if not isinstance(callbacks, Iterable):
             raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
         self._callbacks = tuple(callbacks)
+        self._begin_round()
         for callback in self._callbacks:
             if isinstance(callback, type) or not (self._is_object(callback) or callable(callback)):
                 raise ConfigurationError(
@@ -88,6 +91,10 @@ class Hooks:
                 raise ConfigurationError(
                     f"callback {callback!r} does not take three arguments; expected a function (round, arrays, metrics)"
                 )
+
+    def _begin_round(self) -> None:
+        #: How many callbacks have seen the end of the round under way, whether one wants to stop, what they have added.
+        self._ended, self._stop, self._added = 0, False, dict[str, Number]()
 
     @staticmethod
     def _is_object(callback: Any) -> bool:
@@ -129,17 +136,46 @@ class Hooks:
         ConfigurationError
             If one answers anything but whether to stop.
         """
-        stop, added = False, dict[str, Number]()
-        for callback in self._callbacks:
+        # A callback may fail: the run is resumed behind those that have seen the round.
+        for callback in self._callbacks[self._ended :]:
             if not self._is_object(callback):
-                stop = _wants_to_stop(callback, callback(server_round, arrays, metrics), "True, False or None") or stop
+                wants: Any = callback(server_round, arrays, metrics)
+                self._stop = _wants_to_stop(callback, wants, "True, False or None") or self._stop
             elif hasattr(callback, "on_round_end"):
-                answer = callback.on_round_end(server_round, arrays, {**numbers, **added})
+                answer = callback.on_round_end(server_round, arrays, {**numbers, **self._added})
                 wants, more = answer if isinstance(answer, tuple) and len(answer) == 2 else (answer, {})
                 expected = "True, False or None, or that and a mapping of numbers"
-                stop = _wants_to_stop(callback, wants, expected) or stop
+                self._stop = _wants_to_stop(callback, wants, expected) or self._stop
                 if not isinstance(more, Mapping):
                     _refuse(callback, answer, expected)
                 # NumPy's numbers too, as a float32 model's norm is one: JSON and trackers take Python's only.
-                added.update({name: value.item() if _is_numpys(value) else value for name, value in more.items()})
+                self._added.update({name: value.item() if _is_numpys(value) else value for name, value in more.items()})
+            self._ended += 1
+        stop, added = self._stop, self._added
+        self._begin_round()
         return stop, added
+
+    def _savers(self) -> dict[str, Any]:
+        """Return the callbacks that have something to save, by the names of their classes and their number."""
+        found: dict[str, Any] = {}
+        for callback in self._callbacks:
+            if hasattr(callback, "to_arrays") and hasattr(callback, "from_arrays"):
+                name = type(callback).__name__
+                found[f"{name}-{sum(type(other).__name__ == name for other in found.values())}"] = callback
+        return found
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what the callbacks save, and which of them have seen the round under way."""
+        arrays = {"ended": np.array(json.dumps([self._ended, self._stop, self._added]))}
+        for name, callback in self._savers().items():
+            arrays.update({f"{name}/{key}": np.asarray(value) for key, value in callback.to_arrays().items()})
+        return arrays
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave; a callback that is new in the run begins with nothing."""
+        self._ended, self._stop, self._added = json.loads(str(arrays["ended"]))
+        for name, callback in self._savers().items():
+            start = f"{name}/"
+            own = {key.removeprefix(start): value for key, value in arrays.items() if key.startswith(start)}
+            if own:
+                callback.from_arrays(own)

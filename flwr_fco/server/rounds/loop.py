@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, Literal, Protocol
 
+import numpy as np
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
@@ -20,6 +23,7 @@ from flwr_fco.server.parts import Host
 from flwr_fco.server.replies.checks import LeftOut
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
+from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.wire import records
 
 __all__ = ["EvaluateFunction", "Runnable", "run_rounds"]
@@ -33,6 +37,8 @@ class Runnable(Host, Protocol):
 
     on_divergence: Literal["stop", "warn"]
     overflowed: bool
+    result: Result | None
+    progress: Progress | None
 
     @property
     def left_out(self) -> list[LeftOut]:
@@ -40,6 +46,12 @@ class Runnable(Host, Protocol):
 
     def prepare(self, initial_arrays: ArrayRecord) -> None:
         """Begin anew from a model."""
+
+    def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
+        """Restore a run that was saved while it was under way."""
+
+    def primal_arrays(self) -> ArrayRecord:
+        """Return the primal model."""
 
     def choose_rates(self, grid: Grid) -> None:
         """Choose the options that are ``"auto"``."""
@@ -81,58 +93,78 @@ def run_rounds(
     evaluate_config: ConfigRecord,
     evaluate_fn: EvaluateFunction | None,
     callbacks: Sequence[Callback | RoundHooks],
+    resume: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
-    hooks = Hooks([*strategy.watches(), *callbacks])
+    hooks, began = Hooks([*strategy.watches(), *callbacks]), time.monotonic()
     strategy.prepare(initial_arrays)
+    strategy.result = result = Result(arrays=initial_arrays, left_out=strategy.left_out)
+    watch = _Watch(strategy, result)
+    progress = Progress(result, strategy.nodes, grid, hooks, watch)
+    if resume is not None:
+        strategy.resume(resume, progress)
+        result.arrays = strategy.primal_arrays()
+        if progress.round > num_rounds:
+            raise ConfigurationError(
+                f"num_rounds={num_rounds}, but {os.fspath(resume)} is of round {progress.round}; num_rounds is the "
+                "total, with the rounds before the run was stopped"
+            )
+    strategy.progress = progress
     log(INFO, "Starting %s strategy:", type(strategy).__name__)
     log(INFO, "\t├── Number of rounds: %d", num_rounds)
+    if resume is not None:
+        log(INFO, "\t├── Resumed after round %d: %s", progress.round, os.fspath(resume))
     strategy.choose_rates(grid)
     strategy.summary()
-    result, arrays, began = Result(arrays=initial_arrays, left_out=strategy.left_out), initial_arrays, time.monotonic()
-    watch = _Watch(strategy, result)
+    number = progress.round
     try:
-        hooks.call("on_run_begin", strategy, num_rounds)
-        if evaluate_fn is not None:
-            _keep(
-                result.evaluate_metrics_serverapp,
-                0,
-                _scores(evaluate_fn, 0, arrays),
-                "Initial global evaluation results",
-            )
-        for number in range(1, num_rounds + 1):
+        progress.begin(strategy, num_rounds)
+        if resume is None:
+            if evaluate_fn is not None:
+                scores = _scores(evaluate_fn, 0, initial_arrays)
+                _keep(result.evaluate_metrics_serverapp, 0, scores, "Initial global evaluation results")
+            progress.save_point(0, complete=True)
+        for number in () if progress.stopped else range(progress.round + progress.complete, num_rounds + 1):
             log(INFO, "")
             log(INFO, "[ROUND %s/%s]", number, num_rounds)
-            hooks.call("on_round_begin", number, arrays)
-            aggregated, metrics = strategy.train_round(number, arrays, train_config, grid)
-            arrays = arrays if aggregated is None else aggregated
-            result.arrays = arrays
-            if metrics is not None:
-                # Before the watch, which may end the run with an error: its result has the numbers of that round too.
-                result.train_metrics_clientapp[number] = metrics
-            w = watch.round_done(number, arrays, metrics)
-            if metrics is not None and w is not None:
-                for name, value in strategy.certificate(number, grid, w).items():
-                    metrics[name] = value
-            _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
+            if number > progress.round:
+                hooks.call("on_round_begin", number, result.arrays)
+                aggregated, metrics = strategy.train_round(number, result.arrays, train_config, grid)
+                result.arrays = result.arrays if aggregated is None else aggregated
+                if metrics is not None:
+                    # Before the watch, which may end the run with an error: its result has that round's numbers too.
+                    result.train_metrics_clientapp[number] = metrics
+                w = watch.round_done(number, result.arrays, metrics)
+                if metrics is not None and w is not None:
+                    for name, value in strategy.certificate(number, grid, w).items():
+                        metrics[name] = value
+                _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
+                progress.save_point(number, complete=False)
+            arrays, metrics = result.arrays, result.train_metrics_clientapp.get(number)
             messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
             if messages:
                 scores = strategy.aggregate_evaluate(number, grid.send_and_receive(messages, timeout=timeout))
                 _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
             if evaluate_fn is not None:
-                _keep(
-                    result.evaluate_metrics_serverapp, number, _scores(evaluate_fn, number, arrays), "Global evaluation"
-                )
+                scores = _scores(evaluate_fn, number, arrays)
+                _keep(result.evaluate_metrics_serverapp, number, scores, "Global evaluation")
             numbers = _numbers(result, number) if hooks.wants_numbers else {}
             stop, added = hooks.end_round(number, arrays, metrics, numbers)
             if added:
                 result.callback_metrics[number] = added
+            progress.save_point(number, complete=True, stopped=stop, last=stop or number == num_rounds)
             if stop:
                 log(INFO, "A callback ended the run after round %s", number)
                 break
-    except KeyboardInterrupt:
+    except BaseException as error:
+        # Not in the midst of a round, where the state may be half of the next one's.
+        if progress.round == number or strategy.current.number < number:
+            hooks.call("on_save_point", progress.round, True)
         done = max(result.train_metrics_clientapp, default=0)
-        raise RunInterrupted(f"interrupted after {done} of {num_rounds} rounds", result) from None
+        if isinstance(error, KeyboardInterrupt):
+            raise RunInterrupted(f"interrupted after {done} of {num_rounds} rounds", result) from None
+        error.add_note(f"The result of the {done} rounds before is the strategy's `result`.")
+        raise
     finally:
         hooks.call("on_run_end", result)
     log(INFO, "")
@@ -199,6 +231,17 @@ class _Watch:
         elif not metrics["num-replies"] and self._overflowed_locally(number):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
         return w
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what the watch goes by; that it is over, after a warning."""
+        return {"over": np.array(True)} if self._watch is None else self._watch.to_arrays()
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        if "over" in arrays or self._watch is None:
+            self._watch = None
+        else:
+            self._watch.from_arrays(arrays)
 
     def _overflowed_locally(self, number: int) -> bool:
         """Whether there were replies in a round, and each was left out because of numbers that are not finite."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 from flwr.app import ArrayRecord, MetricRecord
+from numpy.typing import NDArray
 
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
@@ -110,6 +112,15 @@ class Plateau:
         if not 0.0 < start < math.inf:
             raise ConfigurationError(f"start={start!r}; expected a finite number > 0")
         return lambda server_round: start * self.scale
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what it goes by."""
+        return {"numbers": np.array([self.scale, self.best, self._waited, self._stage])}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self.scale, self.best, waited, stage = arrays["numbers"].tolist()
+        self._waited, self._stage = int(waited), int(stage)
 
     def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
         """Score the model of a round, if it is one of every `every`."""

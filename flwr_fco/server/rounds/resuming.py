@@ -1,0 +1,136 @@
+"""How far a run is: what is saved with a strategy's state, so that the run can be resumed where it was killed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from flwr.app import MetricRecord
+from flwr.serverapp import Grid
+from numpy.typing import NDArray
+
+from flwr_fco.results import Result
+from flwr_fco.server.clients.nodes import Nodes
+from flwr_fco.server.replies.checks import LeftOut
+from flwr_fco.server.rounds.hooks import Hooks
+
+__all__ = ["Progress", "Saves"]
+
+
+class Saves(Protocol):
+    """What has something to save: the protocol of parts."""
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what is saved."""
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+
+
+class Progress:
+    """How far a run is, and what is remembered of it outside the strategy.
+
+    Parameters
+    ----------
+    result : Result
+        So far; changed by :meth:`from_arrays`.
+    nodes : Nodes
+        Who has been told the plan.
+    grid : flwr.serverapp.Grid
+        Its nodes' memories are saved where it has them (our own in this process).
+    hooks : Hooks
+        The callbacks.
+    watch : Saves
+        Of divergence.
+
+    Attributes
+    ----------
+    round : int
+        The last round whose replies have been aggregated.
+    complete : bool
+        Whether that round is over, its evaluation and its callbacks too.
+    stopped : bool
+        Whether a callback has ended the run after that round.
+    """
+
+    def __init__(self, result: Result, nodes: Nodes, grid: Grid, hooks: Hooks, watch: Saves) -> None:
+        self.result, self._nodes, self.hooks = result, nodes, hooks
+        self.round, self.complete, self.stopped = 0, True, False
+        self._saves: dict[str, Saves] = {"watch": watch}
+        own: Any = grid
+        self._in_process = hasattr(own, "from_arrays")
+        if self._in_process:
+            self._saves["nodes"] = own
+        self._of_hooks: Mapping[str, NDArray[Any]] | None = None
+
+    def _histories(self) -> dict[str, dict[int, Any]]:
+        result = self.result
+        return {
+            "train": result.train_metrics_clientapp,
+            "evaluate": result.evaluate_metrics_clientapp,
+            "server": result.evaluate_metrics_serverapp,
+            "callbacks": result.callback_metrics,
+        }
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all of it."""
+        told = {
+            "progress": [self.round, self.complete, self.stopped],
+            "informed": sorted(self._nodes.informed) if self._in_process else [],
+            "left-out": self.result.left_out,
+            **{name: {n: dict(row) for n, row in history.items()} for name, history in self._histories().items()},
+        }
+        arrays = {"run": np.frombuffer(json.dumps(told).encode(), dtype=np.uint8)}
+        for owner, saves in {**self._saves, "hooks": self.hooks}.items():
+            arrays.update({f"{owner}/{name}": value for name, value in saves.to_arrays().items()})
+        return arrays
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave; the callbacks, which a run has yet to begin, by :meth:`begin`."""
+        told = json.loads(arrays["run"].tobytes())
+        self.round, self.complete, self.stopped = (int(told["progress"][0]), *map(bool, told["progress"][1:]))
+        for name, history in self._histories().items():
+            make: Any = dict if name == "callbacks" else MetricRecord
+            history.update({int(number): make(row) for number, row in told[name].items()})
+        self.result.left_out.extend(LeftOut(*row) for row in told["left-out"])
+        for owner, saves in self._saves.items():
+            if own := _under(owner, arrays):
+                saves.from_arrays(own)
+                if owner == "nodes":
+                    self._nodes.informed = set(told["informed"])
+        self._of_hooks = _under("hooks", arrays)
+
+    def begin(self, strategy: Any, num_rounds: int) -> None:
+        """Tell the callbacks that the run begins, and give them back what was saved of them.
+
+        Parameters
+        ----------
+        strategy : CompositeStrategy
+        num_rounds : int
+        """
+        self.hooks.call("on_run_begin", strategy, num_rounds)
+        if self._of_hooks is not None:
+            self.hooks.from_arrays(self._of_hooks)
+
+    def save_point(self, number: int, *, complete: bool, stopped: bool = False, last: bool = False) -> None:
+        """Note how far the run is, and tell the callbacks that it can be resumed from here.
+
+        Parameters
+        ----------
+        number : int
+            The round.
+        complete, stopped : bool
+            See above.
+        last : bool, default False
+            Whether there is no more to come.
+        """
+        self.round, self.complete, self.stopped = number, complete, stopped
+        self.hooks.call("on_save_point", number, last)
+
+
+def _under(owner: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Return the arrays of one owner, by their own names."""
+    start = f"{owner}/"
+    return {name.removeprefix(start): value for name, value in arrays.items() if name.startswith(start)}
