@@ -2,6 +2,8 @@
 
 import numpy as np
 import pytest
+
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
 import torch
 from problems import clients
 from torch import nn

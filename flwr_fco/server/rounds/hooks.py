@@ -64,6 +64,9 @@ class Hooks:
     Parameters
     ----------
     callbacks : sequence of callable or callback
+        The user's.
+    own : sequence of callback, default ()
+        The strategy's, which are called first.
 
     Raises
     ------
@@ -76,10 +79,10 @@ class Hooks:
     (True, {})
     """
 
-    def __init__(self, callbacks: Sequence[Any]) -> None:
+    def __init__(self, callbacks: Sequence[Any], own: Sequence[Any] = ()) -> None:
         if not isinstance(callbacks, Iterable):
             raise ConfigurationError(f"callbacks is a {type(callbacks).__name__}; expected a list, such as [callback]")
-        self._callbacks = tuple(callbacks)
+        self._callbacks = (*own, *callbacks)
         self._begin_round()
         for callback in self._callbacks:
             if isinstance(callback, type) or not (self._is_object(callback) or callable(callback)):

@@ -96,7 +96,7 @@ def run_rounds(
     resume: str | os.PathLike[str] | None = None,
 ) -> Result:
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
-    hooks, began = Hooks([*strategy.watches(), *callbacks]), time.monotonic()
+    hooks, began = Hooks(callbacks, strategy.watches()), time.monotonic()
     strategy.prepare(initial_arrays)
     strategy.result = result = Result(arrays=initial_arrays, left_out=strategy.left_out)
     watch = _Watch(strategy, result)
