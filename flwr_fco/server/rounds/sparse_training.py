@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from logging import WARNING
+from typing import Any
 
 import numpy as np
-from flwr.app import ArrayRecord
 
 from flwr_fco.core.logs import log
 from flwr_fco.results import Number
@@ -54,7 +54,7 @@ class SparseTraining:
         elif self._rounds is not None and self._rounds > num_rounds:
             log(WARNING, "density_rounds=%s: the run ends after %s, before it is reached", self._rounds, num_rounds)
 
-    def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
+    def on_round_end(self, server_round: int, arrays: Any, metrics: Mapping[str, Number]) -> None:
         """Look at the arrays and the losses of a round.
 
         Parameters
@@ -78,7 +78,7 @@ class SparseTraining:
                 )
                 log(WARNING, text, server_round, name, now, first)
 
-    def _look_at_arrays(self, server_round: int, arrays: ArrayRecord) -> None:
+    def _look_at_arrays(self, server_round: int, arrays: Any) -> None:
         """Name the arrays that have become nearly empty, each once."""
         w = self._strategy.as_vector(arrays)
         entries = [entry for entry in self._strategy.plan.layout.optimized if entry.regularized and entry.size]
