@@ -435,7 +435,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     ) -> list[Message]:
         """Return the messages of a training round; as in ``FedAvg``, with records of its own for every node."""
         if self.state is None or server_round == 1:
-            refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""))
+            unmodified = getattr(self, "client", "") == "unmodified"
+            refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
         return self.mail.post(self.open_round(server_round, arrays, config, grid))
 
     def aggregate_train(
