@@ -17,16 +17,16 @@ def refuse_privacy_wrappers(caller: str, *, unmodified: bool) -> None:
     if caller.startswith("flwr.serverapp.strategy.dp_"):
         if unmodified:
             why = (
-                "Unmodified clients reply with models, which may be clipped; but the server keeps a dual vector, and the "
-                "next model comes from that: the noise would be forgotten. Run the strategy without the wrapper. On the "
-                "clients LocalDpMod clips and adds noise, and fixedclipping_mod clips where start's train_config has "
-                "'clipping_norm'"
+                "Unmodified clients reply with models, which may be clipped; but the server keeps a dual vector, and "
+                "the next model comes from that: the noise would be forgotten. Run the strategy without the wrapper. "
+                "On the clients LocalDpMod clips and adds noise, and fixedclipping_mod clips where start's "
+                "train_config has 'clipping_norm'"
             )
         else:
             why = (
-                "The clients of this strategy reply with increments of a dual vector, and the server keeps the dual, not "
-                "the model: the clipping would be meaningless and the noise would be forgotten. Run the strategy without "
-                "the wrapper; noise must act on the increments before the server's update"
+                "The clients of this strategy reply with increments of a dual vector, and the server keeps the dual, "
+                "not the model: the clipping would be meaningless and the noise would be forgotten. Run the strategy "
+                "without the wrapper; noise must act on the increments before the server's update"
             )
         raise ConfigurationError(
             "Flower's differential-privacy wrappers clip (reply - what was sent) and add noise to the aggregated "
