@@ -22,7 +22,7 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
 	@touch $@
 
-run: $(INSTALLED) ## Train on real data through Flower: FedDualAvg beside FedAvg and scikit-learn, a table and a picture
+run: $(INSTALLED) ## Train on real data: FedDualAvg beside FedAvg and scikit-learn, a table and a picture; then through Flower
 	$(BIN)/python -m flwr_fco.experiments.app.main_job
 
 test: $(INSTALLED) ## Run the tests, without those marked slow
@@ -82,7 +82,7 @@ reproduce: $(INSTALLED) ## Run all experiments in full (many hours of one core, 
 	$(BIN)/python docs/collect_reproduction.py .run/reproduce
 
 pictures: $(INSTALLED) ## Draw the pictures of the README again
-	$(BIN)/python -m flwr_fco.experiments.app.main_job --picture docs/images/main-job.png
+	$(BIN)/python -m flwr_fco.experiments.app.main_job --flower-rounds 0 --picture docs/images/main-job.png
 	@set -e; for script in docs/make_*.py; do $(BIN)/python $$script; done
 
 clean: ## Remove .venv and what runs and tests have written

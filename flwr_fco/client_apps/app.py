@@ -32,6 +32,7 @@ __all__ = ["LoadObjective", "client_app", "forget_objectives"]
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 _PRIVACY_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
+_SECURE_MODS = ("secagg_mod", "secaggplus_mod")
 
 
 def client_app(
@@ -140,7 +141,7 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
     Raises
     ------
     ConfigurationError
-        If it is not a sequence of functions, or a mod clips replies.
+        If it is not a sequence of functions, or a mod clips replies or masks them.
     """
     given: Any = () if mods is None else mods
     if not isinstance(given, Sequence) or not all(map(callable, given)):
@@ -151,6 +152,11 @@ def checked_mods(mods: Sequence[Mod] | None) -> list[Mod]:
             raise ConfigurationError(
                 f"the mod {name} clips (reply - what was received). The clients of flwr_fco reply with increments of "
                 "a dual vector, so it would clip the wrong thing. Leave it out; noise must act on the increments."
+            )
+        if name in _SECURE_MODS:
+            raise ConfigurationError(
+                f"the mod {name} speaks with SecAggPlusWorkflow of Flower's legacy API, which runs no strategy of the "
+                "Message API, this package's among them: every message would end in a KeyError. Leave it out"
             )
     return list(given)
 

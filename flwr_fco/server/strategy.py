@@ -503,7 +503,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     ) -> list[Message]:
         """Return the messages of a training round; as in ``FedAvg``, with records of its own for every node."""
         if self.state is None or server_round == 1:
-            refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""))
+            unmodified = getattr(self, "client", "") == "unmodified"
+            refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
         return self.mail.post(self.open_round(server_round, arrays, config, grid))
 
     def aggregate_train(
@@ -514,12 +515,22 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         Replies with errors, NaN, wrong shapes, dtypes, keys, another round's stamp or numbers that cannot be are left
         out, logged and counted; :attr:`left_out` says why. With fewer than ``min_replies`` good ones, the state stays
         as it is and ``skipped`` is 1.
+
+        Raises
+        ------
+        ConfigurationError
+            If :meth:`configure_train` was not called for this round, or no reply says which round it answers.
         """
-        current = self.current
+        current, replies = self.current, list(replies)
         if current.number != server_round:
             raise ConfigurationError(
                 f"aggregate_train was called for round {server_round}, but configure_train for {current.number}; "
                 "call them in turn, as `start` does"
+            )
+        if replies and not any(isinstance(own.metadata.group_id, str) and own.metadata.group_id for own in replies):
+            raise ConfigurationError(
+                f"none of {len(replies)} replies has a group_id, which says what round it answers; make each of them "
+                "with Message(content, reply_to=message) of a message that configure_train has returned"
             )
         rows_before = len(self.left_out)
         good = self.mail.collect("aggregate_train", replies) if current.nodes else []

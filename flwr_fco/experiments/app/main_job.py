@@ -1,8 +1,8 @@
-"""`make run`: FedDualAvg and FedAvgSubgradient on the same data through Flower, beside scikit-learn's solution.
+"""`make run`: FedDualAvg and FedAvgSubgradient on the same data, beside scikit-learn's solution; then through Flower.
 
-Starts a SuperLink of its own, runs the root Flower App once for each strategy, prints a table and draws a picture.
-Everything it writes is below one directory (``.run`` in the clone). No process of it is left when it ends, also not
-after an error, Ctrl-C or SIGTERM.
+First in this process, within seconds: a table and a picture. Then a SuperLink of its own runs the root Flower App for
+fewer rounds, whose model must be that of this process to the bit. Everything it writes is below one directory (``.run``
+in the clone). No process of it is left when it ends, also not after an error, Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.pictures.appearance import appearance
 from flwr_fco.experiments.runs.local_superlink import flower_run, local_superlink
-from flwr_fco.experiments.runs.run_folder import RunRecord, read_run
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.run_folder import read_run
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.pooled import sklearn_solution, support_scores
 
@@ -43,8 +44,7 @@ class Row(NamedTuple):
     name: str
     scores: Mapping[str, float]
     f1: float
-    bytes: int | None
-    seconds: float | None
+    seconds: float
 
 
 def read_settings(root: Path, overrides: Mapping[str, str | float]) -> RunSettings:
@@ -61,7 +61,7 @@ def show(rows: Sequence[Row], console: Console) -> None:
     best = rows[-1].scores["objective"]
     table = Table(title="The same data, the same rounds", title_justify="left")
     table.add_column("")
-    for title in ("objective", "above scikit-learn", "accuracy", "density", "support F1", "MB sent", "seconds"):
+    for title in ("objective", "above scikit-learn", "accuracy", "density", "support F1", "seconds"):
         table.add_column(title, justify="right")
     for row in rows:
         objective = row.scores["objective"]
@@ -72,19 +72,18 @@ def show(rows: Sequence[Row], console: Console) -> None:
             f"{row.scores['accuracy']:.3f}",
             f"{row.scores['density']:.3f}",
             f"{row.f1:.3f}",
-            "" if row.bytes is None else f"{row.bytes / 1e6:.1f}",
-            "" if row.seconds is None else f"{row.seconds:.0f}",
+            f"{row.seconds:.1f}",
         )
     console.print(table)
 
 
-def draw(runs: Mapping[str, RunRecord], reference: Mapping[str, float], path: Path) -> None:
+def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], reference: Mapping[str, float], path: Path) -> None:
     """Draw objective, accuracy and density against the rounds.
 
     Parameters
     ----------
-    runs : mapping of str to RunRecord
-        By name.
+    runs : mapping of str to sequence of mapping
+        By name: the lines of metrics.
     reference : mapping of str to float
         The scores of the centralised solution, drawn as dashed lines.
     path : Path
@@ -102,9 +101,9 @@ def draw(runs: Mapping[str, RunRecord], reference: Mapping[str, float], path: Pa
     }
     for axes, (key, title) in zip(panels, titles.items(), strict=True):
         relative = key == "objective"
-        for name, run in runs.items():
-            rounds = [line["round"] for line in run.metrics]
-            values = np.array([line[key] for line in run.metrics])
+        for name, lines in runs.items():
+            rounds = [line["round"] for line in lines]
+            values = np.array([line[key] for line in lines])
             shown = values / reference[key] - 1 if relative else values
             axes.plot(rounds, shown, label=name, linewidth=1.4, **_look(name))
         if relative:
@@ -125,47 +124,13 @@ def _look(method: str) -> dict[str, Any]:
     return {"color": own.color, "linestyle": own.line}
 
 
-def run_one(
-    root: Path, directory: Path, environment: Mapping[str, str], overrides: Mapping[str, str | float], console: Console
-) -> tuple[RunRecord, float]:
-    """Run one strategy through Flower; return its record and the seconds that it took."""
-    settings = read_settings(root, overrides)
-    task = settings.load()
-    results = directory / "runs"
-    before = set(results.glob("*"))
-    began = time.monotonic()
-    with console.status(f"{settings.strategy}: Flower is starting") as status:
-
-        def on_round(number: int, total: int) -> None:
-            status.update(f"{settings.strategy}: round {number} of {total}")
-            if not console.is_terminal and number % 50 == 0:
-                console.print(f"{settings.strategy}: round {number} of {total}")
-
-        flower_run(
-            root,
-            environment,
-            {**overrides, "output-dir": str(results)},
-            num_nodes=task.dataset.num_clients,
-            log=directory / f"{settings.strategy}.log",
-            on_round=on_round,
-        )
-    (folder,) = set(results.glob("*")) - before
-    seconds = time.monotonic() - began
-    console.print(f"{settings.strategy}: {settings.num_rounds} rounds in {seconds:.0f} s, {folder}")
-    return read_run(folder), seconds
-
-
-def compare(
-    root: Path, directory: Path, overrides: Mapping[str, str | float], picture: Path, console: Console
-) -> list[Row]:
-    """Do the main job; return the rows of the table.
+def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, console: Console) -> list[Row]:
+    """Run both strategies in this process, print the table and draw the picture; return the rows.
 
     Parameters
     ----------
     root : Path
         The clone.
-    directory : Path
-        Where logs, run folders and Flower's files go.
     overrides : mapping of str to str or float
         Run config of all runs.
     picture : Path
@@ -174,28 +139,66 @@ def compare(
         Where progress and table go.
     """
     task = read_settings(root, overrides).load()
-    runs: dict[str, RunRecord] = {}
-    seconds: dict[str, float] = {}
-    console.print(f"Starting a SuperLink; its files and the logs of the runs are in {directory}")
-    with local_superlink(directory / "flwr") as environment:
-        for own in RUNS:
-            name = str(own["strategy"])
-            runs[name], seconds[name] = run_one(root, directory, environment, {**own, **overrides}, console)
-    began = time.monotonic()
     with console.status("scikit-learn is solving the pooled problem"):
+        began = time.monotonic()
         solution = sklearn_solution(task.clients, task.regularizer, tol=1e-6)
-    reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, None, time.monotonic() - began)
-    rows, block = [], task.layout["coefficients"].block
-    for name, run in runs.items():
-        w = task.layout.flatten(run.arrays)
-        last = run.metrics[-1]
+        reference = Row("scikit-learn, centralised", task.scores(solution), 1.0, time.monotonic() - began)
+    rows, histories, block = [], {}, task.layout["coefficients"].block
+    for own in RUNS:
+        settings = read_settings(root, {**own, **overrides})
+        with console.status(f"{settings.strategy}: {settings.num_rounds} rounds in this process"):
+            result = run(settings)
+        w = task.layout.flatten(result.arrays)
         f1 = support_scores(w[block], solution[block]).f1
-        rows.append(Row(name, task.scores(w), f1, int(last["bytes-down"] + last["bytes-up"]), seconds[name]))
+        rows.append(Row(settings.strategy, task.scores(w), f1, result.seconds))
+        histories[settings.strategy] = result.history
     rows.append(reference)
     show(rows, console)
-    draw(runs, reference.scores, picture)
+    draw(histories, reference.scores, picture)
     console.print(f"Picture: {picture}")
     return rows
+
+
+def through_flower(
+    root: Path, directory: Path, overrides: Mapping[str, str | float], num_rounds: int, console: Console
+) -> None:
+    """Run the first strategy through Flower and compare its model with that of this process.
+
+    Parameters
+    ----------
+    root : Path
+        The clone.
+    directory : Path
+        Where logs, run folders and Flower's files go.
+    overrides : mapping of str to str or float
+        Run config.
+    num_rounds : int
+    console : rich.console.Console
+
+    Raises
+    ------
+    FlwrFcoError
+        If the run fails, or the models differ.
+    """
+    overrides = {**RUNS[0], **overrides, "num-server-rounds": num_rounds}
+    settings, results = read_settings(root, overrides), directory / "runs"
+    before, began = set(results.glob("*")), time.monotonic()
+    console.print(f"{settings.strategy} through Flower: a SuperLink of its own, logs in {directory}")
+    with local_superlink(directory / "flwr") as environment, console.status("Flower is starting") as status:
+        flower_run(
+            root,
+            environment,
+            {**overrides, "output-dir": str(results)},
+            num_nodes=settings.load().dataset.num_clients,
+            log=directory / f"{settings.strategy}.log",
+            on_round=lambda number, total: status.update(f"round {number} of {total}"),
+        )
+    (folder,) = set(results.glob("*")) - before
+    theirs, ours = read_run(folder).arrays, run(settings).arrays
+    differing = [name for name, array in ours.items() if array.tobytes() != theirs[name].tobytes()]
+    if differing:
+        raise FlwrFcoError(f"after {num_rounds} rounds {', '.join(differing)} differ from those of this process")
+    console.print(f"The same bits after {num_rounds} rounds ({time.monotonic() - began:.0f} s): {folder}")
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
@@ -217,7 +220,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--root", type=Path, default=Path(), help="the clone (default: the present directory)")
     parser.add_argument("--directory", type=Path, help="where everything is written (default: .run in the clone)")
     parser.add_argument("--picture", type=Path, help="the PNG (default: main-job.png in that directory)")
-    parser.add_argument("--num-server-rounds", type=int, help="rounds of each run (default: pyproject.toml's)")
+    parser.add_argument("--num-server-rounds", type=int, help="rounds in this process (default: pyproject.toml's)")
+    parser.add_argument(
+        "--flower-rounds", type=int, default=10, help="rounds through Flower; 0: not at all (default: 10)"
+    )
     options = parser.parse_args(arguments)
     root = options.root.resolve()
     directory = (options.directory or root / ".run").resolve()
@@ -233,7 +239,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not console.is_terminal:
         console = Console(width=120, soft_wrap=True)
     try:
-        compare(root, directory, overrides, options.picture or directory / "main-job.png", console)
+        compare(root, overrides, options.picture or directory / "main-job.png", console)
+        if options.flower_rounds:
+            through_flower(root, directory, overrides, options.flower_rounds, console)
     except FlwrFcoError as error:
         print(f"make run: {error}", file=sys.stderr)
         return 1

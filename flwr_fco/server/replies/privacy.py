@@ -7,7 +7,7 @@ from flwr_fco.errors import ConfigurationError
 __all__ = ["refuse_privacy_wrappers"]
 
 
-def refuse_privacy_wrappers(caller: str) -> None:
+def refuse_privacy_wrappers(caller: str, *, unmodified: bool) -> None:
     """Refuse Flower's differential-privacy wrappers, which call a strategy's hooks from their own modules.
 
     Flower gives a wrapped strategy no sign of its wrapper: neither an argument nor an attribute, and ``start``, which
@@ -15,9 +15,20 @@ def refuse_privacy_wrappers(caller: str) -> None:
     loop over the hooks, and without a refusal the model would silently be wrong.
     """
     if caller.startswith("flwr.serverapp.strategy.dp_"):
+        if unmodified:
+            why = (
+                "Unmodified clients reply with models, which may be clipped; but the server keeps a dual vector, and "
+                "the next model comes from that: the noise would be forgotten. Run the strategy without the wrapper. "
+                "On the clients LocalDpMod clips and adds noise, and fixedclipping_mod clips where start's "
+                "train_config has 'clipping_norm'"
+            )
+        else:
+            why = (
+                "The clients of this strategy reply with increments of a dual vector, and the server keeps the dual, "
+                "not the model: the clipping would be meaningless and the noise would be forgotten. Run the strategy "
+                "without the wrapper; noise must act on the increments before the server's update"
+            )
         raise ConfigurationError(
             "Flower's differential-privacy wrappers clip (reply - what was sent) and add noise to the aggregated "
-            "model. The clients of this strategy reply with increments of a dual vector, and the server keeps the "
-            "dual, not the model: the clipping would be meaningless and the noise would be forgotten. "
-            "Run the strategy without the wrapper; noise must act on the increments before the server's update."
+            f"model. {why}."
         )
