@@ -527,7 +527,9 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 f"aggregate_train was called for round {server_round}, but configure_train for {current.number}; "
                 "call them in turn, as `start` does"
             )
-        if replies and not any(isinstance(own.metadata.group_id, str) and own.metadata.group_id for own in replies):
+        stamps = [own.metadata.group_id for own in replies]
+        # In a run it is one client's doing, and its reply is left out.
+        if self.progress is None and stamps and not any(isinstance(stamp, str) and stamp for stamp in stamps):
             raise ConfigurationError(
                 f"none of {len(replies)} replies has a group_id, which says what round it answers; make each of them "
                 "with Message(content, reply_to=message) of a message that configure_train has returned"

@@ -397,3 +397,14 @@ def test_a_run_in_which_nobody_trains_says_so(caplog):
     assert [record.getMessage() for record in caplog.records] == [
         "configure_train: fraction_train=0.0, so no client trains and the model stays as it is"
     ]
+
+
+def test_the_only_client_of_a_round_cannot_end_the_run_by_a_reply_without_a_stamp():
+    def unstamped(message, reply):
+        reply.metadata.group_id = ""
+        return [reply]
+
+    chosen = strategy(choose_nodes=lambda number, nodes: nodes[1:2] if number == 2 else nodes)
+    result = start_on(Faulty(app_of(clients()), 4, unstamped), chosen)
+    assert [row.reason for row in result.left_out if row.round == 2] == ["it answers round without a stamp, this is 2"]
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 1, 0]
