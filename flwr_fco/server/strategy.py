@@ -863,8 +863,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         if not isinstance(own, RateOptions):
             return [("Local work", work)]
         # Unmodified clients ignore it; with `local_steps` it says how fast the weight of psi grows.
-        client_lr = "the clients' own" if unmodified and own.local_steps is None else rate_text(own.client_lr)  # type: ignore[attr-defined]
-        return [
-            ("Learning rates", f"client ({client_lr}) | server ({rate_text(own.server_lr)})"),
-            ("Local work", work),
-        ]
+        theirs = unmodified and getattr(self, "local_steps", None) is None
+        client_lr = "the clients' own" if theirs else rate_text(own.client_lr)
+        rates = f"client ({client_lr}) | server ({rate_text(own.server_lr)})"
+        return [("Learning rates", rates), ("Local work", work)]
