@@ -1,6 +1,6 @@
 """Write the generated tables of strategies: what each says of itself, and which mirror map and psi it takes.
 
-    python docs/make_strategy_table.py            # rewrite README.md and docs/strategies.md between their markers
+    python docs/make_strategy_table.py            # rewrite docs/strategies.md between its markers
     python docs/make_strategy_table.py --check    # exit with 1 if a committed table is not the generated one
 
 What a strategy says of itself are attributes of its class (`source`, `sends`, `remembers`, `traffic`, `limit`). Every
@@ -27,7 +27,6 @@ from make_tables import MIRROR_MAPS, HalfSquare
 from make_tables import REGULARIZERS as _LOCAL
 
 PAGE = Path(__file__).parent / "strategies.md"
-README = Path(__file__).parents[1] / "README.md"
 OWN_BEGIN = "<!-- strategies: begin (python docs/make_strategy_table.py) -->"
 OWN_END = "<!-- strategies: end -->"
 BEGIN = "<!-- table: begin (python docs/make_strategy_table.py) -->"
@@ -81,13 +80,13 @@ def table() -> str:
     return "\n".join([*lines, "", *sets])
 
 
-def own_table(*, traffic: bool) -> str:
+def own_table() -> str:
     """Return what the strategies say of themselves, in the order of their modules' sources."""
-    extra = ["vectors down / up a round"] if traffic else []
-    head = ["strategy", "from", "a client sends", *extra, "a client remembers", "what it converges to"]
+    vectors = "vectors down / up a round"
+    head = ["strategy", "from", "a client sends", vectors, "a client remembers", "what it converges to"]
     lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, cls in sorted(STRATEGIES.items(), key=lambda item: (item[1].source, item[0])):
-        cells = [f"`{name}`", cls.source, cls.sends, *([cls.traffic] if traffic else []), cls.remembers, cls.limit.text]
+        cells = [f"`{name}`", cls.source, cls.sends, cls.traffic, cls.remembers, cls.limit.text]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -99,17 +98,15 @@ def replaced(page: str, begin: str, end: str, table: str) -> str:
     return f"{before}{begin}\n\n{table}\n\n{end}{after}"
 
 
-def rendered(path: Path = PAGE) -> str:
-    """Return a page with the generated tables in place of those it has."""
-    page = path.read_text(encoding="utf-8")
-    page = replaced(page, OWN_BEGIN, OWN_END, own_table(traffic=path == PAGE))
-    return replaced(page, BEGIN, END, table()) if path == PAGE else page
+def rendered() -> str:
+    """Return the page with the generated tables in place of those it has."""
+    page = replaced(PAGE.read_text(encoding="utf-8"), OWN_BEGIN, OWN_END, own_table())
+    return replaced(page, BEGIN, END, table())
 
 
 if __name__ == "__main__":
-    for path in (PAGE, README):
-        text = rendered(path)
-        if "--check" not in sys.argv[1:]:
-            path.write_text(text, encoding="utf-8")
-        elif text != path.read_text(encoding="utf-8"):
-            sys.exit(f"{path.name} is out of date")
+    text = rendered()
+    if "--check" not in sys.argv[1:]:
+        PAGE.write_text(text, encoding="utf-8")
+    elif text != PAGE.read_text(encoding="utf-8"):
+        sys.exit(f"{PAGE.name} is out of date")

@@ -9,11 +9,21 @@ from flwr.app import Context, RecordDict
 
 from flwr_fco import strategies as exported
 from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.wire import flower as _flower
 
-README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
-BLOCKS = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+STRATEGIES, WHEN = ((ROOT / "docs" / page).read_text(encoding="utf-8") for page in ("strategies.md", "when-it-pays.md"))
+QUICKSTART = README[README.index("## Quickstart") :]
+
+
+def blocks_of(page):
+    return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
+
+
+BLOCKS = blocks_of(QUICKSTART)
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +43,9 @@ def test_the_quickstart_has_twelve_lines_and_does_what_its_comment_says(quicksta
 
 def test_the_graph_agrees_as_its_comment_says(quickstart):
     names = dict(quickstart)
-    exec(BLOCKS[2], names)
-    tracked, biased = re.search(r"# ([\d.]+); DFedDA, without tracking: ([\d.]+)", BLOCKS[2]).groups()
+    (block,) = blocks_of(STRATEGIES)
+    exec(block, names)
+    tracked, biased = re.search(r"# ([\d.]+); DFedDA, without tracking: ([\d.]+)", block).groups()
     last = names["result"].train_metrics_clientapp[400]
     assert last["consensus-error"] == pytest.approx(float(tracked), rel=0.02)
     without = exported.DFedDA(mixing=names["ring"](10), **names["options"])
@@ -57,15 +68,64 @@ def test_the_server_app_runs_the_same_objects_to_the_same_bits(quickstart, capsy
 
 
 def test_every_strategy_is_in_the_table():
-    table = README[README.index("## Algorithms") : README.index("## Layout")]
-    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    rows = [line.split("|")[1] for line in STRATEGIES.splitlines() if line.startswith("| `")]
     assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == set(exported.STRATEGIES)
 
 
 def test_the_layout_names_the_places_that_people_look_for():
-    layout = README[README.index("## Layout") :]
+    layout = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8").partition("## Layout")[2]
     for place in ("strategies", "client_apps", "tests", "examples"):
         assert f"{place}](" in layout
+
+
+def test_it_is_short_and_leads_to_everything():
+    assert len(README.splitlines()) <= 160
+    assert README.index("make run ") < README.index("## Quickstart")
+    pages = set(re.findall(r"\]\((docs/[\w/-]+\.md)", README))
+    assert {f"docs/reproduction/{name}.md" for name in ("fco", "gradient-tracking", "saddle", "dualfl")} <= pages
+    assert {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")} <= pages
+
+
+def test_the_server_lines_are_of_strategies_that_can_be_built():
+    (lines,) = blocks_of(README[: README.index("## Two commands")])
+    for line in lines.splitlines():
+        exec(line, {"FedDualAvg": exported.FedDualAvg, "L1": L1})
+
+
+def gaps_of_the_full_run():
+    """Return the medians of `fco-when` by what varies and its value, then by method."""
+    page = (ROOT / "docs" / "reproduction" / "fco.md").read_text(encoding="utf-8")
+    section = page[page.index("\n## fco-when") : page.index("\n## fco-brain\n")]
+    found = {}
+    for table in section.split("\n\n"):
+        rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
+        if table.startswith("| ") and rows[-1][0] == "FedDAGT":
+            for column, value in enumerate(rows[0][1:], start=1):
+                numbers = {row[0]: float(row[column].split()[0]) for row in rows[2:]}
+                found[rows[0][0].split(",")[0].split(" of the ")[0], float(value)] = numbers
+    return found
+
+
+def test_when_it_pays_says_what_its_table_says():
+    gaps = gaps_of_the_full_run()
+    assert len(gaps) == 15
+    rows = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in WHEN[WHEN.index("| what varies") : WHEN.index("- Few clients")].splitlines()[3:]
+        if line.startswith("|")
+    ]
+    names = {"clients a round": "clients per round", "examples a batch": "examples per batch"}
+    varied, seen = "", 0
+    for what, value, lead, tracked in rows:
+        varied = what.split(",")[0].split(" of the ")[0] if what else varied
+        key = (names.get(varied, varied), float(re.match(r"[\d.]+", value)[0]))
+        key = next(own for own in gaps if own[0].startswith(key[0]) and own[1] == key[1])
+        own = gaps[key]
+        best = min(own[name] for name in ("FedMid", "FedMidOSP", "FedAvgSubgradient"))
+        assert float(lead.split(",")[0]) == pytest.approx(best / own["FedDualAvg"], rel=0.03), key
+        assert float(tracked) == pytest.approx(own["FedDAGT"] / own["FedDualAvg"], abs=6e-3), key
+        seen += 1
+    assert seen == 10
 
 
 def test_there_are_exactly_two_commands():

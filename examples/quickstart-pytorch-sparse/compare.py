@@ -1,7 +1,7 @@
 """Accuracy and density of the ways to a sparse network, in one process: the table of README.md.
 
     python compare.py FOLDER-OF-MNIST --out compare.jsonl
-    python compare.py --out compare.jsonl --write ../../docs/pytorch.md ../../README.md
+    python compare.py --out compare.jsonl --write ../../docs/pytorch.md ../../docs/when-it-pays.md
 
 Every way has the same nodes, images, network, local epochs, rate and number of rounds, also those that prune and train
 on: their last quarter of the rounds is the training after pruning. A run that was stopped goes on: results that are in

@@ -845,8 +845,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         lines = [
             ("Regularizer", f"{self.regularizer}{where} (scope: {self.scope})"),
             ("Mirror map", f"{self.mirror_map}"),
-            *self._lines_of_rates(),
-            ("Local work", f"{self.work_at(self.state)}"),
+            *self._lines_of_work(),
             ("Weights", f"{self.weighting}{normalized}"),
             ("Output", f"{self._assembly.average}"),
             ("Seed", f"{self.seed}"),
@@ -859,8 +858,14 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             log(INFO, "\t│\t%s %s: %s", "└──" if i == len(lines) - 1 else "├──", title, text)
         super().summary()
 
-    def _lines_of_rates(self) -> list[tuple[str, str]]:
-        own: object = self
+    def _lines_of_work(self) -> list[tuple[str, str]]:
+        own: Any = self
+        unmodified = getattr(self, "client", "") == "unmodified"
+        work = "the clients' own" if unmodified else f"{self.work_at(self.state)}"
         if not isinstance(own, RateOptions):
-            return []
-        return [("Learning rates", f"client ({rate_text(own.client_lr)}) | server ({rate_text(own.server_lr)})")]
+            return [("Local work", work)]
+        # Unmodified clients ignore it; with `local_steps` it says how fast the weight of psi grows.
+        theirs = unmodified and getattr(self, "local_steps", None) is None
+        client_lr = "the clients' own" if theirs else rate_text(own.client_lr)
+        rates = f"client ({client_lr}) | server ({rate_text(own.server_lr)})"
+        return [("Learning rates", rates), ("Local work", work)]

@@ -76,3 +76,21 @@ def test_an_array_that_messages_cannot_hold_is_named():
         simulate(
             strategy(), client_app(lambda context: None), num_nodes=2, num_rounds=1, initial_arrays={"weight": Tensor()}
         )
+
+
+def test_the_log_does_not_speak_of_rates_and_batches_that_unmodified_clients_ignore(caplog):
+    def logged(**options):
+        caplog.clear()
+        strategy(**options).summary()
+        return caplog.text
+
+    with caplog.at_level(logging.INFO, "flwr"):
+        theirs = logged(client="unmodified", density=0.1)
+        told = logged(client="unmodified", local_steps=3, client_lr=0.25)
+        ours = logged(local_steps=3, client_lr=0.25)
+    assert "client (the clients' own) | server (1)" in theirs
+    assert "Local work: the clients' own" in theirs
+    assert "client (0.25)" in told
+    assert "batch" not in theirs + told
+    assert "client (0.25)" in ours
+    assert "batches of" in ours
