@@ -43,6 +43,7 @@ from flwr_fco.server.rounds.output import Output
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.wire import records
+from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.protocol import Node, Plan, Uplink
 from flwr_fco.work import Work
 
@@ -566,7 +567,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         ):
             # A subclass has hooks of its own, which Flower would call.
             messages = self.configure_train(server_round, arrays, config, grid)
-            return self.aggregate_train(server_round, grid.send_and_receive(messages, timeout=self.mail.timeout))
+            return self.aggregate_train(server_round, send_and_receive(grid, messages, self.mail.timeout))
         letters = self.open_round(server_round, arrays, config, grid)
         rows_before = len(self.left_out)
         good = self.mail.exchange(letters, server_round) if letters else []

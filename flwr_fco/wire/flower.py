@@ -24,6 +24,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Metadat
 from flwr.clientapp import ClientApp
 from flwr.common.serde import recorddict_from_proto, recorddict_to_proto
 from flwr.proto.recorddict_pb2 import RecordDict as ProtoRecordDict
+from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
@@ -51,6 +52,7 @@ __all__ = [
     "new_array",
     "new_context",
     "packed",
+    "polls",
     "quiet",
     "readdressed",
     "record_type",
@@ -85,6 +87,11 @@ def identity(run_id: int) -> Iterator[None]:
         yield
     finally:
         cls._run_id, cls._node_id, cls._task_id = before
+
+
+def polls(grid: Grid) -> bool:
+    """Whether a grid waits for replies by Flower's own loop of pulls and pauses."""
+    return str(getattr(grid.send_and_receive, "__module__", "")).startswith("flwr.")
 
 
 def to_bytes(content: RecordDict) -> bytes:

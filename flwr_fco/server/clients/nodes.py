@@ -16,6 +16,7 @@ from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.options import ChooseNodes
 from flwr_fco.wire import records
+from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.protocol import Node
 
 __all__ = ["Nodes"]
@@ -173,6 +174,6 @@ class Nodes:
         if not self.asks:
             return {}
         questions = records.messages(grid, ((i, RecordDict()) for i in node_ids), records.HANDSHAKE, "0")
-        answers = grid.send_and_receive(questions, timeout=_HANDSHAKE_TIMEOUT)
+        answers = send_and_receive(grid, questions, _HANDSHAKE_TIMEOUT)
         found = {a.metadata.src_node_id: records.partition_of(a.content) for a in answers if a.has_content()}
         return {node_id: partition for node_id, partition in found.items() if partition is not None}

@@ -103,13 +103,24 @@ class Everyone(Part):
         silent = {node.key for node_id, node in current.nodes.items() if node_id not in current.answered}
         missing = silent | self.absent
         self._failures = {key: self._failures.get(key, 0) + 1 for key in missing}
+        if missing:
+            log(
+                WARNING,
+                "%s gave no good answer in round %s; rounds in a row without one: %s, evict_after=%s (on_missing=%r). "
+                "A SuperNode that has died can be started again with its key about a minute later",
+                _names(missing),
+                current.number,
+                max(self._failures.values()),
+                self.evict_after,
+                self.on_missing,
+            )
         self._give_up(host, {key for key, count in self._failures.items() if count >= self.evict_after})
 
     def _give_up(self, host: Host, gone: set[Key]) -> None:
         """Go on without clients, or end the run."""
         if not gone:
             return
-        names = ", ".join(f"partition {key[1]}" if key[0] == 0 else f"node {key[1]}" for key in sorted(gone))
+        names = _names(gone)
         if self.on_missing == "error":
             raise ConfigurationError(
                 f"{names} did not give a good answer in {self.evict_after} rounds in a row, and {self._name} "
@@ -141,3 +152,7 @@ class Everyone(Part):
         self._evicted = {(row[0], row[1]) for row in arrays["evicted"].tolist()}
         failed = [(row[0], row[1]) for row in arrays["failed"].tolist()]
         self._failures = dict(zip(failed, arrays["failures"].tolist(), strict=True))
+
+
+def _names(keys: set[Key]) -> str:
+    return ", ".join(f"partition {key[1]}" if key[0] == 0 else f"node {key[1]}" for key in sorted(keys))

@@ -24,6 +24,7 @@ from flwr_fco.server.replies.bounds import IncrementBounds, check_examples
 from flwr_fco.server.replies.checks import Round
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.wire import records
+from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.wire.questions import Answer, Question
 from flwr_fco.work import FirstOrder
@@ -113,7 +114,7 @@ class Inquiry(Part):
             return found._replace(partition=node.partition_id, node_id=node.node_id)
 
         caller = f"question ({question.kind})"
-        good = current.good(caller, grid.send_and_receive(current.messages, timeout=mail.timeout), read)
+        good = current.good(caller, send_and_receive(grid, current.messages, mail.timeout), read)
         bounds = IncrementBounds(options.max_ratio, None)
         claims = [Uplink(reply.value.vectors, None, 1, examples=reply.value.examples) for reply in good]
         good = current.without(caller, good, bounds.objections(claims))

@@ -71,6 +71,10 @@ class LeftOut(NamedTuple):
     kind: str = "train"
 
 
+#: Flower's code of the SuperLink's answer for a node that has not been heard of for too long.
+_NODE_UNAVAILABLE = 5
+
+
 @dataclass
 class Round:
     """What the server remembers between asking and aggregating.
@@ -300,7 +304,8 @@ class Round:
             ``(node, altered)``: whether a node that has lost its state, or whose answer was altered on its way, can be
             sent it again.
         silent : bool
-            Whether nodes that have not answered, or with an error, are asked again as well.
+            Whether nodes that have not answered, or with an error, are asked again as well; one that the SuperLink
+            has given up is not, for it would be waited for as long again.
 
         Returns
         -------
@@ -316,6 +321,8 @@ class Round:
             sender, group = records.sender_and_group(reply)
             content = records.content_of(reply)
             node = None if content is None else self.nodes.get(sender)
+            if content is None and reply.error.code == _NODE_UNAVAILABLE:
+                answered.update(gone.node_id for gone in [self.node_of(reply)] if gone is not None)
             missing = None if node is None or content is None else records.what_is_missing(content)
             if node is None or content is None or missing is None or node.node_id in answered or group != stamp:
                 kept.append(reply)

@@ -23,6 +23,7 @@ from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import LARGEST_FACTOR, IncrementBounds, check_elapsed, check_examples, check_steps
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.wire import records
+from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
 from flwr_fco.wire.uplink import Sent
 from flwr_fco.work import FirstOrder
@@ -206,7 +207,7 @@ class Mail(Part):
         caller = "aggregate_train" if server_round else "round 0"
         good = self._without_messages(caller, letters)
         if good is None:
-            return self.collect(caller, self.grid.send_and_receive(self.post(letters), timeout=self.timeout))
+            return self.collect(caller, send_and_receive(self.grid, self.post(letters), self.timeout))
         return self._bounded(caller, good)
 
     def _without_messages(self, caller: str, letters: Sequence[Letter]) -> list[Reply[Uplink]] | None:
@@ -415,7 +416,7 @@ class Mail(Part):
             self.current.restoring.update(node.node_id for node, missing in again if missing)
             messages = self.post(self.letters(node for node, _ in again))
             assert self.grid is not None
-            kept.extend(self.grid.send_and_receive(messages, timeout=self.timeout))
+            kept.extend(send_and_receive(self.grid, messages, self.timeout))
         return kept
 
     def _state_lost(self, node: Node, altered: bool) -> bool:

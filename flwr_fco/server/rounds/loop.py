@@ -25,6 +25,7 @@ from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.wire import records
+from flwr_fco.wire.delivery import send_and_receive
 
 __all__ = ["EvaluateFunction", "Runnable", "run_rounds"]
 
@@ -143,7 +144,7 @@ def run_rounds(
             arrays, metrics = result.arrays, result.train_metrics_clientapp.get(number)
             messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
             if messages:
-                scores = strategy.aggregate_evaluate(number, grid.send_and_receive(messages, timeout=timeout))
+                scores = strategy.aggregate_evaluate(number, send_and_receive(grid, messages, timeout))
                 _keep(result.evaluate_metrics_clientapp, number, scores, "Aggregated MetricRecord")
             if evaluate_fn is not None:
                 scores = _scores(evaluate_fn, number, arrays)
