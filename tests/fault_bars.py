@@ -34,8 +34,8 @@ KINDS = {
 }
 #: What the weighted mean of the clients' memories is in the server's state, by the ledger's names and their factors.
 BALANCED = {
-    "DualFL": [({"control": 1.0}, "control_excess"), ({"anchor": 1.0}, "anchor_excess")],
-    "Scaffnew": [({"shift": 1.0}, "shift_excess")],
+    "DualFL": [({"control": 1.0}, None), ({"anchor": 1.0}, None)],
+    "Scaffnew": [({"shift": 1.0}, None)],
     "APDAInexact": [({"sent": 1.0}, "mean"), ({"local": 1.0}, "primal")],
     "FedDR": [({"local": 2.0, "center": -1.0}, "mean")],
     "FedDyn": [({"own": 1.0}, "mean")],
@@ -110,7 +110,7 @@ def imbalance(strategy):
         for factors, field in BALANCED.get(type(strategy).__name__, []):
             if len(members) == len(memories.present):
                 rows = [sum(f * member.memory[name] for name, f in factors.items()) for member in members.values()]
-                pairs.append((np.array(rows), getattr(strategy.state, field), weights))
+                pairs.append((np.array(rows), 0.0 if field is None else getattr(strategy.state, field), weights))
     worst = 0.0
     for rows, expected, weights in pairs:
         mean = weights @ rows / weights.sum()

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import collections.abc
+import math
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
 from inspect import signature
 from typing import Any, Literal, Union, get_args, get_origin
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["checked", "describe", "suggestion", "takes"]
+__all__ = ["checked", "describe", "saved_array", "suggestion", "takes"]
 
 
 def checked(name: str, value: Any, kind: Any) -> Any:
@@ -168,3 +170,42 @@ def _match(value: Any, kind: Any) -> tuple[bool, Any]:
         item = args[0] if args else Any
         return all(_match(element, item)[0] for element in value), value
     return isinstance(value, kind), value
+
+
+def saved_array(
+    arrays: Mapping[str, NDArray[Any]],
+    name: str,
+    dtype: np.dtype[Any] | type,
+    shape: tuple[int | None, ...],
+    *,
+    smallest: float = -math.inf,
+) -> NDArray[Any]:
+    """Return an array of a file after holding it against what is expected.
+
+    Parameters
+    ----------
+    arrays : mapping of str to ndarray
+    name : str
+    dtype : dtype
+    shape : tuple of int or None
+        None: any number.
+    smallest : float, optional
+        The smallest value that it may have.
+
+    Raises
+    ------
+    ValueError
+        If it is missing, of another dtype or shape, not finite, or has a smaller value.
+    """
+    array = arrays.get(name)
+    if array is None:
+        raise ValueError(f"it lacks {name!r}")
+    fits = len(array.shape) == len(shape) and all(a in (None, b) for a, b in zip(shape, array.shape, strict=True))
+    if array.dtype != np.dtype(dtype) or not fits:
+        sizes = ["any" if size is None else size for size in shape]
+        raise ValueError(f"its {name} is {array.dtype}{list(array.shape)}, expected {np.dtype(dtype)}{sizes}")
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        raise ValueError(f"its {name} holds NaN or infinite values")
+    if array.size and array.dtype.kind in "fiu" and array.min() < smallest:
+        raise ValueError(f"its {name} holds {array.min()}, expected at least {smallest:g}")
+    return array

@@ -324,19 +324,6 @@ class Algorithm(ABC):
         """
         return state
 
-    def weights_changed(self, problem: Problem, state: Any, means: Mapping[str, Vector]) -> Any:
-        """Return the state after a round in which a client's weight has changed (with a ledger, and everyone there).
-
-        Parameters
-        ----------
-        problem : Problem
-        state : NamedTuple
-            After the round.
-        means : mapping of str to ndarray
-            Weighted means of what the clients remember, by the new weights.
-        """
-        return state
-
     def nodes_changed(self, problem: Problem, state: Any, left: Sequence[int]) -> Any:
         """Return the state with a row for each node of the graph, after nodes have left.
 

@@ -110,9 +110,11 @@ class CommonOptions:
         Seed of the samples of nodes and of all minibatches; 0 <= seed < 2**32.
     min_replies : int, default 1
         A round with fewer good replies is skipped: the state stays as it is.
-    on_divergence : {"stop", "warn"}, default "stop"
-        What ``start`` does when the model grows beyond all bounds: end with :class:`DivergedError`, which has the last
-        good model and says what to do, or say so once and go on.
+    on_divergence : {"raise", "rollback", "warn"}, default "raise"
+        What ``start`` does when the model grows beyond all bounds. ``"raise"``: end with :class:`DivergedError`, which
+        has the result so far and the last good model, and says what to do (``"stop"`` is the older name).
+        ``"rollback"``: go on from the last good state, without the rounds since then; the third time in a row without a
+        good round in between is the last. It keeps a copy of the state. ``"warn"``: say so once and go on.
     strength : "auto", optional
         ``start`` runs a path of 20 strengths of the regularizer, `num_rounds` each, and returns the result at the one
         with the smallest loss on the clients' held-out data; ``result.path`` has all. See
@@ -149,9 +151,11 @@ class CommonOptions:
     max_examples : float, default 1e12
         A reply that reports more examples is left out.
     max_ratio : float or None, default 1000.0
-        A reply is left out if its number of examples, or the norm of a vector per unit of elapsed, is more than this
-        many times the median of the round's replies, or of the largest median of an earlier round. Not compared in a
-        round with fewer than five replies, nor where the median is 0. None: never.
+        A reply is left out if its number of examples, the norm of a vector per unit of elapsed, the product of the two,
+        or the change of an array that passes through is more than this many times the median of the round's replies,
+        or of the largest median of an earlier round; the first round with fewer than five replies has more room. So is
+        one that repeats an earlier reply though the model was another one, and an evaluation whose metrics are more
+        than a tenth of this many times as far from the median as usual. None: never.
     max_increment_norm : float, optional
         A reply is left out if the Euclidean norm of a vector is larger, whatever the others send.
     client_weights : mapping of int to float, optional
@@ -178,7 +182,7 @@ class CommonOptions:
     weighting: Literal["examples", "uniform"] = "examples"
     seed: int = field(default=0, metadata=_SEED)
     min_replies: int = field(default=1, metadata=AT_LEAST_ONE)
-    on_divergence: Literal["stop", "warn"] = "stop"
+    on_divergence: Literal["raise", "rollback", "warn", "stop"] = "raise"
     strength: Literal["auto"] | None = None
     certificate_every: int | None = field(default=None, metadata=AT_LEAST_ONE)
     apply_to: str | Sequence[str] | None = None
@@ -238,6 +242,8 @@ class CommonOptions:
                     raise ConfigurationError(f"{option.name}={value!r}; expected {text}")
             setattr(self, option.name, value)
         self._check_client_weights()
+        if self.on_divergence == "stop":
+            self.on_divergence = "raise"
         if self.output not in self.outputs:
             raise ConfigurationError(f"output={self.output!r}; expected one of {', '.join(map(repr, self.outputs))}")
 
@@ -291,12 +297,18 @@ class WorkOptions:
     normalize_local_work : bool, default True
         Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients
         that take more steps do not count more than their weight. With equal work this changes no bit.
+    own_loops : bool, optional
+        Whether the clients run training loops of their own (:mod:`flwr_fco.torch`), with schedules, epochs and batches
+        that are theirs: then their numbers of steps and `elapsed` are compared with the others' (ten times as much at
+        most, in all or for the number of examples). Clients of this package take the steps that are asked for. By
+        default it is what most of those say that answer first; what one says later changes nothing.
     """
 
     local_epochs: int | None = None
     local_steps: int | None = None
     batch_size: int | None = 32
     normalize_local_work: bool = True
+    own_loops: bool | None = None
 
     def work(self) -> Work:
         """Return what a client does in a round."""
@@ -333,7 +345,9 @@ class MemoryOptions:
     client_state : {"ledger", "reset"}, optional
         ``"ledger"``: the server keeps a copy of what every client remembers and restores it where it is lost.
         ``"reset"``: a loss, or a client that leaves for good, begins a new epoch, in which all memories are zero.
-        By default a ledger if it fits into `ledger_bytes`.
+        By default a ledger if it fits into `ledger_bytes`. Either way a client weighs what it says in its first answer
+        that counts, or what `client_weights` say: an answer with another number of examples, or with none, is left
+        out. Until every client has answered, one that has not counts as the mean of those that have.
     ledger_bytes : int, default 256 MiB
         How large the ledger may be by default: 8 bytes for each client, vector and coordinate.
     """

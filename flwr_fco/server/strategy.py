@@ -35,6 +35,7 @@ from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.questions.strength_path import start_at_chosen, with_strength
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
+from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.rounds import saving
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
@@ -148,6 +149,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._initial = ArrayRecord()
         self.overflowed = self._loaded = False
         self.progress: Progress | None = None
+        self._kept: saving.Saved | None = None
 
     # --- what the strategy is about -------------------------------------------------------------------------------
 
@@ -267,8 +269,11 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._announce(self._plan_for(layout, self.geometry(self.mirror_map, primal), None))
         self._settings_digest = self.mail.digest
         self._initial = initial_arrays
+        self.mail.replays.take_model(primal)
         self.mail.num_needed = self._nodes_needed()
         self._assembly.average.start(primal.size)
+        if isinstance(self._assembly.centre, Momentum):
+            self._assembly.centre.size = primal.size
         if self.memories is not None:
             self.memories.forget(primal.size)
         self.state = self.init(self.problem, primal)
@@ -409,7 +414,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         saved = self._saved()
         if self.progress is not None:
             saved.parts[_RUN] = self.progress.to_arrays()
-        saving.write(path, self._settings_digest, saved)
+        saving.write(path, self._settings_digest, saved, saving.options_text(self))
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save_state` wrote; call :meth:`prepare` with the same model first.
@@ -458,7 +463,21 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             raise ConfigurationError("call `prepare(initial_arrays)` before `load_state`: it sets the model's layout")
         like = self._saved()
         like.parts[_RUN] = {}
-        return saving.read(path, self._settings_digest, like)
+        return saving.read(path, self._settings_digest, like, saving.options_text(self))
+
+    def keep_state(self) -> None:
+        """Keep a copy of the state, for :meth:`roll_back`."""
+        kept = self._saved()
+        parts = {name: {key: np.array(value) for key, value in own.items()} for name, own in kept.parts.items()}
+        self._kept = kept._replace(pass_through=dict(kept.pass_through), parts=parts)
+
+    def roll_back(self) -> ArrayRecord:
+        """Return to the state that was kept last, and return its model."""
+        assert self._kept is not None
+        kept = self._kept
+        parts = {name: {key: np.array(value) for key, value in own.items()} for name, own in kept.parts.items()}
+        self._take(kept._replace(parts=parts))
+        return self.primal_arrays()
 
     def _saved(self) -> saving.Saved:
         parts = {name: part.to_arrays() for name, part in self.parts.items()}
@@ -470,7 +489,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             self._take(saved)
             if progress is not None:
                 progress.from_arrays(saved.parts[_RUN])
-        except (KeyError, IndexError, TypeError, ValueError) as error:
+        except (KeyError, IndexError, TypeError, ValueError, ArithmeticError) as error:
             self._take(before)
             raise ConfigurationError(f"{os.fspath(path)} is not a state of this strategy: {error!r}") from error
 
@@ -479,6 +498,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         for name, part in self.parts.items():
             part.from_arrays(saved.parts[name])
         self._announce(self._plan_at(self.state))
+        self.mail.replays.take_model(self.retrieve(self.problem, self.state))
 
     # --- training rounds ------------------------------------------------------------------------------------------
 
@@ -535,9 +555,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 f"none of {len(replies)} replies has a group_id, which says what round it answers; make each of them "
                 "with Message(content, reply_to=message) of a message that configure_train has returned"
             )
-        rows_before = len(self.left_out)
-        good = self.mail.collect("aggregate_train", replies) if current.nodes else []
-        return self.close_round(good, len(self.left_out) - rows_before)
+        return self.close_round(self.mail.collect("aggregate_train", replies) if current.nodes else [])
 
     def train_round(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -569,9 +587,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             messages = self.configure_train(server_round, arrays, config, grid)
             return self.aggregate_train(server_round, send_and_receive(grid, messages, self.mail.timeout))
         letters = self.open_round(server_round, arrays, config, grid)
-        rows_before = len(self.left_out)
-        good = self.mail.exchange(letters, server_round) if letters else []
-        return self.close_round(good, len(self.left_out) - rows_before)
+        return self.close_round(self.mail.exchange(letters, server_round) if letters else [])
 
     def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:
         """Begin a training round: choose its nodes and return what each of them is told.
@@ -628,16 +644,12 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         log(INFO, text, len(good), len(mail.current.nodes), bytes_down, bytes_up)
         return StartRound(problem, mail.weighted(good), bytes_down, bytes_up)
 
-    def close_round(
-        self, good: Sequence[Reply[Uplink]], num_left_out: int
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+    def close_round(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Update the state by the replies that count; return the primal arrays and the round's metrics.
 
         Parameters
         ----------
         good : sequence of Reply
-        num_left_out : int
-            How many replies did not count, surplus ones among them.
         """
         current = self.current
         if not current.nodes:
@@ -645,12 +657,12 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             missing = None if everyone is None else everyone.metrics_of_absence()
             arrays, metrics = self.primal_arrays(), None if missing is None else MetricRecord(dict(missing))
         else:
-            arrays, metrics = self._concluded(good, num_left_out)
+            arrays, metrics = self._concluded(good)
         for part in reversed(self._acting["end_round"]):
             part.end_round(self)
         return arrays, metrics
 
-    def _concluded(self, good: Sequence[Reply[Uplink]], num_left_out: int) -> tuple[ArrayRecord, MetricRecord]:
+    def _concluded(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord, MetricRecord]:
         current = self.current
         least = len(current.nodes) if self.participation == "everyone" else self.min_replies
         uplinks = self.mail.weighted(good)
@@ -662,10 +674,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self.overflowed = skipped and len(good) >= least and bool(uplinks)
         contents = [reply.content for reply in good]
         missing = len(current.nodes) - len(good)
-        surplus = num_left_out - missing
+        surplus = current.rows - current.refused - missing
         own: dict[str, int | float] = {
             "num-replies": len(good),
-            "num-left-out": missing,
+            "num-left-out": missing + current.refused,
             **({"num-surplus": surplus} if surplus else {}),
             "skipped": int(skipped),
             "bytes-down": current.bytes_down,
@@ -688,15 +700,16 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
+        problem, before, average, done = self.problem, self.state, self._assembly.average, False
         if self.inquiry.extrapolates:
-            self.chosen["server_lr"] = extrapolation(uplinks)
-            self._problem = self.problem._replace(server_lr=self.chosen["server_lr"])
-        problem, before, average = self.problem, self.state, self._assembly.average
+            problem = problem._replace(server_lr=extrapolation(uplinks))
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
-        passed = checks.averaged_pass_through(self.pass_through_arrays, uplinks)
-        stage = False
+        average.begin_round()
         try:
             with np.errstate(over="ignore", invalid="ignore"):
+                passed = checks.averaged_pass_through(
+                    self.pass_through_arrays, uplinks, aggregation=self.aggregation, trim=self.trim
+                )
                 after = self.aggregate(problem, before, uplinks)
                 if not all(all_finite(value) for value in after):
                     log(WARNING, overflows)
@@ -710,15 +723,22 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 psi = self.psi_at(problem.layout, self.regularizer, after)
                 changed = stage or psi is not problem.plan.regularizer
                 own = problem.with_plan(self._plan_at(after)) if changed else problem
-                output = Output.of(after, own.plan, self._point(own, after), passed)
+                last = self.retrieve(own, after)
+                point = last if average.idle else average.point(lambda: last)
+                output = Output.of(after, own.plan, point, passed)
+                done = output.finite()
+            if not done:
+                log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
+                return False
         except MagnitudeError as error:
-            average.take_back()
             log(WARNING, "%s %s", overflows, error)
             return False
-        if not output.finite():
-            average.take_back()
-            log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
-            return False
+        finally:
+            if not done:
+                average.take_back()
+        if self.inquiry.extrapolates:
+            self.chosen["server_lr"], self._problem = problem.server_lr, problem
+        self.mail.replays.take_model(last)
         self.state, self.mail.pass_through_arrays, self._output = after, passed, output
         for part in reversed(self._acting["after_round"]):
             part.after_round(self, before, uplinks)
@@ -800,13 +820,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         asked = len(self.current.messages)
         if not asked:
             return None
-        good = self.current.good(
-            "aggregate_evaluate", replies, lambda _, content: records.check_metrics(content, self.weighted_by_key)
-        )
-        contents = [reply.content for reply in good]
+        contents = self.mail.collect_metrics("aggregate_evaluate", replies)
         metrics = checks.average_metrics(self.evaluate_metrics_aggr_fn, contents, self.weighted_by_key)
-        metrics["num-replies"] = len(good)
-        metrics["num-left-out"] = asked - len(good)
+        metrics["num-replies"] = len(contents)
+        metrics["num-left-out"] = asked - len(contents)
         return metrics
 
     def watches(self) -> Sequence[RoundHooks]:

@@ -184,7 +184,11 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
             restored = None
             if RESTORED in content:
                 restored = state_vectors(content[RESTORED], plan.layout.size)  # type: ignore[arg-type]
-            stamp = ClientStamp(int(fco["epoch"]), int(fco["accepted"]), restored, str(fco.get("digest", "")))
+            epoch, accepted = fco.get("epoch"), fco["accepted"]
+            if not (type(epoch) is type(accepted) is int and 0 <= epoch < 2**62 and -1 <= accepted < 2**62):
+                text = f"the server's stamp is epoch={epoch!r}, accepted={accepted!r}; expected whole numbers"
+                raise ProtocolError(text)
+            stamp = ClientStamp(epoch, accepted, restored, str(fco.get("digest", "")))
     if "work" in fco:
         work = work_from_header(parsed(str(fco["work"])))
     given, elapsed = fco.get("client-lr"), fco.get("elapsed")

@@ -158,7 +158,7 @@ def partition_reply(context: Context) -> RecordDict:
 
 
 def partition_of(content: RecordDict) -> int | None:
-    """Return the partition id that a handshake's answer names, None if it names none."""
+    """Return the partition id that a handshake's answer names, None if it names none: a whole number >= 0."""
     metrics = content.get(METRICS)
     value = metrics.get(_PARTITION) if isinstance(metrics, MetricRecord) else None
-    return value if isinstance(value, int) else None
+    return value if isinstance(value, int) and value >= 0 else None

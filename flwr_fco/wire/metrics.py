@@ -20,6 +20,7 @@ __all__ = [
     "joined_metrics",
     "metrics_of",
     "number_of",
+    "with_metric",
 ]
 
 #: Whole numbers up to here are floats without any rounding, and in any case finite.
@@ -111,12 +112,22 @@ def _dot(values: Iterable[float], shares: Iterable[float]) -> float:
     return math.fsum(value * share for value, share in zip(values, shares, strict=True))
 
 
-def check_metrics(content: RecordDict, weighted_by_key: str) -> None:
-    """Raise :class:`ProtocolError` unless an evaluation reply has one MetricRecord of finite numbers and a weight."""
+def check_metrics(content: RecordDict, weighted_by_key: str) -> dict[str, Any]:
+    """Return the metrics of an evaluation: one MetricRecord of finite numbers and a weight, or an error in words."""
     metrics, _ = metrics_of(content, weighted_by_key)
     for name, value in metrics.items():
         if not all(is_number(item) for item in (value if isinstance(value, list) else [value])):
             raise ProtocolError(f"the metric {name!r} is {value!r}")
+    return metrics
+
+
+def with_metric(content: RecordDict, name: str, value: float) -> RecordDict:
+    """Return a reply's content with another value of a metric."""
+    changed = content.copy()
+    for key, record in content.items():
+        if isinstance(record, MetricRecord):
+            changed[key] = _flower.filled(MetricRecord, {**dict(record.items()), name: value})
+    return changed
 
 
 def number_of(name: str, value: Any) -> float:

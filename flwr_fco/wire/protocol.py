@@ -27,6 +27,7 @@ from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
 
 __all__ = [
+    "NONSMOOTH",
     "OWN_LOOP",
     "ClientStamp",
     "ClientState",
@@ -44,6 +45,8 @@ __all__ = [
 Option = bool | int | float | str
 #: The metric by which a client says that its training loop is its own: with a schedule, or other epochs and batches.
 OWN_LOOP = "own-loop"
+#: The metric by which a client says that its loss is not smooth: its gradient may be the same at many points.
+NONSMOOTH = "nonsmooth"
 #: What a client remembers between rounds: named vectors; None before its first round.
 ClientState = Mapping[str, Vector]
 

@@ -25,7 +25,7 @@ from flwr_fco.wire.envelope import (
 )
 from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.flower import serialised as _to_array  # noqa: F401
-from flwr_fco.wire.metrics import average_metrics, check_metrics, joined_metrics
+from flwr_fco.wire.metrics import average_metrics, check_metrics, joined_metrics, with_metric
 from flwr_fco.wire.model import (
     config_of_round,
     layout_of,
@@ -82,4 +82,5 @@ __all__ = [
     "uplink_digest",
     "was_altered",
     "what_is_missing",
+    "with_metric",
 ]

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.options import Mixing
 from flwr_fco.topology import TOPOLOGIES, Topology, effective_mixing, from_matrix
@@ -238,8 +239,11 @@ class Graph:
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
-        self.rows = {(key[0], key[1]): row for row, key in enumerate(arrays["rows"].tolist())}
-        self.gone = {int(row) for row in arrays["gone"]}
+        keys, gone = saved_array(arrays, "rows", np.uint64, (None, 2)), saved_array(arrays, "gone", np.int64, (None,))
+        if gone.size and not 0 <= gone.min() <= gone.max() < len(keys):
+            raise ValueError(f"its gone names rows from {gone.min()} to {gone.max()} of {len(keys)}")
+        self.rows = {(key[0], key[1]): row for row, key in enumerate(keys.tolist())}
+        self.gone = {int(row) for row in gone}
         if isinstance(self.mixing, str) and self.rows:
             self._topology = TOPOLOGIES[self.mixing](len(self.rows))
 

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.core.validation import saved_array
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 
 __all__ = ["Change", "ClientMemories", "Member", "Remembered"]
@@ -25,8 +26,6 @@ __all__ = ["Change", "ClientMemories", "Member", "Remembered"]
 Key = tuple[int, int]
 #: The first part of the key of a node without a partition; see :attr:`Node.key`.
 _WITHOUT_PARTITION = 1
-#: By what factor a client's weight may change from one of its answers to the next.
-_WEIGHT_CHANGE = 2.0
 
 #: ``(memory, uplink) -> memory``: what a client remembers after a round that counted: the client's own arithmetic.
 Remembered = Callable[[ClientState, Uplink], ClientState]
@@ -39,7 +38,7 @@ class Member:
     Parameters
     ----------
     examples : float or None
-        Its weight in the invariants; None before its first answer. See :meth:`ClientMemories.admitted`.
+        Its weight in the invariants: what it said in its first answer that counted; None before that.
     accepted : int
         The last round of this epoch in which its reply counted; -1 if there is none.
     digest : str
@@ -147,52 +146,35 @@ class ClientMemories:
         return member.memory
 
     def weight_of(self, uplink: Uplink) -> float:
-        """Return a client's weight in the invariants: what :meth:`admitted` made of what it reports, or 1."""
+        """Return a client's weight in the invariants: what it has reported first, or 1."""
         return 1.0 if self.weighting == "uniform" else uplink.examples
 
-    def admitted(self, node: Node, examples: float) -> float:
-        """Return the weight with which an answer counts.
+    def check_weight(self, node: Node, examples: float) -> None:
+        """Refuse an answer with another number of examples than the client's first one that counted, or with none.
 
-        With a ledger the invariants follow a weight that changes, so it is read in every round and may at most double
-        or halve: neither is a client tied to a first report for ever, nor can one report change the problem at a
-        stroke. (From 0 it comes back to the typical weight at most.) Without a ledger nobody knows what a change would
-        move, and the weight is that of the client's first answer in the epoch.
+        The weighted sums of what clients remember hold for the weights with which it was summed.
 
         Parameters
         ----------
         node : Node
         examples : float
-            What it reports, or what the user says.
-        """
-        member = self.member(node)
-        known = member.examples
-        if known is None or known == examples:
-            return examples
-        if not self.ledger:
-            return known if member.counted else examples
-        if known == 0.0:
-            others = sorted(m.examples for m in self.members.values() if m.examples)
-            return min(examples, others[len(others) // 2]) if others else examples
-        return min(max(examples, known / _WEIGHT_CHANGE), known * _WEIGHT_CHANGE)
+            What it reports.
 
-    def reweighed(self, uplinks: Sequence[Uplink]) -> dict[str, Vector]:
-        """Return what changed weights add to the weighted sums of the memories; nothing if no weight has changed.
-
-        Parameters
-        ----------
-        uplinks : sequence of Uplink
-            Answers that are about to count.
+        Raises
+        ------
+        ProtocolError
+            If it is another number.
         """
-        added: dict[str, Vector] = {}
-        for uplink in uplinks:
-            member = None if uplink.node is None else self.members.get(uplink.node.key)
-            if member is None or member.memory is None or member.examples is None or self.weighting == "uniform":
-                continue
-            change = uplink.examples - member.examples
-            if change != 0.0:
-                for name in self.names:
-                    added[name] = added.get(name, 0.0) + change * member.memory[name]
-        return added
+        if self.weighting == "uniform":
+            return
+        known = self.member(node).examples
+        if examples <= 0.0:
+            raise ProtocolError(f"it reports {examples:g} examples, and what it remembers has a weight")
+        if known is not None and known != examples:
+            raise ProtocolError(
+                f"it reports {examples:g} examples, in its first answer that counted it was {known:g}; what clients "
+                "remember keeps its weight (client_weights would prescribe it)"
+            )
 
     def population(self, uplinks: Sequence[Uplink] = ()) -> float:
         """Return the sum of the weights of all clients that are there; a client that never answered counts as the mean.
@@ -384,19 +366,40 @@ class ClientMemories:
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
-        self.epoch, self._lost = int(arrays["epoch"]), bool(arrays["lost"])
-        self._keeps_ledger = None if arrays["ledger"] < 0 else bool(arrays["ledger"])
-        self.members, self.present = {}, {(row[0], row[1]) for row in arrays["present"].tolist()}
-        kept = {name: arrays[f"memory-{name}"] for name in self.names if f"memory-{name}" in arrays}
-        for i, row in enumerate(arrays["members"].tolist()):
-            examples = float(arrays["examples"][i])
+        epoch = int(saved_array(arrays, "epoch", np.int64, (), smallest=0))
+        ledger = int(saved_array(arrays, "ledger", np.int64, (), smallest=-1))
+        present = saved_array(arrays, "present", np.uint64, (None, 2))
+        keys = saved_array(arrays, "members", np.uint64, (None, 2))
+        counts = {
+            name: saved_array(arrays, name, np.int64, (len(keys),), smallest=smallest)
+            for name, smallest in (("accepted", -1), ("counted", 0), ("altered", -1))
+        }
+        digests, examples = arrays["digests"], arrays["examples"]
+        if digests.dtype.kind != "U" or digests.shape != (len(keys),):
+            raise ValueError(f"its digests are {digests.dtype}{list(digests.shape)}")
+        # NaN stands for a client that has not said anything yet.
+        saved_array({"examples": np.nan_to_num(examples)}, "examples", np.float64, (len(keys),), smallest=0)
+        if np.isinf(examples).any():
+            raise ValueError("its examples hold infinite values")
+        wanted = {f"memory-{name}" for name in self.names} if ledger == 1 and len(keys) else set()
+        if {name for name in arrays if name.startswith("memory-")} != wanted:
+            raise ValueError(f"its memories are not {sorted(wanted)}")
+        rows = (
+            {name: saved_array(arrays, f"memory-{name}", np.float64, (len(keys), self.size)) for name in self.names}
+            if (wanted)
+            else {}
+        )
+        lost = bool(saved_array(arrays, "lost", np.bool_, ()))
+        self.epoch, self._lost, self._keeps_ledger = epoch, lost, None if ledger < 0 else bool(ledger)
+        self.members, self.present = {}, {(row[0], row[1]) for row in present.tolist()}
+        for i, row in enumerate(keys.tolist()):
             self.members[(row[0], row[1])] = Member(
-                None if np.isnan(examples) else examples,
-                int(arrays["accepted"][i]),
-                str(arrays["digests"][i]),
-                int(arrays["counted"][i]),
-                int(arrays["altered"][i]),
-                {name: rows[i] for name, rows in kept.items()} or None,
+                None if np.isnan(examples[i]) else float(examples[i]),
+                int(counts["accepted"][i]),
+                str(digests[i]),
+                int(counts["counted"][i]),
+                int(counts["altered"][i]),
+                {name: own[i] for name, own in rows.items()} or None,
             )
 
     def __str__(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from itertools import pairwise
 from logging import INFO, WARNING
 from typing import Any
 
@@ -45,6 +44,8 @@ class Nodes:
         Who was connected when it was last looked, sorted by partition id.
     informed : set of int
         Node ids of those that have the plan.
+    refused : dict of int to Node
+        Node ids of those that claim the partition of a node that had it first, and that node. They are not asked.
     """
 
     def __init__(self, seed: int, timeout: float, *, asks: bool = True) -> None:
@@ -53,7 +54,8 @@ class Nodes:
         self.informed: set[int] = set()
         self._known: dict[int, Node] = {}
         self._available: list[int] = []
-        self._twins: tuple[Node, Node] | None = None
+        self.refused: dict[int, Node] = {}
+        self._waited_for: set[int] = set()
 
     def sample(
         self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int, needed: int
@@ -75,7 +77,7 @@ class Nodes:
         Raises
         ------
         ConfigurationError
-            If there are too few nodes after the timeout, or two have the same partition id.
+            If there are too few nodes after the timeout.
         """
         deadline = time.monotonic() + self.timeout
         while True:
@@ -93,17 +95,16 @@ class Nodes:
             log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), enough)
             time.sleep(1)
         self.meet(grid, available)
-        # A node that was killed is listed beside its successor until the SuperLink has missed its signs of life.
+        # A node that was killed is listed beside its successor until the SuperLink has missed its signs of life. Who
+        # claims what another has costs that time once.
         patience = 0.0 if hasattr(grid, "partition_ids") else min(self.timeout, _TWINS_TIMEOUT)
         deadline = time.monotonic() + patience
-        while (twins := self._twins) is not None:
+        while new := [f"node {node_id}" for node_id in self.refused if node_id not in self._waited_for]:
             if time.monotonic() >= deadline:
-                raise ConfigurationError(
-                    f"{twins[0]} and node {twins[1].node_id} have the same partition id {twins[1].partition_id}: their "
-                    "data would count twice, and a client with a memory would have two. Start one SuperNode for each "
-                    "partition-id"
-                )
-            log(INFO, "Waiting for one of %s and node %s to go", twins[0], twins[1].node_id)
+                log(WARNING, "%s left out: another node has the same partition id", ", ".join(new))
+                self._waited_for = set(self.refused)
+                break
+            log(INFO, "Waiting for the other nodes with the partition ids of %s to go", ", ".join(new))
             time.sleep(1)
             self.meet(grid, list(grid.get_node_ids()))
         size = min(size, len(self.ordered))
@@ -153,19 +154,18 @@ class Nodes:
         partitions = self._partitions(grid, new) if new else {}
         for node_id in new:
             self._known[node_id] = Node(node_id, partitions.get(node_id))
-        self.ordered = sorted(self._known.values(), key=lambda node: node.order)
-        self._twins = self._find_twins()
+        # Those that were here first come first.
+        keys: dict[tuple[int, int], Node] = {}
+        self.refused = {}
+        for node in self._known.values():
+            first = keys.setdefault(node.key, node)
+            if first is not node:
+                self.refused[node.node_id] = first
+        self.ordered = sorted(keys.values(), key=lambda node: node.order)
         without = sum(node.partition_id is None for node in self._known.values())
         if new and without:
             text = "%s of %s nodes have no partition id of their own: another run with the same seed may differ"
             log(WARNING, text, without, len(self._known))
-
-    def _find_twins(self) -> tuple[Node, Node] | None:
-        """Return two nodes with one partition id, if there are any; the nodes are sorted by it."""
-        for one, other in pairwise(self.ordered):
-            if one.partition_id is not None and one.partition_id == other.partition_id:
-                return one, other
-        return None
 
     def _partitions(self, grid: Grid, node_ids: Sequence[int]) -> dict[int, int]:
         known: Mapping[int, int] | None = getattr(grid, "partition_ids", None)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.logs import log
+from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.parts import Host, Part
@@ -26,8 +27,7 @@ Key = tuple[int, int]
 class Everyone(Part):
     """Asks all clients in every round: a round without one of them is skipped.
 
-    Clients may join between rounds: they begin with a memory of zeros, which changes no weighted sum. Where a client's
-    weight changes, what the weighted sums have lost is made good; see :meth:`Algorithm.weights_changed`.
+    Clients may join between rounds: they begin with a memory of zeros, which changes no weighted sum.
 
     Parameters
     ----------
@@ -149,9 +149,10 @@ class Everyone(Part):
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
-        self._evicted = {(row[0], row[1]) for row in arrays["evicted"].tolist()}
-        failed = [(row[0], row[1]) for row in arrays["failed"].tolist()]
-        self._failures = dict(zip(failed, arrays["failures"].tolist(), strict=True))
+        evicted, failed = (saved_array(arrays, name, np.uint64, (None, 2)) for name in ("evicted", "failed"))
+        failures = saved_array(arrays, "failures", np.int64, (len(failed),), smallest=0)
+        self._evicted = {(row[0], row[1]) for row in evicted.tolist()}
+        self._failures = {(row[0], row[1]): int(count) for row, count in zip(failed.tolist(), failures, strict=True)}
 
 
 def _names(keys: set[Key]) -> str:

@@ -42,18 +42,15 @@ class Remembering(Part):
         return nodes
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Note whose reply has counted, and make good what changed weights have done to the weighted sums."""
+        """Note whose reply has counted."""
         algorithm, problem, after = host.algorithm, host.current.problem, host.state
         assert problem is not None
-        reweighed = self.everyone and bool(self.memories.reweighed(uplinks))
         change = self.memories.note(
             problem.round,
             uplinks,
             lambda memory, uplink: algorithm.remembered(problem, before, after, memory, uplink),
         )
         self.changed(host, change)
-        if reweighed:
-            host.state = algorithm.weights_changed(problem, host.state, self.memories.means())
 
     def end_round(self, host: Host) -> None:
         """Void all memories now if one is lost for good, though the round has not counted."""

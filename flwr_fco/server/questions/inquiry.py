@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Algorithm
 from flwr_fco.server.options import AUTO, AUTOMATIC, CommonOptions
@@ -191,8 +192,13 @@ class Inquiry(Part):
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
-        self.chosen = {name: float(value) for name, value in arrays.items()}
-        self.reasons = dict.fromkeys(self.chosen, "as the run began that is resumed")
+        unknown = arrays.keys() - set(self._names)
+        if unknown:
+            raise ValueError(f"it has chosen {sorted(unknown)}, which are not 'auto' here")
+        chosen = {name: float(saved_array(arrays, name, np.float64, (), smallest=0.0)) for name in arrays}
+        reasons = {name: self.reasons[name] for name in self.reasons if chosen.get(name) == self.chosen.get(name)}
+        self.chosen = chosen
+        self.reasons = {**dict.fromkeys(chosen, "as the run began that is resumed"), **reasons}
         self.due = not set(self._names) - {"server_lr"} <= self.chosen.keys()
 
     def describe(self) -> list[tuple[str, str]]:

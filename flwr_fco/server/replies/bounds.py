@@ -10,18 +10,47 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import euclidean_norm
+from flwr_fco.core.layout import Vector, euclidean_norm
+from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ProtocolError
-from flwr_fco.wire.protocol import Uplink
+from flwr_fco.wire.protocol import NONSMOOTH, Node, Uplink
 
-__all__ = ["LARGEST_FACTOR", "IncrementBounds", "check_elapsed", "check_examples", "check_steps"]
+__all__ = [
+    "LARGEST_FACTOR",
+    "TOO_LONG",
+    "IncrementBounds",
+    "Replays",
+    "check_elapsed",
+    "check_examples",
+    "check_steps",
+    "metric_objections",
+]
 
-#: Replies that a round needs for its median to say something.
+#: Replies that a first round needs for its median to say something.
 _ENOUGH = 5
+#: By how much the bounds on lengths are wider in a first round of fewer, and those on weights in all such rounds of a
+#: federation that has never had more.
+_FIRST, _FIRST_WEIGHTS = 1_000.0, 100.0
+_REPLIES = "replies"
+#: Nothing is longer, whatever is usual.
+LONGEST = 1e15
+#: How many times as long as the others a client with a loop of its own may work.
+_LOOPS = 10.0
+#: Replies of a client that are remembered.
+_MOST = 1_000
+#: Relative differences of models below which they are the same: a run that has converged repeats itself.
+_SAME = 1e-9
+
+#: The square of a model's norm, and its product with a fixed vector.
+_Print = tuple[float, float]
+#: What the reason says where the others' sizes are the measure.
+TOO_LONG = "more than max_ratio="
 #: What our own solvers report is client_lr times steps, up to the order of the operations.
 _ROUNDING = 1e-9
 #: A client with a schedule of its own may take other step sizes than the server's.
@@ -93,13 +122,17 @@ def check_elapsed(elapsed: float, steps: int, step_size: float, *, exact: bool) 
 
 
 class IncrementBounds:
-    """Bounds on the length of what clients send; an object that a strategy holds.
+    """Bounds on what clients send and say, by what is usual among them; an object that a strategy holds.
 
-    The length is the Euclidean norm per unit of `elapsed`, that is of a mean gradient. It is compared with the larger
-    of the round's median and the largest median of an earlier round: near the optimum the median is small, and one
-    unlucky client is no liar. Where that is 0, and in rounds with fewer than five replies, nothing is compared. Numbers
-    of examples are compared in the same way: a client has all the weight that it claims. So are the norms of floating
-    arrays that pass through, such as running statistics.
+    Compared are the Euclidean norms of vectors per unit of `elapsed` (that is of a mean gradient), the weights, their
+    products (what a client moves the mean by), the weights times `elapsed` (what it moves the mean of these by), and
+    how far arrays that pass through have changed. The reference is the larger of the round's median and the largest
+    median of an earlier round: near the optimum the median is small, and one unlucky client is no liar. A round's
+    median counts as at most `ratio` times what was usual before, so that a round of absurd replies makes nothing usual.
+
+    In a round with fewer than five replies before anything is known the bounds are 1,000 times as wide; those on
+    weights are 100 times as wide in every round of a federation that never has five replies, whose shards need not be
+    alike. Nothing is longer than 1e15, even where nothing is known or the median is 0.
 
     Parameters
     ----------
@@ -117,8 +150,18 @@ class IncrementBounds:
     def __init__(self, ratio: float | None, norm: float | None) -> None:
         self.ratio, self.norm = ratio, norm
         self.largest: dict[str, float] = {}
+        #: Arrays that pass through and began without negative entries, as variances and counters do.
+        self._positive: frozenset[str] | None = None
 
-    def objections(self, uplinks: Sequence[Uplink], *, remember: bool = True) -> dict[int, str]:
+    def objections(
+        self,
+        uplinks: Sequence[Uplink],
+        *,
+        remember: bool = True,
+        weights: Sequence[float] | None = None,
+        passed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
+        step_size: float | None = None,
+    ) -> dict[int, str]:
         """Return which uplinks of a round are too long, and why.
 
         Parameters
@@ -126,6 +169,12 @@ class IncrementBounds:
         uplinks : sequence of Uplink
         remember : bool, default True
             Whether the median of this round counts in later ones.
+        weights : sequence of float, optional
+            With which they are averaged; by default their numbers of examples.
+        passed : mapping of str to ndarray
+            The arrays that pass through, as the clients were sent them.
+        step_size : float, optional
+            Of clients that run loops of their own, whose `elapsed` is compared too.
 
         Returns
         -------
@@ -133,11 +182,24 @@ class IncrementBounds:
             The reason, by the place in `uplinks`.
         """
         found: dict[int, str] = {}
-        compared = self.ratio is not None and len(uplinks) >= _ENOUGH
-        if not uplinks or not (compared or self.norm is not None):
+        if not uplinks or (self.ratio is None and self.norm is None):
             return found
-        if compared:
-            self._compare("number of examples", [uplink.examples for uplink in uplinks], found, remember)
+        examples = [uplink.examples for uplink in uplinks]
+        shares = examples if weights is None else weights
+        times = [uplink.elapsed or 1.0 for uplink in uplinks]
+        if self.ratio is not None:
+            if len(uplinks) >= _ENOUGH and remember:
+                self.largest[_REPLIES] = float(_ENOUGH)
+            self.compare("number of examples", examples, found, remember, first=_FIRST_WEIGHTS, lasting=True)
+            steady = times.count(times[0]) == len(times)
+            if not steady:
+                work = [share * time for share, time in zip(shares, times, strict=True)]
+                # A shard of 1,000 rows among those of 10 takes a hundred times the steps with a hundred times the
+                # weight.
+                factor = max(10.0, 1_000.0 / self.ratio)
+                self.compare("weight times elapsed", work, found, remember, factor, first=_FIRST_WEIGHTS, lasting=True)
+            if step_size is not None:
+                self._compare_loops([time / step_size for time in times], examples, found, remember)
         for name in uplinks[0].vectors:
             norms = [
                 uplink.norms[name] if name in uplink.norms else euclidean_norm(uplink.vectors[name])
@@ -146,36 +208,100 @@ class IncrementBounds:
             for i, norm in enumerate(norms):
                 if self.norm is not None and norm > self.norm:
                     found[i] = f"the norm of its {name} is {norm:.3g}, more than max_increment_norm={self.norm:g}"
-            if compared:
-                lengths = [norm / (uplink.elapsed or 1.0) for norm, uplink in zip(norms, uplinks, strict=True)]
-                self._compare(f"{name} per unit of elapsed", lengths, found, remember)
-        if compared and uplinks[0].pass_through:
-            self._compare_buffers(uplinks, found, remember)
+            if self.ratio is not None:
+                lengths = [norm / time for norm, time in zip(norms, times, strict=True)]
+                self.compare(f"{name} per unit of elapsed", lengths, found, remember)
+                if shares.count(shares[0]) < len(shares):
+                    pulls = [length * share for length, share in zip(lengths, shares, strict=True)]
+                    pull = f"weight times {name} per unit of elapsed"
+                    self.compare(pull, pulls, found, remember, first=_FIRST_WEIGHTS, lasting=True)
+        if self.ratio is not None and passed:
+            self._compare_passed(uplinks, passed, found, remember)
         return found
 
-    def _compare_buffers(self, uplinks: Sequence[Uplink], found: dict[int, str], remember: bool) -> None:
-        """Note whose running statistics are far longer than the median's: their mean is everybody's."""
-        for name, array in uplinks[0].pass_through.items():
-            if array.dtype.kind == "f":
-                arrays = [uplink.pass_through.get(name) for uplink in uplinks]
-                norms = [0.0 if own is None else euclidean_norm(own.astype(np.float64)) for own in arrays]
-                self._compare(name, norms, found, remember)
+    def _compare_loops(
+        self, times: Sequence[float], examples: Sequence[float], found: dict[int, str], remember: bool
+    ) -> None:
+        """Note who says that it has worked far longer than the others, for all clients and for its own data.
 
-    def _compare(self, name: str, sizes: Sequence[float], found: dict[int, str], remember: bool) -> None:
-        """Note who is far above the median."""
-        median = sorted(sizes)[(len(sizes) - 1) // 2]
-        reference = max(median, self.largest.get(name, 0.0))
+        Unequal shards differ by their sizes in an epoch, and not at all in a fixed number of steps.
+        """
+        for_all, for_its_data = dict[int, str](), dict[int, str]()
+        each = [time / max(1.0, number) for time, number in zip(times, examples, strict=True)]
+        self.compare("elapsed", times, for_all, remember, ratio=_LOOPS, first=1.0)
+        self.compare("elapsed per example", each, for_its_data, remember, ratio=_LOOPS, first=1.0)
+        found.update({i: reason for i, reason in for_all.items() if i in for_its_data})
+
+    def _compare_passed(
+        self, uplinks: Sequence[Uplink], passed: Mapping[str, NDArray[Any]], found: dict[int, str], remember: bool
+    ) -> None:
+        """Note whose running statistics or counters have changed far more than the others', or are no such thing."""
+        if self._positive is None:
+            began = {name: old > 0 if old.dtype.kind == "f" else old >= 0 for name, old in passed.items()}
+            self._positive = frozenset(name for name, entries in began.items() if entries.all())
+        for name, old in passed.items():
+            sent = [(i, uplink.pass_through[name]) for i, uplink in enumerate(uplinks) if name in uplink.pass_through]
+            before, far = old.astype(np.float64), dict[int, str]()
+            changes = [euclidean_norm(own.astype(np.float64) - before) for _, own in sent]
+            self.compare(f"change of {name}", changes, far, remember)
+            found.update({sent[k][0]: reason for k, reason in far.items()})
+            if name in self._positive:
+                negative = [i for i, own in sent if (own < 0).any()]
+                if 2 * len(negative) <= len(sent):
+                    found.update(dict.fromkeys(negative, f"its {name} has negative entries, which it has not had yet"))
+
+    def compare(
+        self,
+        name: str,
+        sizes: Sequence[float],
+        found: dict[int, str],
+        remember: bool = True,
+        factor: float = 1.0,
+        *,
+        ratio: float | None = None,
+        first: float = _FIRST,
+        lasting: bool = False,
+    ) -> None:
+        """Note who is far above what is usual.
+
+        Parameters
+        ----------
+        name : str
+            What is compared.
+        sizes : sequence of float
+            Of each reply.
+        found : dict of int to str
+            Takes the reasons.
+        remember : bool, default True
+            Whether the median counts in later rounds.
+        factor : float, default 1.0
+            By which the bound is wider.
+        ratio : float, optional
+            The bound; by default that of all.
+        first : float
+            By how much the bound is wider in a first round of few replies.
+        lasting : bool, default False
+            Whether it is so in every round of a federation that has never had more.
+        """
+        if not sizes:
+            return
         assert self.ratio is not None
-        limit = self.ratio * reference
-        if reference > 0.0 and max(sizes) > limit:
+        allowed = self.ratio if ratio is None else ratio
+        known, median = self.largest.get(name, 0.0), sorted(sizes)[(len(sizes) - 1) // 2]
+        usual = median if known == 0.0 else min(max(median, known), allowed * known)
+        few = len(sizes) < _ENOUGH and (known == 0.0 or (lasting and _REPLIES not in self.largest))
+        room = first if few else 1.0
+        limit = allowed * factor * room * usual
+        if not 0.0 < limit < LONGEST:
+            limit = max(LONGEST, allowed * factor * known)
+        if max(sizes) > limit:
             for i, size in enumerate(sizes):
                 if size > limit:
-                    found[i] = (
-                        f"its {name} is {size:.3g}, more than max_ratio={self.ratio:g} times {reference:.3g}, "
-                        "the clients' median"
-                    )
-        if remember and math.isfinite(reference):
-            self.largest[name] = reference
+                    text = f"its {name} is {size:.3g}, {TOO_LONG}{self.ratio:g} times {usual:.3g}, the clients' median"
+                    found.setdefault(i, text)
+        # A round whose median is left out says nothing of what is usual.
+        if remember and 0.0 < median <= limit:
+            self.largest[name] = usual
 
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
         """Return the largest medians."""
@@ -184,7 +310,114 @@ class IncrementBounds:
     def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
         """Take back what :meth:`to_arrays` gave; other arrays are not looked at."""
         self.largest = {
-            name.removeprefix(_FIRST_EARLIER): float(value)
-            for name, value in arrays.items()
+            name.removeprefix(_FIRST_EARLIER): float(saved_array(arrays, name, np.float64, (), smallest=0.0))
+            for name in arrays
             if name.startswith(_FIRST_EARLIER)
         }
+
+
+def metric_objections(
+    metrics: Sequence[Mapping[str, Any]], weighted_by_key: str, ratio: float, bounds: IncrementBounds
+) -> dict[int, str]:
+    """Return which evaluations are not to be averaged with the others, by their places, and why.
+
+    Numbers of examples are bounded as in training. A metric may be as far from the median as a tenth of `ratio` times
+    the larger of the median's size and the median distance from it; in fewer than five replies none is compared, nor
+    where most are the same and 0.
+
+    Parameters
+    ----------
+    metrics : sequence of mapping of str to number or list
+        Of each reply.
+    weighted_by_key : str
+        The metric that is the weight.
+    ratio : float
+        As of :class:`IncrementBounds`.
+    bounds : IncrementBounds
+        Those of the run.
+
+    Examples
+    --------
+    >>> said = [{"num-examples": 10, "loss": loss} for loss in (0.5, 0.4, 0.6, 0.5, -1e9)]
+    >>> metric_objections(said, "num-examples", 1000.0, IncrementBounds(1000.0, None))
+    {4: "its loss is -1e+09, the clients' median is 0.5 (max_ratio=1000)"}
+    """
+    found: dict[int, str] = {}
+    bounds.compare("number of examples of an evaluation", [float(own[weighted_by_key]) for own in metrics], found)
+    for name in dict.fromkeys(name for own in metrics for name in own if name != weighted_by_key):
+        values = [own.get(name) for own in metrics]
+        columns = [values]
+        if any(isinstance(value, list) for value in values):
+            longest = max(len(value) for value in values if isinstance(value, list))
+            rows = [value if isinstance(value, list) else [] for value in values]
+            columns = [[row[k] if k < len(row) else None for row in rows] for k in range(longest)]
+        for column in columns:
+            numbers = sorted(value for value in column if value is not None)
+            if len(numbers) < _ENOUGH:
+                continue
+            median = numbers[(len(numbers) - 1) // 2]
+            spread = sorted(abs(number - median) for number in numbers)[(len(numbers) - 1) // 2]
+            limit = 0.1 * ratio * max(abs(median), spread)
+            for i, value in enumerate(column):
+                if value is not None and 0.0 < limit < abs(value - median):
+                    found[i] = f"its {name} is {value:.3g}, the clients' median is {median:.3g} (max_ratio={ratio:g})"
+    return found
+
+
+class Replays:
+    """Remembers a few numbers of each reply and of the model that it answered; an object that a strategy holds.
+
+    A reply repeats an earlier one if its norm and two of its entries do, to the last bit. It is a replay if the model
+    was another one. Vectors of zeros are none. Where most clients of the first round that counts say that their losses
+    are not smooth, nothing is looked for: the gradient of a hinge loss is the same as long as no margin is passed.
+    """
+
+    def __init__(self) -> None:
+        self._model: _Print = (0.0, 0.0)
+        self._direction: Vector = np.zeros(0)
+        self._seen: dict[int, dict[tuple[float, float, float], _Print]] = {}
+        self._smooth: bool | None = None
+
+    def take_model(self, primal: Vector) -> None:
+        """Take note of the model that the next replies answer.
+
+        Parameters
+        ----------
+        primal : ndarray of float64, shape (d,)
+        """
+        if self._direction.size != primal.size:
+            self._direction = np.random.default_rng(0).standard_normal(primal.size)
+        self._model = float(np.vdot(primal, primal)), float(np.vdot(primal, self._direction))
+
+    def objections(self, good: Sequence[tuple[Node, Uplink, Any]]) -> dict[int, str]:
+        """Return which replies of a round are replays, by their places, and why.
+
+        Parameters
+        ----------
+        good : sequence of (Node, Uplink, content)
+        """
+        found, model = list[int](), self._model
+        if self._smooth is None and good:
+            self._smooth = 2 * sum(NONSMOOTH in uplink.metrics for _, uplink, _ in good) <= len(good)
+        if not self._smooth:
+            return {}
+        for i, (node, uplink, _) in enumerate(good):
+            name, vector = next(iter(uplink.vectors.items()))
+            norm = uplink.norms[name] if name in uplink.norms else euclidean_norm(vector)
+            if norm == 0.0:
+                continue
+            known = self._seen.setdefault(node.node_id, {})
+            print_of = norm, vector.item(0), vector.item(-1)
+            before = known.get(print_of)
+            if before is None:
+                if len(known) >= _MOST:
+                    del known[next(iter(known))]
+            elif _differ(before, model):
+                found.append(i)
+            known[print_of] = model
+        return dict.fromkeys(found, "it repeats an earlier answer byte for byte, though the model is another one")
+
+
+def _differ(before: _Print, now: _Print) -> bool:
+    (one, along), (other, beside) = before, now
+    return abs(one - other) > 2.0 * _SAME * one or abs(along - beside) > _SAME * math.sqrt(one)

@@ -150,7 +150,7 @@ def mean_increment(
     aggregation: str = "mean",
     trim: float = 0.0,
 ) -> tuple[Vector, float]:
-    """Return the weighted mean of the clients' increments and of their elapsed times.
+    """Return the weighted mean of the clients' increments and of their elapsed times, or another centre of both.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ def mean_increment(
     name : str, default "increment"
         Which vector.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
-        Another centre in the place of the mean of the increments.
+        Another centre in the place of the means.
     trim : float, default 0.0
         For ``"trimmed"``.
 
@@ -183,9 +183,13 @@ def mean_increment(
     equal = all(uplink.elapsed == first for uplink in uplinks)
     elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
     if aggregation != "mean":
+        weights = [uplink.weight for uplink in uplinks]
+        if not equal:
+            times = [np.array([uplink.step_sizes]) for uplink in uplinks]
+            elapsed = float(centre(aggregation, times, weights, trim=trim)[0])
         factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
         rows = [uplink.vectors[name] * factor for uplink, factor in zip(uplinks, factors, strict=True)]
-        return centre(aggregation, rows, [uplink.weight for uplink in uplinks], trim=trim), elapsed
+        return centre(aggregation, rows, weights, trim=trim), elapsed
     mean = np.zeros_like(uplinks[0].vectors[name], dtype=np.float64)
     scaled = np.empty_like(mean)
     for uplink in uplinks:

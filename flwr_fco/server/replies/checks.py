@@ -16,6 +16,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import MetricsFunction
+from flwr_fco.server.replies.centres import centre
 from flwr_fco.wire import records
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.wire.uplink import Sent
@@ -32,6 +33,10 @@ __all__ = [
 ]
 
 _Read = TypeVar("_Read")
+#: Characters of a reason that are kept: clients choose parts of it.
+_LONGEST_REASON = 500
+#: Rows of the table of what was left out.
+MOST_ROWS = 100_000
 
 
 class Reply(NamedTuple, Generic[_Read]):
@@ -99,6 +104,10 @@ class Round:
         What the nodes were told to do, by node id.
     left_out : list of LeftOut
         What did not count, duplicates and late replies too.
+    rows : int
+        How many rows of it are this round's, those that have no more room too.
+    refused : int
+        How many nodes are not asked because another one has their partition.
     kind : {"train", "evaluate"}
     wire_dtype : {"float64", "float32"}
         The precision of the round's vectors both ways, where the strategy chooses it.
@@ -131,6 +140,8 @@ class Round:
     problem: Problem | None = None
     state: Any = None
     left_out: list[LeftOut] = field(default_factory=list)
+    rows: int = 0
+    refused: int = 0
     kind: str = "train"
     checked: dict[int, tuple[RecordDict, Any]] = field(default_factory=dict)
 
@@ -148,9 +159,19 @@ class Round:
         reason : str
         """
         who = str(node) if node is not None else f"node {node_id}"
+        if len(reason) > _LONGEST_REASON:
+            reason = f"{reason[:_LONGEST_REASON]} ... ({len(reason)} characters)"
         log(WARNING, "%s: left out the reply of %s: %s", caller, who, reason)
-        known = Node(node_id, None) if node is None else node
-        self.left_out.append(LeftOut(self.number, known.node_id, known.partition_id, reason, self.kind))
+        self._note(Node(node_id, None) if node is None else node, reason)
+
+    def _note(self, node: Node, reason: str) -> None:
+        """Add a row to the table, and count it."""
+        self.rows += 1
+        if len(self.left_out) < MOST_ROWS:
+            self.left_out.append(LeftOut(self.number, *node, reason, self.kind))
+        elif len(self.left_out) == MOST_ROWS:
+            text = f"there is more than fits into a table of {MOST_ROWS} rows; num-left-out counts on"
+            self.left_out.append(LeftOut(self.number, *node, text, self.kind))
 
     def without(self, caller: str, good: Sequence[Reply[_Read]], objections: Mapping[int, str]) -> list[Reply[_Read]]:
         """Return the replies to which there is no objection; the others are left out.
@@ -218,7 +239,7 @@ class Round:
                 self.leave_out(caller, node, sender, "it has lost its state" if lost else str(error))
         for node in self.nodes.values():
             if node.node_id not in heard:
-                self.left_out.append(LeftOut(self.number, *node, "no reply", self.kind))
+                self._note(node, "no reply")
         self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
         return [good[node_id] for node_id in self.nodes if node_id in good]
@@ -368,10 +389,12 @@ def weighted(good: Sequence[Reply[Uplink]], weights: Sequence[float]) -> list[Up
     return found
 
 
-def averaged_pass_through(arrays: Mapping[str, NDArray[Any]], uplinks: Sequence[Uplink]) -> dict[str, NDArray[Any]]:
-    """Return the pass-through arrays after a round: the mean of floating ones, the others from the first reply.
+def averaged_pass_through(
+    arrays: Mapping[str, NDArray[Any]], uplinks: Sequence[Uplink], *, aggregation: str = "mean", trim: float = 0.0
+) -> dict[str, NDArray[Any]]:
+    """Return the pass-through arrays after a round: the centre of floating ones, of the others the lower median.
 
-    The mean is over the replies that carry an array; without any it stays as it is.
+    It is over the replies that carry an array; without any it stays as it is.
 
     Parameters
     ----------
@@ -379,6 +402,9 @@ def averaged_pass_through(arrays: Mapping[str, NDArray[Any]], uplinks: Sequence[
         As they were.
     uplinks : sequence of Uplink
         With weights.
+    aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
+    trim : float, default 0.0
+        For ``"trimmed"``.
     """
     result = dict(arrays)
     for name, old in arrays.items():
@@ -387,10 +413,16 @@ def averaged_pass_through(arrays: Mapping[str, NDArray[Any]], uplinks: Sequence[
             continue
         if old.dtype.kind == "f":
             share = math.fsum(weight for _, weight in values)
-            mean = sum((value.astype(np.float64) * (weight / share) for value, weight in values), np.zeros(old.shape))
+            weights = [weight / share for _, weight in values]
+            if aggregation == "mean":
+                pairs = zip(values, weights, strict=True)
+                mean = sum((value.astype(np.float64) * weight for (value, _), weight in pairs), np.zeros(old.shape))
+            else:
+                rows = [value.astype(np.float64).ravel() for value, _ in values]
+                mean = centre(aggregation, rows, weights, trim=trim).reshape(old.shape)
             result[name] = np.asarray(mean).astype(old.dtype)
         else:
-            result[name] = values[0][0]
+            result[name] = np.sort(np.array([value for value, _ in values]), axis=0)[(len(values) - 1) // 2]
     return result
 
 

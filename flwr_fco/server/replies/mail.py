@@ -20,7 +20,15 @@ from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.options import CommonOptions
 from flwr_fco.server.parts import Letter, Part
 from flwr_fco.server.replies import checks
-from flwr_fco.server.replies.bounds import LARGEST_FACTOR, IncrementBounds, check_elapsed, check_examples, check_steps
+from flwr_fco.server.replies.bounds import (
+    LARGEST_FACTOR,
+    IncrementBounds,
+    Replays,
+    check_elapsed,
+    check_examples,
+    check_steps,
+    metric_objections,
+)
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.wire import records
 from flwr_fco.wire.delivery import send_and_receive
@@ -32,6 +40,8 @@ __all__ = ["Language", "Mail", "OwnClients"]
 
 #: How often the silent nodes of a round are asked again where everyone must take part.
 _REPEATS = 2
+#: By what factor the number of examples that a client takes its steps for may grow from one of its answers to the next.
+_GROWTH = 2.0
 
 
 class Language(Protocol):
@@ -90,9 +100,12 @@ class OwnClients:
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
         """Hold what a client says of itself against what the server knows."""
         current = mail.current
-        work, own_loop = current.works.get(node.node_id) or mail.plan.work, OWN_LOOP in uplink.metrics
+        work, own_loop = current.works.get(node.node_id) or mail.plan.work, mail.own_loops
+        if own_loop is None:
+            own_loop = OWN_LOOP in uplink.metrics
+        declared = mail.declared.get(node.key, num_examples) if mail.declared else num_examples
         # Most clients of a round say the same.
-        claims = (work, num_examples, uplink.examples, uplink.steps, uplink.elapsed, own_loop)
+        claims = (work, num_examples, declared, uplink.examples, uplink.steps, uplink.elapsed, own_loop)
         if claims == current.possible:
             return
         check_examples(max(uplink.examples, num_examples or 0.0), mail.options.max_examples)
@@ -103,7 +116,9 @@ class OwnClients:
             return
         if work.steps is None and num_examples is None:
             raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")
-        most = max(1, work.num_draws(int(num_examples or 1)))
+        # Data may grow, but not at a stroke.
+        count = num_examples if declared is None else min(num_examples or 1.0, _GROWTH * declared)
+        most = max(1, work.num_draws(int(count or 1)))
         check_steps(uplink.steps, LARGEST_FACTOR * most if own_loop else most)
         exact = mail.algorithm.exact_elapsed and not own_loop
         check_elapsed(uplink.elapsed, uplink.steps, mail.step_size(), exact=exact)
@@ -130,6 +145,12 @@ class Mail(Part):
         Which replies did not count, and why.
     bounds : IncrementBounds
         How long an increment may be.
+    replays : Replays
+        Who sends what it has sent before.
+    declared : dict of (int, int) to float
+        The numbers of examples that clients said last, where their numbers of steps follow from them.
+    own_loops : bool or None
+        Whether the clients run training loops of their own; None before it is known.
     pass_through_arrays : dict of str to ndarray
         The model's arrays that are not optimised.
     grid : flwr.serverapp.Grid or None
@@ -156,6 +177,9 @@ class Mail(Part):
         self.current = Round(0)
         self.left_out: list[LeftOut] = []
         self.bounds = IncrementBounds(options.max_ratio, options.max_increment_norm)
+        self.replays = Replays()
+        self.declared: dict[tuple[int, int], float] = {}
+        self.own_loops: bool | None = getattr(options, "own_loops", None) if self.asks else True
         self.pass_through_arrays: dict[str, NDArray[Any]] = {}
         self.grid: Grid | None = None
         self.config = ConfigRecord()
@@ -278,6 +302,10 @@ class Mail(Part):
             left_out=self.left_out,
             state=state,
         )
+        for node_id, first in self.nodes.refused.items() if nodes else ():
+            reason = f"it claims the partition id {first.partition_id}, which node {first.node_id} had first"
+            current.leave_out("configure_train", Node(node_id, first.partition_id), node_id, reason)
+        current.refused = current.rows
         current.problem = problem = problem._replace(asked=nodes, restoring=current.restoring)
         current.shapes = self.algorithm.uplink_shapes(problem)
         if self.options.wire_dtype == "auto":
@@ -346,15 +374,79 @@ class Mail(Part):
         return self._bounded(caller, self.current.good(caller, self.retry_missing(replies), self._read))
 
     def _bounded(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
-        """Return the replies that are within the bounds on their lengths, with the weights with which they count."""
-        current = self.current
-        objections = self.bounds.objections([reply.value for reply in good], remember=current.number > 0)
+        """Return the replies that are within all bounds, with the weights with which they count."""
+        current, options = self.current, self.options
+        if self.own_loops is None and good:
+            good = self._without_other_loops(caller, good)
+        objections = self.replays.objections(good) if options.max_ratio is not None and current.number else {}
+        if objections:
+            good = current.without(caller, good, objections)
+        uplinks = [reply.value for reply in good]
+        weights = None
+        if options.weighting == "uniform":
+            weights = [1.0] * len(good)
+        elif options.client_weights is not None:
+            weights = [self._weight(reply) for reply in good]
+        objections = self.bounds.objections(
+            uplinks,
+            remember=current.number > 0,
+            weights=weights,
+            passed=self.pass_through_arrays,
+            step_size=self.step_size() if self.own_loops else None,
+        )
         if objections:
             good = current.without(caller, good, objections)
         self.nodes.informed.update(reply.node.node_id for reply in good)
-        if self.options.client_weights is None and self._memories is None:
+        work = self.plan.work
+        if isinstance(work, FirstOrder) and work.steps is None:
+            self.declared.update({reply.node.key: reply.value.examples for reply in good})
+        if options.client_weights is None:
             return good
         return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
+
+    def _without_other_loops(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
+        """Decide whether clients run loops of their own: the server has asked for none, so most of them say so.
+
+        One that says so among clients of this package is held to what these may say.
+        """
+        saying = sum(OWN_LOOP in reply.value.metrics for reply in good)
+        self.own_loops = 2 * saying > len(good)
+        objections = {}
+        for i, reply in enumerate(good) if saying and not self.own_loops else ():
+            try:
+                self._possible(reply.node, reply.value, reply.content)
+            except ProtocolError as error:
+                objections[i] = str(error)
+        return self.current.without(caller, good, objections) if objections else good
+
+    def collect_metrics(self, caller: str, replies: Iterable[Message]) -> list[RecordDict]:
+        """Return the contents of the evaluations that count, with the weights of training.
+
+        Parameters
+        ----------
+        caller : str
+            For the log.
+        replies : iterable of Message
+        """
+        options, current, key = self.options, self.current, self.options.weighted_by_key
+
+        def read(node: Node, content: RecordDict) -> Mapping[str, Any]:
+            metrics = records.check_metrics(content, key)
+            check_examples(metrics[key], options.max_examples)
+            if options.client_weights is not None and node.partition_id not in options.client_weights:
+                raise ProtocolError("its partition is not one of those in client_weights")
+            return metrics
+
+        good = current.good(caller, replies, read)
+        if options.max_ratio is not None:
+            objections = metric_objections([reply.value for reply in good], key, options.max_ratio, self.bounds)
+            if objections:
+                good = current.without(caller, good, objections)
+        if options.weighting == "examples" and options.client_weights is None:
+            return [reply.content for reply in good]
+        given = options.client_weights or {}
+        weights = [given.get(reply.node.partition_id or 0, 0.0) if given else 1.0 for reply in good]
+        return [records.with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
 
     @property
     def _memories(self) -> Any:
@@ -373,16 +465,16 @@ class Mail(Part):
     def _possible(self, node: Node, uplink: Uplink, content: RecordDict) -> Uplink:
         known = self.options.weighted_by_key == "num-examples"
         self.language.check(self, node, uplink, uplink.examples if known else records.num_examples(content))
-        if self.options.client_weights is not None and node.partition_id not in self.options.client_weights:
-            raise ProtocolError("its partition is not one of those in client_weights")
+        if self.options.client_weights is not None:
+            if node.partition_id not in self.options.client_weights:
+                raise ProtocolError("its partition is not one of those in client_weights")
+        elif self._memories is not None:
+            self._memories.check_weight(node, uplink.examples)
         return uplink
 
     def _weight(self, reply: Reply[Uplink]) -> float:
-        examples, given = reply.value.examples, self.options.client_weights
-        if given is not None and reply.node.partition_id is not None:
-            examples = given[reply.node.partition_id]
-        memories = self._memories
-        return examples if memories is None else float(memories.admitted(reply.node, examples))
+        given, partition = self.options.client_weights, reply.node.partition_id
+        return reply.value.examples if given is None or partition is None else given[partition]
 
     def retry_missing(self, replies: Iterable[Message]) -> list[Message]:
         """Ask again the nodes that have lost the plan or their state (both die with a SuperNode), and send it.

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import saved_array
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.replies.centres import Centre
 from flwr_fco.wire.protocol import Uplink
@@ -29,6 +30,8 @@ class Momentum(Part):
 
     def __init__(self, beta: float, centre: Centre) -> None:
         self.beta, self.centre = beta, centre
+        #: Of the model; 0 before it is known.
+        self.size = 0
         self.forget()
 
     def forget(self) -> None:
@@ -72,8 +75,13 @@ class Momentum(Part):
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
-        velocity = arrays["velocity"]
-        self._velocity = (velocity, float(arrays["elapsed"])) if velocity.size else None
+        velocity, elapsed = (
+            saved_array(arrays, "velocity", np.float64, (None,)),
+            saved_array(arrays, "elapsed", float, ()),
+        )
+        if velocity.size not in (0, self.size):
+            raise ValueError(f"its velocity has {velocity.size} entries, expected {self.size}")
+        self._velocity = (velocity, float(elapsed)) if velocity.size else None
 
     def describe(self) -> list[tuple[str, str]]:
         """Return the line about the momentum."""

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.parts import Part
 
@@ -86,7 +87,6 @@ class PointAverage(Part):
         ConfigurationError
             If that many points do not fit into the memory.
         """
-        self._before = (self._total, self._count, [])
         self._count = 0
         if not self.averages:
             return
@@ -105,19 +105,21 @@ class PointAverage(Part):
         ----------
         points : iterable of ndarray of float64, shape (d,)
         """
-        replaced: list[tuple[int, Vector]] = []
-        self._before = (self._total, self._count, replaced)
         for point in points:
             if self.output == "moving-average":
                 place = self._count % self.window
-                replaced.append((place, self._total[place].copy()))
+                self._before[2].append((place, self._total[place].copy()))
                 self._total[place] = point
             else:
                 self._total = self._total + point
             self._count += 1
 
+    def begin_round(self) -> None:
+        """Note where :meth:`take_back` goes back to."""
+        self._before = (self._total, self._count, [])
+
     def take_back(self) -> None:
-        """Undo the last :meth:`add` or :meth:`start`: the round has not counted."""
+        """Undo what has come since :meth:`begin_round`: the round has not counted."""
         self._total, self._count, replaced = self._before
         for place, point in reversed(replaced):
             self._total[place] = point
@@ -153,10 +155,8 @@ class PointAverage(Part):
         """
         if not self.averages:
             return
-        total = np.array(arrays["total"], dtype=np.float64)
-        if total.shape != self._total.shape:
-            raise ValueError(f"its total has the shape {total.shape} where {self._total.shape} is expected")
-        self._total, self._count = total, int(arrays["count"])
+        total = np.array(saved_array(arrays, "total", np.float64, self._total.shape))
+        self._total, self._count = total, int(saved_array(arrays, "count", np.int64, (), smallest=0))
 
     def __str__(self) -> str:
         window = f" of {self.window} rounds" if self.output == "moving-average" else ""

@@ -20,6 +20,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, DivergedError, NothingTrainedError, ProtocolError, RunInterrupted
 from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.server.parts import Host
+from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.replies.checks import LeftOut
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
@@ -29,6 +30,10 @@ from flwr_fco.wire.delivery import send_and_receive
 
 __all__ = ["EvaluateFunction", "Runnable", "run_rounds"]
 
+#: How often in a row a run goes back.
+_IN_A_ROW = 3
+#: A run has diverged after so many rounds in a row in which every increment was too long: less than `evict_after`.
+_TOO_LONG_IN_A_ROW = 2
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -36,7 +41,7 @@ EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 class Runnable(Host, Protocol):
     """What the rounds of a run need of a strategy: :class:`flwr_fco.strategies.CompositeStrategy` has it."""
 
-    on_divergence: Literal["stop", "warn"]
+    on_divergence: Literal["raise", "rollback", "warn", "stop"]
     overflowed: bool
     result: Result | None
     progress: Progress | None
@@ -59,6 +64,12 @@ class Runnable(Host, Protocol):
 
     def watches(self) -> Sequence[RoundHooks]:
         """Return what looks at each round besides the user's callbacks."""
+
+    def keep_state(self) -> None:
+        """Keep a copy of the state."""
+
+    def roll_back(self) -> ArrayRecord:
+        """Return to the state that was kept last, and return its model."""
 
     def summary(self) -> None:
         """Log the settings."""
@@ -200,6 +211,12 @@ class _Watch:
 
     def __init__(self, strategy: Runnable, result: Result) -> None:
         self._strategy, self._result = strategy, result
+        #: Whether the run has gone back in this round, to the result's arrays.
+        self.rolled_back = False
+        self._times, self._too_long = 0, 0
+        self._keeps = strategy.on_divergence == "rollback"
+        if self._keeps:
+            strategy.keep_state()
         self._watch: DivergenceWatch | None = DivergenceWatch(result.arrays, strategy.as_vector(result.arrays))
 
     @property
@@ -215,6 +232,7 @@ class _Watch:
         DivergedError
             If the run has diverged and the strategy is to stop then.
         """
+        self.rolled_back = False
         if metrics is None:
             return None
         strategy, skipped = self._strategy, bool(metrics["skipped"])
@@ -227,10 +245,19 @@ class _Watch:
             return w
         if not skipped:
             self._diverged(number, self._watch.look(number, arrays, w))
+            if self._keeps and self._watch.good[0] == number:
+                strategy.keep_state()
+                self._times = 0
         elif strategy.overflowed:
             self._diverged(number, "the update overflows")
-        elif not metrics["num-replies"] and self._overflowed_locally(number):
+        elif not metrics["num-replies"] and self._all_left_out(number, records.NOT_FINITE):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
+        self._too_long = self._too_long + 1 if skipped and self._all_left_out(number, TOO_LONG) else 0
+        if self._too_long >= _TOO_LONG_IN_A_ROW:
+            self._diverged(number, "the increments of all clients are far longer than ever before")
+        if self.rolled_back:
+            metrics["rolled-back"] = 1
+            return strategy.as_vector(self._result.arrays)
         return w
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -244,24 +271,30 @@ class _Watch:
         else:
             self._watch.from_arrays(arrays)
 
-    def _overflowed_locally(self, number: int) -> bool:
-        """Whether there were replies in a round, and each was left out because of numbers that are not finite."""
+    def _all_left_out(self, number: int, why: str) -> bool:
+        """Whether there were replies in a round, and each was left out for this reason."""
         reasons = [entry.reason for entry in self._strategy.left_out if entry.round == number]
-        return bool(reasons) and all(records.NOT_FINITE in reason for reason in reasons)
+        return bool(reasons) and all(why in reason for reason in reasons)
 
     def _diverged(self, number: int, reason: str, *, locally: bool = False) -> None:
         if not reason or self._watch is None:
             return
         strategy, (good_round, good) = self._strategy, self._watch.good
         text = f"{type(strategy).__name__} diverged in round {number}: {reason}. {_advice(strategy, locally)}"
+        if self._keeps and self._times < _IN_A_ROW:
+            self._times += 1
+            self.rolled_back, self._result.arrays = True, strategy.roll_back()
+            answered = ", ".join(str(strategy.current.nodes[node]) for node in sorted(strategy.current.answered)[:20])
+            log(WARNING, "%s The run goes on from round %s. Answers of: %s", text, good_round, answered)
+            return
         if strategy.on_divergence == "warn":
             log(WARNING, '%s The run goes on (on_divergence="warn").', text)
             self._watch = None
             return
         self._result.arrays = good
         raise DivergedError(
-            f'{text} The last good model, of round {good_round}, is the error\'s `arrays`; on_divergence="warn" '
-            "would go on",
+            f"{text} The last good model, of round {good_round}, is the error's `arrays`, the rounds so far are its "
+            '`result`; on_divergence="rollback" goes on from the last good state, "warn" from this one',
             number,
             self._result,
             good_round,

@@ -176,13 +176,10 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         mean, elapsed = problem.centre(uplinks)
         population = memories.population(uplinks)
         summed = state.control * (state.population or population)
-        reweighed = memories.reweighed(uplinks)
-        if reweighed:
-            summed += reweighed["own"]
         for uplink in uplinks:
             summed += memories.weight_of(uplink) * self.variate_change(state, uplink)
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
-        derivable = not reweighed and self._derivable(memories, state, uplinks, population)
+        derivable = self._derivable(memories, state, uplinks, population)
         return state._replace(
             dual=dual,
             elapsed=state.elapsed + advance,

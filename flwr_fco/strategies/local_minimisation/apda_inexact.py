@@ -16,7 +16,7 @@ is as exact as its stopping rule says.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
@@ -152,10 +152,6 @@ class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrateg
         if memories_of(problem).begins(uplink):
             return {"sent": increment, "local": before.primal.copy()}
         return {"sent": memory["sent"] + increment, "local": memory["local"] + change}
-
-    def weights_changed(self, problem: Problem, state: MeanState, means: Mapping[str, Vector]) -> MeanState:
-        """Return the state with the means of V and x by the new weights."""
-        return state._replace(primal=means["local"], mean=means["sent"])
 
     def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the clients that are there."""

@@ -19,9 +19,7 @@ alpha), and the limit is the minimiser of the regularized problem.
 Differs from the paper in: 1. client j weighs p_j, not 1/N (``weighting="uniform"`` is the paper's); 2. the start point
 is the user's model, not 0 (it is only where the first local solver begins); 3. the local solver and its stopping rule
 are options; the paper's are ``engine="aogm", rule="energy", tolerance=1e-12``; 4. a client that stays away can be given
-up (``on_missing="reset"``): the others go on from zeta = a = 0 and t = 1; 5. where a client's weight changes from p to
-p', all clients take the mean sum_j p'_j zeta_j off their controls, and that of the anchors off these, in the next round
-(two more vectors down): the sums are 0 again, and the limit is the one of the new weights.
+up (``on_missing="reset"``): the others go on from zeta = a = 0 and t = 1.
 
 Errata: theorem 3.3's 'rho <= [0, nu/L]' is 'in'; equation (6.9b) needs the averaged theta where theta_j is printed; at
 nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < mu.
@@ -30,7 +28,7 @@ nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < m
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -64,8 +62,6 @@ class DualFLState(NamedTuple):
         Rounds that have counted.
     began : int
         The round in which the controls began at zero: 0, unless clients have been given up.
-    control_excess, anchor_excess : ndarray of float64, shape (d,)
-        What all clients take off zeta_j and a_j in the next round: their means, once weights have changed; else 0.
     """
 
     primal: Vector
@@ -73,8 +69,6 @@ class DualFLState(NamedTuple):
     momentum: float = 0.0
     round: int = 0
     began: int = 0
-    control_excess: Vector = np.zeros(0)
-    anchor_excess: Vector = np.zeros(0)
 
 
 def next_momentum(t: float, rho: float) -> tuple[float, float]:
@@ -283,15 +277,7 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
 
     def init(self, problem: Problem, primal: Vector) -> DualFLState:
         """Return the state before round 1."""
-        none = np.zeros(primal.size)
-        return DualFLState(primal, control_excess=none, anchor_excess=none)
-
-    def vectors(self, state: DualFLState) -> dict[str, Vector]:
-        """Return theta and, after weights have changed, what the clients take off their controls and anchors."""
-        if not (state.control_excess.any() or state.anchor_excess.any()):
-            return super().vectors(state)
-        excess = {"control-excess": state.control_excess, "anchor-excess": state.anchor_excess}
-        return {**super().vectors(state), **excess}
+        return DualFLState(primal)
 
     def downlink(self, problem: Problem, state: DualFLState, node: Node | None) -> Downlink:
         """Return theta, nu, the momentum and alpha."""
@@ -300,10 +286,7 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
 
     def aggregate(self, problem: Problem, state: DualFLState, uplinks: Sequence[Uplink]) -> DualFLState:
         """Return theta + mean(theta_j - theta), with the next momentum."""
-        following = advance(state, weighted_mean(problem, uplinks), problem.numbers["rho"])
-        # All clients have answered this round, and so have taken the excess off.
-        none = np.zeros_like(state.primal)
-        return following._replace(control_excess=none, anchor_excess=none)
+        return advance(state, weighted_mean(problem, uplinks), problem.numbers["rho"])
 
     def remembered(
         self, problem: Problem, before: DualFLState, after: DualFLState, memory: ClientState, uplink: Uplink
@@ -313,26 +296,20 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
         if memories_of(problem).begins(uplink):
             zeros = np.zeros_like(local)
             return {"control": zeros, "anchor": zeros, "local": local}
-        anchor = memory["control"] - before.control_excess + before.primal - memory["local"]
-        control = (1.0 + before.momentum) * anchor - before.momentum * (memory["anchor"] - before.anchor_excess)
+        anchor = memory["control"] + before.primal - memory["local"]
+        control = (1.0 + before.momentum) * anchor - before.momentum * memory["anchor"]
         return {"control": control, "anchor": anchor, "local": local}
 
     def memories_changed(self, problem: Problem, state: DualFLState, change: Change) -> DualFLState:
         """Begin the momentum anew if the controls do."""
         if change.reason is None:
             return state
-        none = np.zeros_like(state.primal)
-        return state._replace(t=1.0, momentum=0.0, began=state.round, control_excess=none, anchor_excess=none)
-
-    def weights_changed(self, problem: Problem, state: DualFLState, means: Mapping[str, Vector]) -> DualFLState:
-        """Return the state with what the controls and anchors are off by."""
-        return state._replace(control_excess=means["control"], anchor_excess=means["anchor"])
+        return state._replace(t=1.0, momentum=0.0, began=state.round)
 
     def controls(self) -> dict[tuple[int, int], Vector]:
         """Return zeta_j of the last round that counted for every client, by :attr:`Node.key` (needs the ledger).
 
-        Their sum, weighted by the clients' weights, is 0; where a weight has changed in that round, once the state's
-        `control_excess` is taken off each.
+        Their sum, weighted by the clients' weights, is 0.
         """
         memories = memories_of(self.problem)
         if not memories.ledger:

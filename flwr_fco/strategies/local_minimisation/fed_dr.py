@@ -56,7 +56,7 @@ class FedDR(MinimiseOptions, MeanStrategy):
     step : float, default 1.0
         eta, of the proximal steps of clients and server.
     relaxation : float, default 1.0
-        alpha in (0, 2).
+        alpha in (0, 2], in theory below 2: at 2 (Peaceman-Rachford) it converges only for some losses.
 
     References
     ----------
@@ -78,7 +78,7 @@ class FedDR(MinimiseOptions, MeanStrategy):
     memory_names: ClassVar[tuple[str, ...]] = ("center", "local")
 
     step: float = field(default=1.0, metadata=POSITIVE)
-    relaxation: float = field(default=1.0, metadata={"range": (lambda rho: 0.0 < rho < 2.0, "0 < relaxation < 2")})
+    relaxation: float = field(default=1.0, metadata={"range": (lambda rho: 0.0 < rho <= 2.0, "0 < relaxation <= 2")})
 
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
         """Return 2 x_i - y_i."""

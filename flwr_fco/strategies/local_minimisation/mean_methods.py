@@ -81,7 +81,7 @@ class MeanStrategy(MemoryOptions, PrimalStrategy):
         return MeanState(primal, np.zeros(primal.size))
 
     def balanced(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
-        """Return the state with the mean by the weights that clients have now, before what they send is added.
+        """Return the state with the mean over the clients of now, before what they send is added.
 
         Parameters
         ----------
@@ -89,11 +89,7 @@ class MeanStrategy(MemoryOptions, PrimalStrategy):
         state : MeanState
         uplinks : sequence of Uplink
         """
-        memories = memories_of(problem)
-        population = memories.population(uplinks)
-        state = rescaled(state, population)
-        reweighed = memories.reweighed(uplinks)
-        return state._replace(mean=state.mean + self.part_of(reweighed) / population) if reweighed else state
+        return rescaled(state, memories_of(problem).population(uplinks))
 
     def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
         """Return the state with the mean over the clients that are there."""

@@ -12,13 +12,12 @@ coin ahead: the number of steps until it falls is what it sends.
 
 Differs from the paper in: 1. client i weighs p_i, not 1/n; 2. the coin is tossed once a round, which is the same in
 law; 3. ``coin="periodic"`` averages after every 1/p-th step, as many do in practice; 4. minibatch gradients are allowed
-(then the limit is a neighbourhood of the solution); 5. where a client's weight changes from p to p', all clients take
-the mean sum_i p'_i h_i off their shifts in the next round (one more vector down), and the sum is 0 again.
+(then the limit is a neighbourhood of the solution).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, NamedTuple
 
@@ -28,7 +27,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
-from flwr_fco.server.clients.memory import Change
 from flwr_fco.server.convergence import Exact, Limit
 from flwr_fco.server.options import AT_LEAST_ONE, POSITIVE, EveryoneOptions, MemoryOptions, Rate
 from flwr_fco.strategies.local_minimisation.sums import memories_of, weighted_mean
@@ -75,14 +73,11 @@ class ScaffnewState(NamedTuple):
         client_lr of the last round that counted, from which the clients derive their shifts; 1.0 before.
     round : int
         Rounds that have counted.
-    shift_excess : ndarray of float64, shape (d,)
-        What all clients take off their shifts in the next round: their mean, once weights have changed; else 0.
     """
 
     primal: Vector
     rate: float = 1.0
     round: int = 0
-    shift_excess: Vector = np.zeros(0)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
@@ -144,13 +139,7 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
 
     def init(self, problem: Problem, primal: Vector) -> ScaffnewState:
         """Return the state before round 1."""
-        return ScaffnewState(primal, shift_excess=np.zeros(primal.size))
-
-    def vectors(self, state: ScaffnewState) -> dict[str, Vector]:
-        """Return the model and, after weights have changed, what the clients take off their shifts."""
-        if not state.shift_excess.any():
-            return super().vectors(state)
-        return {**super().vectors(state), "shift-excess": state.shift_excess}
+        return ScaffnewState(primal)
 
     def numbers(self, state: ScaffnewState) -> dict[str, float]:
         """Return p, and the rate of the round that the clients' shifts come from."""
@@ -159,8 +148,7 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
     def aggregate(self, problem: Problem, state: ScaffnewState, uplinks: Sequence[Uplink]) -> ScaffnewState:
         """Return the mean of the clients' points."""
         primal = state.primal + weighted_mean(problem, uplinks)
-        # All clients have answered this round, and so have taken the excess off.
-        return ScaffnewState(primal, problem.client_lr, state.round + 1, np.zeros_like(primal))
+        return ScaffnewState(primal, problem.client_lr, state.round + 1)
 
     def remembered(
         self, problem: Problem, before: ScaffnewState, after: ScaffnewState, memory: ClientState, uplink: Uplink
@@ -170,13 +158,5 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
         if memories_of(problem).begins(uplink):
             return {"shift": np.zeros_like(local), "local": local}
         gain = self.probability / before.rate
-        shift = memory["shift"] - before.shift_excess + gain * (before.primal - memory["local"])
+        shift = memory["shift"] + gain * (before.primal - memory["local"])
         return {"shift": shift, "local": local}
-
-    def weights_changed(self, problem: Problem, state: ScaffnewState, means: Mapping[str, Vector]) -> ScaffnewState:
-        """Return the state with what the shifts are off by."""
-        return state._replace(shift_excess=means["shift"])
-
-    def memories_changed(self, problem: Problem, state: ScaffnewState, change: Change) -> ScaffnewState:
-        """Forget what the shifts are off by if they begin at zero."""
-        return state if change.reason is None else state._replace(shift_excess=np.zeros_like(state.primal))

@@ -3,15 +3,13 @@
 import logging
 
 import numpy as np
-import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 from problems import app_of, clients, flat, run, start_arrays
 
-from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
-from flwr_fco.strategies import DFedDA, FedDAGT, FedDualAvg, Scaffold
+from flwr_fco.strategies import FedDAGT, FedDualAvg, Scaffold
 from flwr_fco.wire import flower as _flower
 
 
@@ -75,15 +73,18 @@ def test_without_partition_ids_the_run_says_that_it_is_not_reproducible(caplog):
     assert "4 of 4 nodes have no partition id of their own" in caplog.text
 
 
-def test_two_nodes_of_one_partition_are_refused():
+def test_of_two_nodes_with_one_partition_the_first_takes_part():
     class Twins(InProcessGrid):
         def __init__(self, app, num_nodes):
             super().__init__(app, num_nodes)
             self.partition_ids[5] = self.partition_ids[4]
 
-    for chosen in (strategy(), FedDAGT(), Scaffold(), DFedDA()):
-        with pytest.raises(ConfigurationError, match=r"node 4 \(partition 2\) and node 5 have the same partition id 2"):
-            start_on(Twins(app_of(clients()), 4), chosen, rounds=1)
+    for chosen in (strategy(), FedDAGT(fraction_evaluate=0.0), Scaffold(fraction_evaluate=0.0)):
+        result = start_on(Twins(app_of(clients()), 4), chosen, rounds=1)
+        rows = [row for row in result.left_out if row.round == 1]
+        assert [(row.node_id, row.partition_id) for row in rows] == [(5, 2)]
+        assert "partition id 2, which node 4 had first" in rows[0].reason
+        assert result.train_metrics_clientapp[1]["num-left-out"] == 1
 
 
 def test_nodes_may_come_and_go():

@@ -5,32 +5,36 @@ import pytest
 from faulty import Faulty, invariant, start_on, with_metrics
 from problems import app_of, clients, flat, optimum, problem
 
-from flwr_fco.errors import ConfigurationError
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.strategies import FedDAGT, FedDualAvg
 from flwr_fco.wire.protocol import Node
 
 
-def test_a_first_report_does_not_fix_a_weight_for_ever():
+@pytest.mark.parametrize("lie", [0, 20_000])
+def test_another_number_than_the_first_is_left_out_and_the_limit_stays(lie):
     objectives = problem((30, 40, 20, 30, 25, 30, 30))
-    for lie in (0, 20_000):
-        fault = with_metrics(lambda m, lie=lie: {**m, "num-examples": lie})
-        chosen = FedDAGT(client_lr=0.1, local_steps=4, batch_size=None, client_state="ledger", fraction_evaluate=0.0)
-        grid = Faulty(app_of(objectives), len(objectives), fault, rounds=(0, 1))
-        result = start_on(grid, chosen, rounds=90, callbacks=[lambda n, a, m, chosen=chosen: invariant(chosen)])
-        assert chosen.memories.members[(0, 1)].examples == 40
-        weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
-        assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
+    fault = with_metrics(lambda m: {**m, "num-examples": lie})
+    chosen = FedDAGT(client_lr=0.05, local_steps=4, batch_size=None, client_state="ledger", fraction_evaluate=0.0)
+    grid = Faulty(app_of(objectives), len(objectives), fault, rounds=(3, 4))
+    result = start_on(grid, chosen, rounds=150, callbacks=[lambda n, a, m: invariant(chosen)])
+    assert chosen.memories.members[(0, 1)].examples == 40
+    assert [(row.round, row.partition_id) for row in result.left_out] == [(3, 1), (4, 1)]
+    weights = np.array([f.num_examples for f in objectives]) / sum(f.num_examples for f in objectives)
+    assert np.abs(flat(result.arrays) - optimum(objectives, weights)).max() < 1e-8
 
 
-def test_a_weight_changes_by_a_factor_of_two_at_most():
+def test_a_client_that_remembers_keeps_its_weight():
     memories = ClientMemories(("own",), client_state="ledger", ledger_bytes=0, weighting="examples")
     memories.forget(2)
     node = Node(5, 0)
     memories.notice([node])
-    assert memories.admitted(node, 1e9) == 1e9
+    memories.check_weight(node, 1e9)
     memories.member(node).examples = 100.0
-    assert [memories.admitted(node, value) for value in (100.0, 120.0, 1e9, 0.0)] == [100.0, 120.0, 200.0, 50.0]
+    memories.check_weight(node, 100.0)
+    for other in (120.0, 50.0, 0.0):
+        with pytest.raises(ProtocolError, match=f"{other:g} examples"):
+            memories.check_weight(node, other)
 
 
 def test_weights_that_the_user_pins_win_and_strangers_are_left_out():

@@ -47,7 +47,8 @@ def test_an_absurd_claim_is_left_out_and_counted(cls, name):
     np.testing.assert_array_equal(flat(result.arrays), flat(expected.arrays))
     rows = [row for row in result.left_out if row.round == 2]
     assert [(row.partition_id, row.kind) for row in rows] == [(1, "train")]
-    assert reason in rows[0].reason
+    # What clients with a memory weigh is held against what they said first.
+    assert reason in rows[0].reason or (cls is FedDAGT and "in its first answer" in rows[0].reason)
     assert chosen.left_out is result.left_out
     assert result.train_metrics_clientapp[2]["num-left-out"] == 1
 

@@ -25,8 +25,7 @@ def dual_fl(
     ----------
     downlink : Downlink
         With the vector ``primal`` (the averaged theta) and the numbers ``duality`` (nu), ``momentum`` (beta) and
-        ``regularization`` (alpha, default 0). After clients' weights have changed also the vectors ``control-excess``
-        and ``anchor-excess``, which are taken off zeta and a first: so their weighted sums are 0 again.
+        ``regularization`` (alpha, default 0).
     objective : Objective
     state : mapping or None
         ``control`` (zeta), ``anchor`` (a) and ``local`` (theta_j, where the client begins); None is zeta = a = 0.
@@ -49,11 +48,8 @@ def dual_fl(
         control = anchor = np.zeros_like(primal)
         start = primal
     else:
-        before, kept = state["control"], state["anchor"]
-        if "control-excess" in downlink.vectors:
-            before, kept = before - downlink.vectors["control-excess"], kept - downlink.vectors["anchor-excess"]
-        anchor = before + primal - state["local"]
-        control = (1.0 + numbers["momentum"]) * anchor - numbers["momentum"] * kept
+        anchor = state["control"] + primal - state["local"]
+        control = (1.0 + numbers["momentum"]) * anchor - numbers["momentum"] * state["anchor"]
         start = state["local"]
     found = solve(
         downlink,

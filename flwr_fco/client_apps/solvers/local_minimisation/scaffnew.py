@@ -23,8 +23,7 @@ def scaffnew(
     ----------
     downlink : Downlink
         With the vector ``primal`` and the numbers ``probability`` (p) and ``last-rate`` (the client_lr of the last
-        round that counted); its work says how many steps the server has drawn. After clients' weights have
-        changed also the vector ``shift-excess``, which is taken off the shift first: so the weighted sum is 0 again.
+        round that counted); its work says how many steps the server has drawn.
     objective : Objective
     state : mapping or None
         ``shift`` (h_i) and ``local`` (the last point before averaging); None is a shift of 0.
@@ -46,10 +45,7 @@ def scaffnew(
         shift = np.zeros_like(primal)
     else:
         gain = downlink.numbers["probability"] / downlink.numbers["last-rate"]
-        before = state["shift"]
-        if "shift-excess" in downlink.vectors:
-            before = before - downlink.vectors["shift-excess"]
-        shift = before + gain * (primal - state["local"])
+        shift = state["shift"] + gain * (primal - state["local"])
 
     def step(point: Vector, batch: Batch) -> None:
         gradient = objective.gradient(point, batch)

@@ -1,0 +1,159 @@
+"""One client of a federation lies: in its messages, or below the seam at which they are read."""
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord
+from problems import CONSTANTS, FEATURES, start_arrays
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import STRATEGIES
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.uplink import Sent
+
+LIAR = 4
+CLIENTS = 10
+
+
+def regressions(number=CLIENTS, rows=30):
+    """Well-conditioned clients of equal size whose data follow different models."""
+    objectives = []
+    for m in range(number):
+        rng = np.random.default_rng((3, m))
+        features, _ = np.linalg.qr(rng.standard_normal((rows, FEATURES)))
+        truth = np.array([2.0, -2.0, 1.0, 0.0, 0.0, 0.0]) + 0.3 * rng.standard_normal(FEATURES)
+        features *= np.sqrt(rows)
+        objectives.append(LeastSquares(features, features @ truth, scale=0.5))
+    return objectives
+
+
+def in_messages(lie, liar=LIAR):
+    """Return a mod with which a client lies: ``lie(round, vectors, claims)`` changes both in place."""
+
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if (
+            message.metadata.message_type != "train"
+            or int(context.node_config["partition-id"]) != liar
+            or not reply.has_content()
+            or "arrays" not in reply.content
+        ):
+            return reply
+        content = reply.content.copy()
+        vectors = {name: array.numpy().copy() for name, array in content["arrays"].items()}
+        claims = dict(content["metrics"])
+        lie(int(message.metadata.group_id), vectors, claims)
+        content["arrays"] = ArrayRecord({name: Array(np.asarray(value)) for name, value in vectors.items()})
+        content["metrics"] = MetricRecord(claims)
+        reply.content = content
+        return reply
+
+    return mod
+
+
+def below_the_seam(grid, lie, liar=LIAR):
+    """Let a client lie in what reaches the server where there are no messages."""
+    exchange = grid.exchange
+
+    def forged(sent, number):
+        vectors = {name: value.copy() for name, value in sent.vectors.items()}
+        content = sent.content.copy()
+        claims = dict(content["metrics"])
+        lie(number, vectors, claims)
+        content["metrics"] = MetricRecord(claims)
+        return Sent(vectors, content)
+
+    def exchange_with_a_liar(letters, number, digest):
+        found = exchange(letters, number, digest)
+        if found is None:
+            return None
+        return [
+            forged(sent, number) if node.partition_id == liar else sent
+            for (node, _), sent in zip(letters, found, strict=True)
+        ]
+
+    grid.exchange = exchange_with_a_liar
+
+
+def make(name, **options):
+    options = {"regularizer": L1(0.3), "client_lr": 0.1, "local_steps": 4, "batch_size": None, **options}
+    options = {**CONSTANTS.get(name, {}), **options}
+    if getattr(STRATEGIES[name], "no_psi", None):
+        options.pop("regularizer")
+    known = STRATEGIES[name].__dataclass_fields__
+    strategy = STRATEGIES[name](**{key: value for key, value in options.items() if key in known})
+    strategy.fraction_evaluate = 0.0
+    return strategy
+
+
+def run(strategy, objectives, rounds, *, mods=(), grid=InProcessGrid, prepare=None, **options):
+    """Run a strategy, and look after every round whether all is finite; return the result."""
+    app = client_app(lambda context: objectives[int(context.node_config["partition-id"])], mods=list(mods))
+    made = grid(app, len(objectives))
+    if prepare is not None:
+        prepare(made)
+    finite = []
+
+    def check(number, arrays, metrics):
+        values = [*strategy.state, *(array.numpy() for array in arrays.values())]
+        finite.append(all(np.isfinite(value).all() for value in values))
+
+    with _flower.identity(made.run_id), _flower.quiet(50), single_threaded_blas():
+        result = strategy.start(made, start_arrays(), rounds, callbacks=[check], **options)
+    assert all(finite)
+    return result
+
+
+def run_with(way, strategy, objectives, rounds, lie, liar=LIAR):
+    """Run with a liar: in ``"messages"``, or in ``"uplinks"`` that reach the server without any.
+
+    Who begins (round 1), and clients that remember something, are always sent messages.
+    """
+    told = []
+
+    def below(number, vectors, claims):
+        told.append(number)
+        lie(number, vectors, claims)
+
+    def in_first_round(number, vectors, claims):
+        if number not in told:
+            lie(number, vectors, claims)
+
+    if way == "messages":
+        return run(strategy, objectives, rounds, mods=[in_messages(lie, liar)])
+
+    def prepare(grid):
+        below_the_seam(grid, below, liar)
+        deliver = grid._deliver
+        mod = in_messages(in_first_round, liar)
+
+        def delivered(message):
+            context = grid.contexts[message.metadata.dst_node_id]
+            return mod(message, context, lambda message, context: deliver(message))
+
+        grid._deliver = delivered
+
+    result = run(strategy, objectives, rounds, prepare=prepare)
+    assert told or strategy.memories is not None
+    return result
+
+
+def without_liar(strategy, objectives, rounds, when=lambda number: True, liar=LIAR):
+    """Run with the liar's replies missing in the rounds in which he lies."""
+
+    class Silent(InProcessGrid):
+        def send_and_receive(self, messages, *, timeout=None):
+            kept = [
+                m
+                for m in messages
+                if not (
+                    m.metadata.message_type == "train"
+                    and self.partition_ids[m.metadata.dst_node_id] == liar
+                    and when(int(m.metadata.group_id))
+                )
+            ]
+            return super().send_and_receive(kept, timeout=timeout)
+
+    return run(strategy, objectives, rounds, grid=Silent)
