@@ -55,11 +55,23 @@ class LinearModel(Objective):
             arrays["intercept"] = np.empty(num_outputs)
         self.layout = Layout.from_arrays(arrays, apply_to="coefficients")
         self.design = design
-        self.num_examples = design.shape[0]
+        self._num_examples = design.shape[0]
         self.intercept = intercept
         self.l2 = float(l2)
         self._num_outputs = num_outputs
         self._num_coefficients = math.prod(coefficients)
+
+    @property
+    def num_examples(self) -> int:
+        """The number of rows."""
+        return self._num_examples
+
+    @num_examples.setter
+    def num_examples(self, number: int) -> None:
+        raise ConfigurationError(
+            f"num_examples={number!r}: of this loss it is its number of rows, {self._num_examples}, over which it is a "
+            "mean. For another weight of a client give the strategy client_weights={partition: weight}"
+        )
 
     @abstractmethod
     def _mean_loss(self, scores: Scores) -> float:

@@ -136,6 +136,24 @@ def test_descent_ascent_alternating(sign, bound):
     np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
 
 
+def test_alternating_ascends_from_where_the_attack_is():
+    """A start outside of the attack's bound: the descent must not project it before its own step."""
+    objective, split = ADVERSARIAL, ADVERSARIAL.split
+    start = np.full(objective.layout.size, 0.3)
+    psi = PerParameter({"coefficients": L1(0.01), "perturbation": L1(0.0, bound=0.1)})
+    vectors = {"primal": start.copy(), "options": {"alternating": True, "sign-ascent": False}}
+    _, uplink = answer(
+        "descent_ascent", objective, psi, Euclidean(), vectors, numbers={"ascent-lr": 5.0}, client_lr=0.3
+    )
+    w = start.copy()
+    for batch in objective.batches(np.random.default_rng(0), FirstOrder(steps=4, batch_size=3)):
+        descent = objective.gradient(w, batch) + np.r_[np.full(12, 0.01), np.zeros(7)] * np.sign(w)
+        w[:split] -= 0.3 * descent[:split]
+        ascent = -objective.gradient(w, batch)[split:]
+        w[split:] = np.clip(w[split:] + 5.0 * ascent, -0.1, 0.1)
+    np.testing.assert_allclose(uplink.vectors["increment"], w - start, atol=1e-14)
+
+
 def test_descent_ascent_simultaneous_is_gradient_descent_along_the_operator():
     start = RNG.normal(size=13)
     _, uplink = answer("descent_ascent", BILINEAR, Zero(), Euclidean(), {"primal": start.copy()})
