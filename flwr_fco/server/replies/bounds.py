@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
@@ -42,8 +43,8 @@ _REPLIES = "replies"
 LONGEST = 1e15
 #: How many times as long as the others a client with a loop of its own may work.
 _LOOPS = 10.0
-#: Replies of a client that are remembered.
-_MOST = 1_000
+#: Replies that are remembered.
+_MOST = 200_000
 #: Relative differences of models below which they are the same: a run that has converged repeats itself.
 _SAME = 1e-9
 
@@ -375,7 +376,7 @@ class Replays:
     def __init__(self) -> None:
         self._model: _Print = (0.0, 0.0)
         self._direction: Vector = np.zeros(0)
-        self._seen: dict[int, dict[tuple[float, float, float], _Print]] = {}
+        self._seen: dict[tuple[int, str, float, float, float], _Print] = {}
         self._smooth: bool | None = None
 
     def take_model(self, primal: Vector) -> None:
@@ -396,25 +397,22 @@ class Replays:
         ----------
         good : sequence of (Node, Uplink, content)
         """
-        found, model = list[int](), self._model
+        found, model, seen = list[int](), self._model, self._seen
         if self._smooth is None and good:
             self._smooth = 2 * sum(NONSMOOTH in uplink.metrics for _, uplink, _ in good) <= len(good)
         if not self._smooth:
             return {}
         for i, (node, uplink, _) in enumerate(good):
-            name, vector = next(iter(uplink.vectors.items()))
-            norm = uplink.norms[name] if name in uplink.norms else euclidean_norm(vector)
-            if norm == 0.0:
-                continue
-            known = self._seen.setdefault(node.node_id, {})
-            print_of = norm, vector.item(0), vector.item(-1)
-            before = known.get(print_of)
-            if before is None:
-                if len(known) >= _MOST:
-                    del known[next(iter(known))]
-            elif _differ(before, model):
-                found.append(i)
-            known[print_of] = model
+            for name, vector in uplink.vectors.items():
+                norm = uplink.norms[name] if name in uplink.norms else euclidean_norm(vector)
+                if norm != 0.0:
+                    said = node.node_id, name, norm, vector.item(0), vector.item(-1)
+                    if said in seen and _differ(seen[said], model):
+                        found.append(i)
+                    seen[said] = model
+                break
+        if len(seen) > _MOST:
+            self._seen = dict(islice(seen.items(), len(seen) - _MOST // 2, None))
         return dict.fromkeys(found, "it repeats an earlier answer byte for byte, though the model is another one")
 
 

@@ -103,7 +103,7 @@ class OwnClients:
         work, own_loop = current.works.get(node.node_id) or mail.plan.work, mail.own_loops
         if own_loop is None:
             own_loop = OWN_LOOP in uplink.metrics
-        declared = mail.declared.get(node.key, num_examples) if mail.declared else num_examples
+        declared = mail.declared.get(node.node_id, num_examples) if mail.declared else num_examples
         # Most clients of a round say the same.
         claims = (work, num_examples, declared, uplink.examples, uplink.steps, uplink.elapsed, own_loop)
         if claims == current.possible:
@@ -147,8 +147,8 @@ class Mail(Part):
         How long an increment may be.
     replays : Replays
         Who sends what it has sent before.
-    declared : dict of (int, int) to float
-        The numbers of examples that clients said last, where their numbers of steps follow from them.
+    declared : dict of int to float
+        By node id, the numbers of examples that clients said last, where their numbers of steps follow from them.
     own_loops : bool or None
         Whether the clients run training loops of their own; None before it is known.
     pass_through_arrays : dict of str to ndarray
@@ -178,7 +178,7 @@ class Mail(Part):
         self.left_out: list[LeftOut] = []
         self.bounds = IncrementBounds(options.max_ratio, options.max_increment_norm)
         self.replays = Replays()
-        self.declared: dict[tuple[int, int], float] = {}
+        self.declared: dict[int, float] = {}
         self.own_loops: bool | None = getattr(options, "own_loops", None) if self.asks else True
         self.pass_through_arrays: dict[str, NDArray[Any]] = {}
         self.grid: Grid | None = None
@@ -399,7 +399,7 @@ class Mail(Part):
         self.nodes.informed.update(reply.node.node_id for reply in good)
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
-            self.declared.update({reply.node.key: reply.value.examples for reply in good})
+            self.declared.update((reply.node.node_id, reply.value.examples) for reply in good)
         if options.client_weights is None:
             return good
         return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]

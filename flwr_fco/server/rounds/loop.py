@@ -252,7 +252,8 @@ class _Watch:
             self._diverged(number, "the update overflows")
         elif not metrics["num-replies"] and self._all_left_out(number, records.NOT_FINITE):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
-        self._too_long = self._too_long + 1 if skipped and self._all_left_out(number, TOO_LONG) else 0
+        too_long = skipped and not metrics["num-replies"] and self._all_left_out(number, TOO_LONG)
+        self._too_long = self._too_long + 1 if too_long else 0
         if self._too_long >= _TOO_LONG_IN_A_ROW:
             self._diverged(number, "the increments of all clients are far longer than ever before")
         if self.rolled_back:

@@ -65,8 +65,8 @@ def descent_ascent(
         against = direction(primal, batch)
         primal[x] -= client_lr * against[x]
         if plan.options["alternating"]:
-            # At step 0 the proximal map of a sum of a norm and a constraint is the projection onto the constraint. It is
-            # x's alone: y ascends from where it is.
+            # At step 0 the proximal map of a sum of a norm and a constraint is the projection onto the constraint, here
+            # that of x alone: y ascends from where it is.
             kept = primal[y].copy()
             psi.prox(primal, 0.0, primal)
             primal[y] = kept

@@ -1,0 +1,87 @@
+"""One liar among clients with training loops of their own, or with code that cannot be changed: accuracy stays."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch.optim", reason="needs PyTorch: make test-torch, or pip install torch")
+
+import torch
+from flwr.app import Array, MetricRecord
+from networks import accuracy, load, loop_app, run, unmodified_app
+
+from flwr_fco.strategies import FedDualAvg
+
+ROUNDS, LIAR = 3, 1
+
+
+def mod_of(lie):
+    def mod(message, context, call_next):
+        reply = call_next(message, context)
+        if message.metadata.message_type == "train" and context.node_config["partition-id"] == LIAR:
+            metrics = dict(reply.content["metrics"])
+            lie(metrics, reply.content["arrays"])
+            reply.content["metrics"] = MetricRecord(metrics)
+        return reply
+
+    return mod
+
+
+def longer(metrics, arrays):
+    """Nine hundred times the work, says it, in a loop of its own or not."""
+    metrics["own-loop"] = 1.0
+    for name in ("local-steps", "elapsed"):
+        if name in metrics:
+            metrics[name] = type(metrics[name])(metrics[name] * 900)
+
+
+def heavier(metrics, arrays):
+    metrics["num-examples"] *= 900
+    for name, array in list(arrays.items()):
+        value = array.numpy()
+        if value.dtype.kind == "f" and "running" not in name:
+            arrays[name] = Array((-900.0 * value).astype(value.dtype))
+
+
+def negative_variance(metrics, arrays):
+    for name, array in list(arrays.items()):
+        if "running_var" in name:
+            arrays[name] = Array((-900.0 * array.numpy()).astype(array.numpy().dtype))
+
+
+def counter(metrics, arrays):
+    for name, array in list(arrays.items()):
+        if "num_batches" in name:
+            arrays[name] = Array(np.array(2**62, dtype=array.numpy().dtype))
+
+
+def strategy(client, **options):
+    more = {"local_steps": 8, "client_lr": 0.2} if client == "unmodified" else {"client_lr": 0.2, "batch_size": 25}
+    return FedDualAvg(client=client, fraction_evaluate=0.0, **more, **options)
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "median"])
+@pytest.mark.parametrize("lie", [longer, heavier, negative_variance, counter])
+@pytest.mark.parametrize("client", ["composite", "unmodified"])
+def test_one_of_four_changes_little(client, lie, aggregation):
+    own = {"local-steps": 8} if client == "unmodified" else None
+    make = (lambda mods: unmodified_app(mods=mods, metrics=own)) if own else (lambda mods: loop_app(mods=mods))
+    results = {}
+    for name, mods in (("liar", [mod_of(lie)]), ("honest", [])):
+        results[name] = run(strategy(client, aggregation=aggregation), make(mods), ROUNDS)
+    liar, honest = (load(results[name].arrays) for name in ("liar", "honest"))
+    assert all(torch.isfinite(value).all() for value in liar.state_dict().values())
+    assert accuracy(liar) > accuracy(honest) - 0.1
+    assert (liar[1].running_var > 0).all()
+    assert int(liar[1].num_batches_tracked) == int(honest[1].num_batches_tracked)
+    assert results["honest"].left_out == []
+    assert {row.partition_id for row in results["liar"].left_out} == {LIAR}
+
+
+def test_honest_loops_of_shards_that_differ_by_100_lose_nothing():
+    def shorter(metrics, arrays):
+        """One that has done a hundredth of the work, on a hundredth of the rows."""
+        metrics["num-examples"] = 2
+        metrics["local-steps"], metrics["elapsed"] = 1, metrics["elapsed"] / metrics["local-steps"]
+
+    result = run(strategy("composite"), loop_app(mods=[mod_of(shorter)]), 2)
+    assert result.left_out == []
