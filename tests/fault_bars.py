@@ -4,6 +4,8 @@ python tests/fault_bars.py            all strategies, 200 rounds each: some four
 python tests/fault_bars.py FedDAGT    these only; the page stays as it is
 python tests/fault_bars.py soak       six harsher kinds, 6 and 12 clients: some fourteen minutes of one core
 python tests/fault_bars.py soak 6 FedDAGT ...    with 6 clients, these strategies only
+python tests/fault_bars.py liar       one liar of ten in every round, or two that collude; the table of
+                                      docs/robustness.md: some two minutes of one core
 """
 
 import sys
@@ -122,8 +124,8 @@ def problem_of(name, number=CLIENTS):
     return problem_for("smooth" if getattr(STRATEGIES[name], "no_psi", None) else "composite", number)
 
 
-def make(name):
-    options = {"regularizer": problem_of(name).psi, "client_lr": 0.1, "local_steps": 4, "batch_size": None}
+def make(name, **more):
+    options = {"regularizer": problem_of(name).psi, "client_lr": 0.1, "local_steps": 4, "batch_size": None, **more}
     # A round without one of them is skipped, and a client that is bad in every third round is not given up here.
     options |= {"evict_after": 10**6, **CONSTANTS.get(name, {})}
     known = STRATEGIES[name].__dataclass_fields__
@@ -254,7 +256,84 @@ def soak(numbers, names):
         print(f"{clients} clients: {held} of {cells} hold", flush=True)
 
 
+# --- one liar in every round ----------------------------------------------------------------------------------------
+
+
+def persistent(kind):
+    """Return a fault that lies in the same way in every round, from round 1 on."""
+    kept = {}
+
+    def fault(delivery):
+        number, partition = delivery.message.metadata.group_id, delivery.context.node_config["partition-id"]
+
+        def change(arrays, metrics):
+            if number == "0":
+                return
+            for name, array in arrays.items():
+                value = array.numpy()
+                if kind == "replay":
+                    arrays[name] = kept.setdefault((partition, name), array) if int(number) >= 10 else array
+                elif kind in ("sign flip", "10 times"):
+                    arrays[name] = Array(value * (-1.0 if kind == "sign flip" else 10.0))
+                else:
+                    # The same direction in every round; two that collude have the same one.
+                    seed = 7 if kind == "collusion" else partition
+                    direction = np.random.default_rng(seed).standard_normal(value.size)
+                    length = float(np.linalg.norm(value)) / float(np.linalg.norm(direction))
+                    arrays[name] = Array((3.0 if kind == "collusion" else 1.0) * length * direction)
+
+        return _changed(delivery, change)
+
+    fault.__name__ = kind
+    return fault
+
+
+LIES = ("none", "sign flip", "10 times", "replay", "random direction", "collusion")
+ROBUST = ("mean", "trimmed", "median", "geometric-median")
+OTHER_PAGE = PAGE.with_name("robustness.md")
+
+
+def under_a_liar(name, kind, aggregation):
+    """Return the error after 200 rounds of ten clients of whom one lies, or two that collude; a word where it ends."""
+    problem = problem_of(name, 10)
+    layout = problem.objectives[0].layout
+    liars = [] if kind == "none" else [4, 7] if kind == "collusion" else [4]
+    grid = FaultyGrid(app_of(problem.objectives), 10, {persistent(kind): 1.0}, partitions=liars)
+    strategy = make(name, aggregation=aggregation)
+    start = ArrayRecord({n: Array(a) for n, a in layout.unflatten(np.zeros(layout.size)).items()})
+    try:
+        with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+            result = strategy.start(grid, start, ROUNDS)
+    except Exception as error:  # a run that ends is what the table shows
+        return type(error).__name__
+    w = layout.flatten({key: array.numpy() for key, array in result.arrays.items()})
+    assert np.isfinite(w).all(), f"{name}, {kind}, {aggregation}"
+    return f"{np.abs(w - problem.optimum).max():.0e}"
+
+
+def liars(names):
+    """Return the table of persistent liars in Markdown."""
+    lines = ["| strategy | aggregation | " + " | ".join(LIES) + " |", "|---" * (len(LIES) + 2) + "|"]
+    for name in names:
+        for aggregation in ROBUST:
+            if aggregation != "mean" and STRATEGIES[name].needs_mean:
+                continue
+            cells = [under_a_liar(name, kind, aggregation) for kind in LIES]
+            lines.append(f"| `{name}` | {aggregation} | " + " | ".join(cells) + " |")
+            print(lines[-1], flush=True)
+    return "\n".join(lines)
+
+
 def main():
+    if sys.argv[1:2] == ["liar"]:
+        names = sys.argv[2:] or list(STRATEGIES)
+        text = liars(names)
+        if names == list(STRATEGIES):
+            begin, end = "<!-- liars: begin (python tests/fault_bars.py liar) -->", "<!-- liars: end -->"
+            before, rest = OTHER_PAGE.read_text(encoding="utf-8").split(begin)
+            page = f"{before}{begin}\n\n{text}\n\n{end}{rest.split(end)[1]}"
+            OTHER_PAGE.write_text(page, encoding="utf-8")
+        return
     if sys.argv[1:2] == ["soak"]:
         given = [int(word) for word in sys.argv[2:] if word.isdecimal()]
         names = [word for word in sys.argv[2:] if not word.isdecimal()]

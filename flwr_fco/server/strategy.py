@@ -269,7 +269,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._announce(self._plan_for(layout, self.geometry(self.mirror_map, primal), None))
         self._settings_digest = self.mail.digest
         self._initial = initial_arrays
-        self.mail.replays.take_model(primal)
+        self.mail.take_model(primal)
         self.mail.num_needed = self._nodes_needed()
         self._assembly.average.start(primal.size)
         if isinstance(self._assembly.centre, Momentum):
@@ -498,7 +498,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         for name, part in self.parts.items():
             part.from_arrays(saved.parts[name])
         self._announce(self._plan_at(self.state))
-        self.mail.replays.take_model(self.retrieve(self.problem, self.state))
+        self.mail.take_model(self.retrieve(self.problem, self.state))
 
     # --- training rounds ------------------------------------------------------------------------------------------
 
@@ -738,7 +738,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 average.take_back()
         if self.inquiry.extrapolates:
             self.chosen["server_lr"], self._problem = problem.server_lr, problem
-        self.mail.replays.take_model(last)
+        self.mail.take_model(last)
         self.state, self.mail.pass_through_arrays, self._output = after, passed, output
         for part in reversed(self._acting["after_round"]):
             part.after_round(self, before, uplinks)

@@ -39,6 +39,8 @@ _ENOUGH = 5
 #: federation that has never had more.
 _FIRST, _FIRST_WEIGHTS = 1_000.0, 100.0
 _REPLIES = "replies"
+#: Models that say how large the model is as a run begins, and how many times as large one is that is far from there.
+_BEGIN, _FAR = 2, 10.0
 #: Nothing is longer, whatever is usual.
 LONGEST = 1e15
 #: How many times as long as the others a client with a loop of its own may work.
@@ -151,8 +153,25 @@ class IncrementBounds:
     def __init__(self, ratio: float | None, norm: float | None) -> None:
         self.ratio, self.norm = ratio, norm
         self.largest: dict[str, float] = {}
+        #: Whether the model is far from where it has begun, and the norms that say what far is.
+        self._far, self._begin = False, list[float]()
         #: Arrays that pass through and began without negative entries, as variances and counters do.
         self._positive: frozenset[str] | None = None
+
+    def look(self, primal: Vector) -> None:
+        """Look at the model: far from where the run has begun, the bounds no longer grow with what clients send.
+
+        Honest gradients grow with the distance. A liar who may be a thousand times as long would pull the model away,
+        be allowed more by that, and end the run in the end.
+
+        Parameters
+        ----------
+        primal : ndarray of float64, shape (d,)
+        """
+        norm = math.sqrt(np.vdot(primal, primal))
+        if len(self._begin) < _BEGIN:
+            self._begin.append(max(math.sqrt(primal.size), norm))
+        self._far = norm > _FAR * max(self._begin)
 
     def objections(
         self,
@@ -289,7 +308,7 @@ class IncrementBounds:
         assert self.ratio is not None
         allowed = self.ratio if ratio is None else ratio
         known, median = self.largest.get(name, 0.0), sorted(sizes)[(len(sizes) - 1) // 2]
-        usual = median if known == 0.0 else min(max(median, known), allowed * known)
+        usual = median if known == 0.0 else known if self._far else min(max(median, known), allowed * known)
         few = len(sizes) < _ENOUGH and (known == 0.0 or (lasting and _REPLIES not in self.largest))
         room = first if few else 1.0
         limit = allowed * factor * room * usual

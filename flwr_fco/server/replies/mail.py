@@ -12,6 +12,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
@@ -359,6 +360,16 @@ class Mail(Part):
         else:
             current.messages = messages
         return messages
+
+    def take_model(self, primal: Vector) -> None:
+        """Take note of the model that the next replies answer.
+
+        Parameters
+        ----------
+        primal : ndarray of float64, shape (d,)
+        """
+        self.replays.take_model(primal)
+        self.bounds.look(primal)
 
     # --- what comes back ------------------------------------------------------------------------------------------
 
