@@ -41,6 +41,8 @@ _FIRST, _FIRST_WEIGHTS = 1_000.0, 100.0
 _REPLIES = "replies"
 #: Models that say how large the model is as a run begins, and how many times as large one is that is far from there.
 _BEGIN, _FAR = 2, 10.0
+#: How many times the median a reply may be there, while that is larger than ever.
+_AWAY = 3.0
 #: Nothing is longer, whatever is usual.
 LONGEST = 1e15
 #: How many times as long as the others a client with a loop of its own may work.
@@ -159,10 +161,11 @@ class IncrementBounds:
         self._positive: frozenset[str] | None = None
 
     def look(self, primal: Vector) -> None:
-        """Look at the model: far from where the run has begun, the bounds no longer grow with what clients send.
+        """Look at the model: far from where the run has begun, what is larger than ever before is no longer usual.
 
         Honest gradients grow with the distance. A liar who may be a thousand times as long would pull the model away,
-        be allowed more by that, and end the run in the end.
+        be allowed more by that, and end the run in the end. So there, while the median is larger than ever, nobody may
+        be more than three times as long: the others pull the model back, or diverge by themselves.
 
         Parameters
         ----------
@@ -308,10 +311,13 @@ class IncrementBounds:
         assert self.ratio is not None
         allowed = self.ratio if ratio is None else ratio
         known, median = self.largest.get(name, 0.0), sorted(sizes)[(len(sizes) - 1) // 2]
-        usual = median if known == 0.0 else known if self._far else min(max(median, known), allowed * known)
+        usual = median if known == 0.0 else min(max(median, known), allowed * known)
+        away = self._far and 0.0 < known < median
         few = len(sizes) < _ENOUGH and (known == 0.0 or (lasting and _REPLIES not in self.largest))
         room = first if few else 1.0
         limit = allowed * factor * room * usual
+        if away:
+            limit, usual = min(_AWAY * factor * median, allowed * limit), median
         if not 0.0 < limit < LONGEST:
             limit = max(LONGEST, allowed * factor * known)
         if max(sizes) > limit:
@@ -320,7 +326,7 @@ class IncrementBounds:
                     text = f"its {name} is {size:.3g}, {TOO_LONG}{self.ratio:g} times {usual:.3g}, the clients' median"
                     found.setdefault(i, text)
         # A round whose median is left out says nothing of what is usual.
-        if remember and 0.0 < median <= limit:
+        if remember and 0.0 < median <= limit and not away:
             self.largest[name] = usual
 
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
