@@ -1,7 +1,7 @@
 """One reply is worth one reply: every strategy under faults, beside a run in which the same replies are missing."""
 
 import pytest
-from fault_bars import KINDS, ROUNDS, hold_the_bar
+from fault_bars import KINDS, ROUNDS, SOAK, hold_the_bar
 
 from flwr_fco.strategies import STRATEGIES
 
@@ -20,6 +20,21 @@ def test_what_is_wrong_counts_as_if_it_were_missing(name, kind):
 @pytest.mark.parametrize(("name", "kind"), SAMPLE)
 def test_what_is_wrong_counts_as_if_it_were_missing_in_short(name, kind):
     hold_the_bar(name, kind, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [6, 12])
+@pytest.mark.parametrize("kind", SOAK)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_nothing_ends_and_errors_are_those_without_the_bad_replies(name, kind, number):
+    """The same as `python tests/fault_bars.py soak`."""
+    hold_the_bar(name, kind, ROUNDS, kinds=SOAK, clients=number)
+
+
+@pytest.mark.parametrize("name", ["FedDualAvg", "MCFedDA", "FedDR", "DFedDAGT"])
+@pytest.mark.parametrize("kind", ["beyond all", "no examples"])
+def test_six_clients_hold_it_in_short(name, kind):
+    hold_the_bar(name, kind, 25, kinds=SOAK, clients=6)
 
 
 @pytest.mark.parametrize("name", ["FedDAGT", "DualFL", "APDAInexact"])

@@ -22,6 +22,7 @@ from flwr_fco.errors import ConfigurationError
 __all__ = ["MAY_CHANGE", "Saved", "check_sizes", "checked", "options_text", "read", "write"]
 
 _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
+_GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"
 #: Of a file in which every part of a strategy has its own place, and which says with what options it was made.
 _VERSION = 3
@@ -239,12 +240,12 @@ def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Save
         )
     try:
         values: dict[str, Any] = {}
+        rows = len(arrays[_GRAPH]) if "graph" in like.parts and arrays.get(_GRAPH, np.zeros(())).ndim else 0
         for name, value in like.state._asdict().items():
             if isinstance(value, np.ndarray):
-                rows = (None, *value.shape[1:]) if value.ndim > 0 else ()
-                values[name] = saved_array(arrays, _STATE + name, value.dtype, rows)
-                if value.size and not values[name].size:
-                    raise ValueError(f"its {name} is empty")
+                # On a graph there is a row for each node, once they are known.
+                shape = (rows, *value.shape[1:]) if rows and value.size else value.shape
+                values[name] = saved_array(arrays, _STATE + name, value.dtype, shape)
             elif isinstance(value, int):
                 values[name] = int(saved_array(arrays, _STATE + name, np.dtype(np.int64), (), smallest=0))
             else:

@@ -11,7 +11,7 @@ from problems import app_of, clients, start_arrays
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.rounds import saving
-from flwr_fco.strategies import FedDAGT
+from flwr_fco.strategies import FedDAGT, Scaffold
 from flwr_fco.wire.protocol import Node
 
 
@@ -119,3 +119,96 @@ def test_where_the_disk_refuses_the_last_save_stays(tmp_path, monkeypatch):
     fresh.load_state(path)
     np.testing.assert_array_equal(fresh.state.dual, chosen.state.dual)
     assert fresh.state.round == chosen.state.round == 1
+
+
+# --- what a file must say --------------------------------------------------------------------------------------------
+
+OPTIONS = {"client_lr": 0.02, "local_steps": 2, "fraction_evaluate": 0.0}
+
+
+def tampered(path, other, **changes):
+    """Write a file with other arrays, or without those that are None, and a checksum that fits."""
+    with np.load(path) as saved:
+        arrays = {name: saved[name] for name in saved.files if name != "checksum"}
+    for name, value in changes.items():
+        key = name.replace("__", "/")
+        if value is None:
+            del arrays[key]
+        else:
+            arrays[key] = value(arrays[key]) if callable(value) else value
+    np.savez(other, **arrays, checksum=np.array(saving._checksum(arrays)))
+
+
+TAMPERED = {
+    "NaN in the state": {"state__dual": lambda a: a * np.nan},
+    "text in the state": {"state__dual": lambda a: a.astype("U32")},
+    "complex numbers": {"state__dual": lambda a: a.astype(complex)},
+    "a short array": {"state__dual": lambda a: a[:-1]},
+    "a negative round": {"state__round": lambda a: a - 5},
+    "NaN for a number": {"state__elapsed": lambda a: a * np.nan},
+    "no array": {"state__control": None},
+    "memories of another width": {"part/memories/memory-own": lambda a: a[:, :-1]},
+    "NaN in a memory": {"part/memories/memory-own": lambda a: a * np.nan},
+    "fewer members than weights": {"part/memories/members": lambda a: a[:-1]},
+    "a negative weight": {"part/memories/examples": lambda a: -a},
+    "text for a count": {"part/memories/accepted": lambda a: a.astype("U8")},
+    "an infinite bound": {"part/bounds/largest-number of examples": lambda a: a * np.inf},
+    "a part that is not there": {"part/velocity/velocity": np.zeros(3)},
+}
+
+
+@pytest.mark.parametrize("name", TAMPERED)
+def test_a_file_of_other_arrays_is_refused_whatever_its_checksum(tmp_path, name):
+    path, other = tmp_path / "state.npz", tmp_path / "other.npz"
+    chosen = FedDAGT(**OPTIONS)
+    start_on(Faulty(app_of(clients()), 4, None, rounds=()), chosen)
+    chosen.save_state(path)
+    state, members = chosen.state, dict(chosen.memories.members)
+    tampered(path, other, **TAMPERED[name])
+    with pytest.raises(ConfigurationError, match="state of this strategy"):
+        chosen.load_state(other)
+    assert chosen.state is state
+    assert {key: m.examples for key, m in chosen.memories.members.items()} == {
+        k: m.examples for k, m in members.items()
+    }
+
+
+@pytest.mark.parametrize(
+    ("other", "named"),
+    [
+        (Scaffold(**OPTIONS), "strategy was"),
+        (FedDAGT(**{**OPTIONS, "client_lr": 0.03}), "client_lr was 0.02, is 0.03"),
+        (FedDAGT(**OPTIONS, server_lr=0.5), r"server_lr was 1\.0, is 0\.5"),
+        (FedDAGT(**OPTIONS, weighting="uniform"), "weighting was 'examples', is 'uniform'"),
+    ],
+)
+def test_another_strategy_or_option_is_refused_by_name(tmp_path, other, named):
+    saved_to(tmp_path / "state.npz")
+    other.prepare(start_arrays())
+    with pytest.raises(ConfigurationError, match=named):
+        other.load_state(tmp_path / "state.npz")
+
+
+def test_options_that_may_change_may(tmp_path):
+    chosen = saved_to(tmp_path / "state.npz")
+    other = FedDAGT(**OPTIONS, max_ratio=50.0, on_divergence="warn", node_timeout=3.0)
+    other.prepare(start_arrays())
+    other.load_state(tmp_path / "state.npz")
+    np.testing.assert_array_equal(other.state.dual, chosen.state.dual)
+
+
+def test_a_small_file_does_not_take_much_memory(tmp_path):
+    """1.5 GB of zeros compress to 1.5 MB."""
+    path = tmp_path / "bomb.npz"
+    saved_to(path)
+    with np.load(path) as saved:
+        arrays = dict(saved)
+    np.savez_compressed(path, **{**arrays, "state/dual": np.zeros(10**6)})
+    with pytest.raises(ConfigurationError, match=r"bytes than the file has|compressed"):
+        fresh_load(path)
+
+
+def fresh_load(path):
+    fresh = FedDAGT(**OPTIONS)
+    fresh.prepare(start_arrays())
+    fresh.load_state(path)
