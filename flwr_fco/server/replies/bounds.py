@@ -50,7 +50,7 @@ _LOOPS = 10.0
 #: Replies that are remembered.
 _MOST = 200_000
 #: Relative differences of models below which they are the same: a run that has converged repeats itself.
-_SAME = 1e-9
+_SAME, _SAME_ROUNDED = 1e-9, 1e-3
 
 #: The square of a model's norm, and its product with a fixed vector.
 _Print = tuple[float, float]
@@ -415,13 +415,16 @@ class Replays:
             self._direction = np.random.default_rng(0).standard_normal(primal.size)
         self._model = float(np.vdot(primal, primal)), float(np.vdot(primal, self._direction))
 
-    def objections(self, good: Sequence[tuple[Node, Uplink, Any]]) -> dict[int, str]:
+    def objections(self, good: Sequence[tuple[Node, Uplink, Any]], *, rounded: bool = False) -> dict[int, str]:
         """Return which replies of a round are replays, by their places, and why.
 
         Parameters
         ----------
         good : sequence of (Node, Uplink, content)
+        rounded : bool, default False
+            Whether vectors travel in float32, in which increments repeat while the model still moves a little.
         """
+        same = _SAME_ROUNDED if rounded else _SAME
         found, model, seen = list[int](), self._model, self._seen
         if self._smooth is None and good:
             self._smooth = 2 * sum(NONSMOOTH in uplink.metrics for _, uplink, _ in good) <= len(good)
@@ -432,7 +435,7 @@ class Replays:
                 norm = uplink.norms[name] if name in uplink.norms else euclidean_norm(vector)
                 if norm != 0.0:
                     said = node.node_id, name, norm, vector.item(0), vector.item(-1)
-                    if said in seen and _differ(seen[said], model):
+                    if said in seen and _differ(seen[said], model, same):
                         found.append(i)
                     seen[said] = model
                 break
@@ -441,6 +444,6 @@ class Replays:
         return dict.fromkeys(found, "it repeats an earlier answer byte for byte, though the model is another one")
 
 
-def _differ(before: _Print, now: _Print) -> bool:
+def _differ(before: _Print, now: _Print, same: float) -> bool:
     (one, along), (other, beside) = before, now
-    return abs(one - other) > 2.0 * _SAME * one or abs(along - beside) > _SAME * math.sqrt(one)
+    return abs(one - other) > 2.0 * same * one or abs(along - beside) > same * math.sqrt(one)

@@ -389,7 +389,11 @@ class Mail(Part):
         current, options = self.current, self.options
         if self.own_loops is None and good:
             good = self._without_other_loops(caller, good)
-        objections = self.replays.objections(good) if options.max_ratio is not None and current.number else {}
+        objections = (
+            self.replays.objections(good, rounded=options.wire_dtype != "float64")
+            if options.max_ratio is not None and current.number
+            else {}
+        )
         if objections:
             good = current.without(caller, good, objections)
         uplinks = [reply.value for reply in good]

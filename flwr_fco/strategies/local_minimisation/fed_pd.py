@@ -34,6 +34,8 @@ from flwr_fco.wire.protocol import ClientState, Uplink
 class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     """FedPD: clients minimise their augmented Lagrangians and move their own multipliers.
 
+    The multipliers are sums of what is sent: on a float32 wire it stalls at 1e-8.
+
     Parameters
     ----------
     step : float, default 1.0
@@ -41,8 +43,6 @@ class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     repeats : int, default 1
         Local minimisations between two averages. With more than one a client's memory is no function of what it sends,
         so the server cannot keep a ledger: ``client_state`` is ``"reset"``.
-
-    Its multipliers are sums of what is sent: on a float32 wire it stalls at 1e-8.
 
     References
     ----------
