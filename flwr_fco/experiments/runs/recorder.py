@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import Task
@@ -75,7 +78,7 @@ class Recorder:
         self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0, "passes": 0.0}
         self._evaluating = 0.0
         self._unwritten: dict[str, float] | None = None
-        self._resumed = 0
+        self._resumed = self._done = 0
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
@@ -99,16 +102,43 @@ class Recorder:
             return
         raise ConfigurationError(f"plateau-node={self.settings.plateau_node}; expected {expected}")
 
-    def start(self, grid: Grid, folder: RunFolder | None) -> dict[str, NDArray[Any]]:
-        """Run the strategy from the task's start point on a grid of Flower's; write to a folder, return the model."""
-        self.sink = None if folder is None else folder.add
+    def start(
+        self,
+        grid: Grid,
+        folder: RunFolder | None,
+        *,
+        checkpoint: Path | None = None,
+        resume: bool = False,
+        timeout: float = 3600.0,
+    ) -> dict[str, NDArray[Any]]:
+        """Run the strategy on a grid of Flower's; write to a folder, return the model.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        folder : RunFolder or None
+            Has no lines yet, or those of the run that goes on.
+        checkpoint : Path, optional
+            Where the run is saved, every round.
+        resume : bool, default False
+            Go on with the run that is saved there, if there is one.
+        timeout : float, default 3600.0
+            Seconds to wait for the replies of a round.
+        """
+        if folder is not None:
+            folder.rewind(-1, 0)
+            self.sink = folder.add
         self._began = time.monotonic()
+        callbacks: list[Any] = [self.record] if checkpoint is None else [self.record, self, Checkpoint(checkpoint, 1)]
+        known = resume and checkpoint is not None and checkpoint.exists()
         result = self.strategy.start(
             grid,
             ArrayRecord({name: Array(array) for name, array in self.task.initial_arrays().items()}),
             self.settings.exchanges,
+            timeout,
             evaluate_fn=self.evaluate,
-            callbacks=[self.record],
+            callbacks=callbacks,
+            resume=checkpoint if known else None,
         )
         model = {name: array.numpy() for name, array in result.arrays.items()}
         if folder is not None:
@@ -131,6 +161,36 @@ class Recorder:
             number = int(line["round"]) // self.settings.stretch
             if self._plateau is not None and self._due(number, self.settings.plateau_every):
                 self._plateau(number, ArrayRecord(), None)
+
+    def on_save_point(self, server_round: int, last: bool) -> None:
+        """Note how far the run is; a callback of ``start``."""
+        self._done = server_round
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the settings and what is recorded so far, as JSON."""
+        told = [self.settings.to_config(), self.history, self._done, self.diverged, self._bytes, self._costs]
+        return {"record": np.array(json.dumps(told))}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave, and write its lines.
+
+        Raises
+        ------
+        ConfigurationError
+            If the settings were others; there may be more rounds.
+        """
+        config, history, done, self.diverged, self._bytes, self._costs = json.loads(str(arrays["record"]))
+        own = json.loads(json.dumps(self.settings.to_config()))
+        others = sorted(key for key in {*own, *config} - {"num-rounds"} if own.get(key) != config.get(key))
+        if others:
+            raise ConfigurationError(
+                f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another "
+                "checkpoint-dir"
+            )
+        self.restore(history, done)
+        if self.sink is not None:
+            for line in history:
+                self.sink(line)
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Return the round's scores and keep its line; Flower's ``evaluate_fn``."""
