@@ -1,4 +1,4 @@
-"""A deployment on this machine: a SuperLink and SuperNodes with TLS and authentication, each a process with children."""
+"""A deployment on this machine: a SuperLink and SuperNodes with TLS and authentication, as processes."""
 
 import json
 import os
