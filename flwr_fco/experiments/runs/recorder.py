@@ -78,7 +78,7 @@ class Recorder:
         self._costs = {"gradient-evaluations": 0.0, "hessian-products": 0.0, "passes": 0.0}
         self._evaluating = 0.0
         self._unwritten: dict[str, float] | None = None
-        self._resumed = self._done = 0
+        self._resumed = 0
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
@@ -129,7 +129,7 @@ class Recorder:
             folder.rewind(-1, 0)
             self.sink = folder.add
         self._began = time.monotonic()
-        callbacks: list[Any] = [self.record] if checkpoint is None else [self.record, self, Checkpoint(checkpoint, 1)]
+        callbacks: list[Any] = [self] if checkpoint is None else [self, Checkpoint(checkpoint, 1)]
         known = resume and checkpoint is not None and checkpoint.exists()
         result = self.strategy.start(
             grid,
@@ -162,13 +162,9 @@ class Recorder:
             if self._plateau is not None and self._due(number, self.settings.plateau_every):
                 self._plateau(number, ArrayRecord(), None)
 
-    def on_save_point(self, server_round: int, last: bool) -> None:
-        """Note how far the run is; a callback of ``start``."""
-        self._done = server_round
-
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the settings and what is recorded so far, as JSON."""
-        told = [self.settings.to_config(), self.history, self._done, self.diverged, self._bytes, self._costs]
+        told = [self.settings.to_config(), self.history, self.diverged, self._bytes, self._costs]
         return {"record": np.array(json.dumps(told))}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -179,7 +175,7 @@ class Recorder:
         ConfigurationError
             If the settings were others; there may be more rounds.
         """
-        config, history, done, self.diverged, self._bytes, self._costs = json.loads(str(arrays["record"]))
+        config, history, self.diverged, self._bytes, self._costs = json.loads(str(arrays["record"]))
         own = json.loads(json.dumps(self.settings.to_config()))
         others = sorted(key for key in {*own, *config} - {"num-rounds"} if own.get(key) != config.get(key))
         if others:
@@ -187,7 +183,12 @@ class Recorder:
                 f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another "
                 "checkpoint-dir"
             )
-        self.restore(history, done)
+        progress = self.strategy.progress
+        assert progress is not None
+        if not progress.complete:
+            # Its evaluation is repeated.
+            history = [line for line in history if line["round"] < progress.round * self.settings.stretch]
+        self.restore(history, progress.round)
         if self.sink is not None:
             for line in history:
                 self.sink(line)
@@ -255,6 +256,10 @@ class Recorder:
         if self.sink is not None:
             self.sink(self._unwritten)
         self._unwritten = None
+
+    def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
+        """Record a round; a callback of ``start`` that is saved with the run."""
+        return self.record(server_round, arrays, metrics)
 
     def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
         """Return whether the run has diverged; a callback of ``start``."""
