@@ -139,7 +139,8 @@ class Deployment:
         for pid in [process.pid, *_descendants(process.pid)]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.wait()
+        # And those of its session whose parent has gone before.
+        _end(process)
 
     def restart_node(self, i):
         """Start a killed node again with its key, which the SuperLink refuses until it has missed its signs of life."""
