@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-flower test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench pictures clean
+.PHONY: help install run test test-all test-flower test-deployment test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +30,9 @@ test: $(INSTALLED) ## Run the tests, without those marked slow
 
 test-flower: $(INSTALLED) ## Run the tests that start Flower itself: Ray simulation, SuperLink and SuperNodes
 	$(BIN)/python -m pytest -q -m flower
+
+test-deployment: $(INSTALLED) ## Kill and restart SuperNodes and SuperLinks of real deployments (half an hour)
+	$(BIN)/python -m pytest -q -m deployment
 
 test-all: $(INSTALLED) ## Run all tests
 	$(BIN)/python -m pytest -q

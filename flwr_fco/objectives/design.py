@@ -8,12 +8,12 @@ one column per output, then one intercept per output if the model has intercepts
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import issparse
 
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.errors import ConfigurationError
@@ -289,9 +289,15 @@ class LinearData(NamedTuple):
     num_outputs: int = 1
 
 
+def _is_sparse(features: Any) -> bool:
+    # Whoever has such a matrix has loaded its module: a client without one is spared that, in a process a message.
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(features))
+
+
 def require_dense(name: str, features: Any) -> None:
     """Raise :class:`ConfigurationError` for a sparse matrix of SciPy's, which NumPy would take for a single object."""
-    if issparse(features):
+    if _is_sparse(features):
         size = 8e-6 * math.prod(features.shape)
         raise ConfigurationError(
             f"{name}: a sparse {type(features).__name__} of shape {features.shape}; expected a dense array. Give its "

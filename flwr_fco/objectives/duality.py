@@ -24,7 +24,6 @@ from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import expit, softmax, xlogy
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -92,6 +91,8 @@ def duality_terms(
         q = truth + numbers["scaling"] * (q - truth)
         # Rounding leaves something below zero.
         np.maximum(q, 0.0, out=q)
+        from scipy.special import xlogy
+
         return {"entropy": float(xlogy(q, q).sum(axis=1).mean())}, {}
     slopes = q - truth
     # With two classes one column says it all: the other is its negative.
@@ -137,6 +138,8 @@ def _sums(
 
 def _chances(data: LinearData, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the predicted chances of the classes and the indicators of the labels, shape (n, classes)."""
+    from scipy.special import expit, softmax
+
     scores = data.design.predict(w, num_outputs=data.num_outputs)
     if data.link == "logistic":
         q = np.column_stack([expit(-scores), expit(scores)])

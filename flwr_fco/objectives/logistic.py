@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import expit, softmax
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -73,6 +72,8 @@ class Logistic(TwoClassModel):
         return float(logistic_slopes(scores, targets, weight))
 
     def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+        from scipy.special import expit
+
         return np.asarray(weight * expit(scores) * expit(-scores) * change)
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
@@ -153,6 +154,8 @@ class MultinomialLogistic(LinearModel):
         return float(softmax_slopes(scores, targets, weight))
 
     def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
+        from scipy.special import softmax
+
         chances = softmax(scores, axis=1)
         centred = change - (chances * change).sum(axis=1, keepdims=True)
         return np.asarray(weight * chances * centred)

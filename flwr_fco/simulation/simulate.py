@@ -83,7 +83,7 @@ def simulate(
         What Ctrl-C does in a run of ours: the result so far is returned, with a warning, or is the ``result`` of the
         :class:`flwr_fco.errors.RunInterrupted` that is raised, for scripts that must not go on.
     **start_options
-        Passed to ``strategy.start``, such as ``callbacks``.
+        Passed to ``strategy.start``, such as ``callbacks`` and ``resume``.
 
     Returns
     -------

@@ -76,6 +76,9 @@ KEYS: dict[str, _Key] = {
     "seed": _as_setting("seed"),
     "evaluate-every": _as_setting("structure_every", "structure-every", "objective-every"),
     "output-dir": _Key(str, *_ABSOLUTE, ()),
+    "checkpoint-dir": _Key(str, *_ABSOLUTE, ()),
+    "resume": _Key(bool, "true or false", lambda value: True, ()),
+    "round-timeout": _Key(float, *_POSITIVE, ()),
 }
 #: How the data are split, where there is something to split: synthetic clients draw their own.
 _SPLIT = ("alpha", "train-fraction")

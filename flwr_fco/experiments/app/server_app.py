@@ -10,6 +10,7 @@ from flwr.app import Context
 from flwr.common import log
 from flwr.serverapp import Grid, ServerApp
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder
@@ -31,7 +32,17 @@ def main(grid: Grid, context: Context) -> None:
         folder = RunFolder(Path(output) / name, settings.to_config())
         log(INFO, "Run folder: %s", folder.path)
     recorder = Recorder(settings.load(), settings, traffic=True)
-    recorder.start(grid, folder)
+    place = str(context.run_config["checkpoint-dir"])
+    saved = Path(place) / f"{settings.strategy}-{settings.problem}-{settings.seed}.npz" if place else None
+    if saved is None and context.run_config["resume"]:
+        raise ConfigurationError("resume=true needs checkpoint-dir, the folder where the run was saved")
+    recorder.start(
+        grid,
+        folder,
+        checkpoint=saved,
+        resume=bool(context.run_config["resume"]),
+        timeout=float(context.run_config["round-timeout"]),
+    )
 
 
 def wait_for_nodes(grid: Grid, wanted: int, patience: float = PATIENCE) -> int:

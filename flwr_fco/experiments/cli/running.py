@@ -65,8 +65,6 @@ def run(
     folder = out or Path("runs") / chosen.folder_name()
     if engine not in ("in-process", "flower"):
         raise ConfigurationError(f"engine={engine!r}; expected 'in-process' or 'flower'")
-    if resume and engine == "flower":
-        raise ConfigurationError("--resume goes on with runs of --engine in-process; a run by Flower begins anew")
     if (folder / "config.json").exists() and not resume:
         raise ConfigurationError(
             f"the run folder {folder} holds a run already; --resume goes on with it if it was stopped, and shows "
@@ -101,7 +99,10 @@ def _run(chosen: RunSettings, folder: Path, engine: str, resume: bool, quiet: bo
         if engine == "flower":
             from flwr_fco.experiments.runs.flower import run_with_flower
 
-            result = run_with_flower(chosen, folder, on_round=advance)
+            if (folder / "config.json").exists():
+                # It has finished: a run by Flower is put there at its end.
+                return run(chosen, folder=folder, resume=True)
+            result = run_with_flower(chosen, folder, on_round=advance, resume=resume)
             save_run(result, folder)
         elif chosen.strategy in BASELINES:
             # There are no rounds to stop between: Ctrl-C ends it at once.

@@ -40,7 +40,11 @@ server = server_app
 
 
 def run_with_flower(
-    settings: RunSettings, folder: Path, *, on_round: Callable[[int], None] = lambda number: None
+    settings: RunSettings,
+    folder: Path,
+    *,
+    on_round: Callable[[int], None] = lambda number: None,
+    resume: bool = False,
 ) -> RunResult:
     """Run a problem by ``flwr run``, on a SuperLink that is started for it and ended after it.
 
@@ -51,6 +55,9 @@ def run_with_flower(
         Flower's files and logs go to ``flower`` in it.
     on_round : callable, optional
         Called with the round when it begins.
+    resume : bool, default False
+        Go on with the run in `folder` where it was stopped or killed; begin it if there is none. Clients with a memory
+        that the server does not keep (``client_state="reset"``) begin with none.
 
     Returns
     -------
@@ -81,13 +88,14 @@ def run_with_flower(
     (code / "__init__.py").write_text("", encoding="utf-8")
     (code / "apps.py").write_text(_APPS, encoding="utf-8")
     record = place / _RECORD
-    shutil.rmtree(record, ignore_errors=True)
+    if not resume:
+        shutil.rmtree(record, ignore_errors=True)
     num_nodes = settings.load().dataset.num_clients
     with local_superlink(place / "home") as environment:
         flower_run(
             place / "app",
             environment,
-            {"folder": str(record)},
+            {"folder": str(record), "resume": resume},
             num_nodes=num_nodes,
             log=place / "run.log",
             on_round=lambda number, total: on_round(number),
@@ -116,12 +124,15 @@ server_app = ServerApp()
 def _serve(grid: Grid, context: Context) -> None:
     """Train, evaluate on the server, write the record."""
     settings = _settings(context)
-    folder = RunFolder(Path(str(context.run_config["folder"])), settings.to_config())
+    resume = bool(context.run_config["resume"])
+    folder = RunFolder(Path(str(context.run_config["folder"])), settings.to_config(), resume=resume)
     recorder = Recorder(settings.load(), settings)
     began = time.perf_counter()
-    model = recorder.start(grid, folder)
+    state = folder.path / "state.npz"
+    model = recorder.start(grid, folder, checkpoint=state, resume=resume)
     seconds = round(time.perf_counter() - began, 3)
     folder.checkpoint(RunStatus(settings.exchanges, True, recorder.diverged, seconds), model)
+    state.unlink()
 
 
 def _settings(context: Context) -> RunSettings:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from flwr.app import Array, ArrayRecord, MetricRecord
 from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import Task
@@ -99,16 +102,43 @@ class Recorder:
             return
         raise ConfigurationError(f"plateau-node={self.settings.plateau_node}; expected {expected}")
 
-    def start(self, grid: Grid, folder: RunFolder | None) -> dict[str, NDArray[Any]]:
-        """Run the strategy from the task's start point on a grid of Flower's; write to a folder, return the model."""
-        self.sink = None if folder is None else folder.add
+    def start(
+        self,
+        grid: Grid,
+        folder: RunFolder | None,
+        *,
+        checkpoint: Path | None = None,
+        resume: bool = False,
+        timeout: float = 3600.0,
+    ) -> dict[str, NDArray[Any]]:
+        """Run the strategy on a grid of Flower's; write to a folder, return the model.
+
+        Parameters
+        ----------
+        grid : flwr.serverapp.Grid
+        folder : RunFolder or None
+            Has no lines yet, or those of the run that goes on.
+        checkpoint : Path, optional
+            Where the run is saved, every round.
+        resume : bool, default False
+            Go on with the run that is saved there, if there is one.
+        timeout : float, default 3600.0
+            Seconds to wait for the replies of a round.
+        """
+        if folder is not None:
+            folder.rewind(-1, 0)
+            self.sink = folder.add
         self._began = time.monotonic()
+        callbacks: list[Any] = [self] if checkpoint is None else [self, Checkpoint(checkpoint, 1)]
+        known = resume and checkpoint is not None and checkpoint.exists()
         result = self.strategy.start(
             grid,
             ArrayRecord({name: Array(array) for name, array in self.task.initial_arrays().items()}),
             self.settings.exchanges,
+            timeout,
             evaluate_fn=self.evaluate,
-            callbacks=[self.record],
+            callbacks=callbacks,
+            resume=checkpoint if known else None,
         )
         model = {name: array.numpy() for name, array in result.arrays.items()}
         if folder is not None:
@@ -131,6 +161,37 @@ class Recorder:
             number = int(line["round"]) // self.settings.stretch
             if self._plateau is not None and self._due(number, self.settings.plateau_every):
                 self._plateau(number, ArrayRecord(), None)
+
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return the settings and what is recorded so far, as JSON."""
+        told = [self.settings.to_config(), self.history, self.diverged, self._bytes, self._costs]
+        return {"record": np.array(json.dumps(told))}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave, and write its lines.
+
+        Raises
+        ------
+        ConfigurationError
+            If the settings were others; there may be more rounds.
+        """
+        config, history, self.diverged, self._bytes, self._costs = json.loads(str(arrays["record"]))
+        own = json.loads(json.dumps(self.settings.to_config()))
+        others = sorted(key for key in {*own, *config} - {"num-rounds"} if own.get(key) != config.get(key))
+        if others:
+            raise ConfigurationError(
+                f"the run was saved with other settings: {', '.join(others)}; resume with those, or give another "
+                "checkpoint-dir"
+            )
+        progress = self.strategy.progress
+        assert progress is not None
+        if not progress.complete:
+            # Its evaluation is repeated.
+            history = [line for line in history if line["round"] < progress.round * self.settings.stretch]
+        self.restore(history, progress.round)
+        if self.sink is not None:
+            for line in history:
+                self.sink(line)
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
         """Return the round's scores and keep its line; Flower's ``evaluate_fn``."""
@@ -195,6 +256,10 @@ class Recorder:
         if self.sink is not None:
             self.sink(self._unwritten)
         self._unwritten = None
+
+    def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
+        """Record a round; a callback of ``start`` that is saved with the run."""
+        return self.record(server_round, arrays, metrics)
 
     def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
         """Return whether the run has diverged; a callback of ``start``."""

@@ -128,7 +128,7 @@ def run_rounds(
         log(INFO, "\t├── Resumed after round %d: %s", progress.round, os.fspath(resume))
     strategy.choose_rates(grid)
     strategy.summary()
-    number = progress.round
+    number = -1
     try:
         progress.begin(strategy, num_rounds)
         if resume is None:

@@ -57,7 +57,7 @@ def test_every_key_reaches_the_run(name):
         "seed": 7,
         "evaluate-every": 7,
     }
-    assert set(other) == set(KEYS) - {"problem", "output-dir"}
+    assert set(other) == set(KEYS) - {"problem", "output-dir", "checkpoint-dir", "resume", "round-timeout"}
     for key, value in other.items():
         without_use = key in ("alpha", "train-fraction") and key not in options
         assert (run_settings({**config, key: value}) == run_settings(config)) is without_use, key

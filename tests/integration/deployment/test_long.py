@@ -1,0 +1,66 @@
+"""What a deployment survives: SuperNodes that are killed and come back, and clients that answer badly. Minutes each."""
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.deployment, pytest.mark.slow]
+
+
+def same(arrays, others):
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name])
+
+
+@pytest.mark.parametrize("strategy", ["FeDualEx", "DualFL"])
+def test_the_bits_are_those_of_simulate(strategy, deployments, here):
+    arrays, _, left_out = deployments().run(strategy, strategy=strategy, rounds=3)
+    same(arrays, here(strategy, 3)[0])
+    assert left_out == []
+
+
+@pytest.mark.parametrize("nodes", [[1], [1, 2]], ids=["one", "two"])
+@pytest.mark.parametrize("strategy", ["FedDualAvg", "FedDAGT", "DualFL"])
+def test_killed_nodes_come_back_in_the_midst_of_a_run(strategy, nodes, deployments, here):
+    deployment = deployments()
+    rounds = 12 if strategy == "DualFL" else 8
+    # A message that dies with its process is answered by nobody where the node is back in time.
+    deployment.begin("run", strategy=strategy, rounds=rounds, timeout=150.0)
+    deployment.wait_for_round("run", 3)
+    for i in nodes:
+        deployment.kill(f"node-{i}")
+    for i in nodes:
+        deployment.restart_node(i)
+    arrays, rows, left_out = deployment.ended("run")
+    assert [row["round"] for row in rows] == list(range(1, rounds + 1))
+    assert rows[-1]["train/num-replies"] == 3
+    assert {row[2] for row in left_out} == set(nodes)
+    assert all(np.isfinite(array).all() for array in arrays.values())
+    if strategy == "DualFL":
+        # It needs everyone: a round without somebody is skipped, and those that count are those of the whole run.
+        counted = sum(not row["train/skipped"] for row in rows)
+        same(arrays, here(strategy, counted)[0])
+
+
+def test_a_killed_superlink_is_resumed_by_a_stateless_strategy(deployments, here):
+    deployment = deployments(2)
+    saved = str(deployment.home / "saved.npz")
+    for number in (2, 4):
+        deployment.begin(f"run-{number}", rounds=6, checkpoint=saved, resume=True)
+        deployment.wait_for_round(f"run-{number}", 2)
+        deployment.kill("superlink")
+        deployment.kill(f"run-{number}")
+        for i in range(2):
+            deployment.kill(f"node-{i}")
+        deployment.start_superlink()
+        for i in range(2):
+            deployment.restart_node(i)
+    same(deployment.run("last", rounds=6, checkpoint=saved, resume=True)[0], here("FedDualAvg", 6, 2)[0])
+
+
+def test_bad_answers_are_left_out_as_they_are_in_one_process(deployments, here):
+    arrays, rows, left_out = deployments().run("faults", strategy="FedDAGT", rounds=10, faults=0.2)
+    expected, expected_rows = here("FedDAGT", 10, faults=0.2)
+    same(arrays, expected)
+    assert left_out
+    assert [row["train/num-replies"] for row in rows] == [row["train/num-replies"] for row in expected_rows]

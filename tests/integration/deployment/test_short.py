@@ -1,0 +1,45 @@
+"""The short form: a few rounds of a deployment with TLS and authentication, and one that is killed and resumed."""
+
+import numpy as np
+import pytest
+
+pytestmark = [pytest.mark.flower, pytest.mark.slow]
+
+
+def same(arrays, others):
+    assert arrays.keys() == others.keys()
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(array, others[name])
+
+
+def test_the_bits_are_those_of_simulate_and_strangers_stay_out(deployments, here):
+    deployment = deployments()
+    deployment.make_key(3, register=False)
+    deployment.start_node(3)
+    deployment.make_key(4)
+    deployment.start_node(4, ca="other-ca.crt")
+    for strategy in ("FedDualAvg", "FedDAGT"):
+        arrays, rows, left_out = deployment.run(strategy, strategy=strategy, rounds=3)
+        expected, expected_rows = here(strategy, 3)
+        same(arrays, expected)
+        assert left_out == []
+        replies = [row["train/num-replies"] for row in rows]
+        assert replies == [row["train/num-replies"] for row in expected_rows] == [3, 3, 3]
+
+
+def test_a_killed_superlink_is_resumed_from_the_checkpoint(deployments, here):
+    deployment = deployments(2)
+    saved = str(deployment.home / "saved.npz")
+    deployment.begin("first", strategy="FedDAGT", rounds=6, checkpoint=saved, resume=True)
+    deployment.wait_for_round("first", 4)
+    deployment.kill("superlink")
+    deployment.kill("first")
+    for i in range(2):
+        deployment.kill(f"node-{i}")
+    deployment.start_superlink()
+    for i in range(2):
+        deployment.restart_node(i)
+    arrays, rows, _ = deployment.run("second", strategy="FedDAGT", rounds=6, checkpoint=saved, resume=True)
+    assert "Resumed after round" in deployment.log("second")
+    same(arrays, here("FedDAGT", 6, 2)[0])
+    assert [row["round"] for row in rows] == [1, 2, 3, 4, 5, 6]
