@@ -5,6 +5,7 @@ import logging
 import numpy as np
 import pytest
 from faulty import Faulty, start_on, strategy, with_increment
+from flwr.app import Error, Message
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
 from flwr_fco.client_apps import client_app
@@ -29,6 +30,16 @@ def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result(
 def test_too_few_replies_in_every_round_are_that_error_too():
     with pytest.raises(NothingTrainedError, match="4 good replies in the first one; lower min_replies"):
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(min_replies=5))
+
+
+def test_a_clients_traceback_stays_in_left_out():
+    def broken(message, reply):
+        return [Message(error=Error(2, "ZeroDivisionError: division by zero\nTraceback ..."), reply_to=message)]
+
+    with pytest.raises(NothingTrainedError, match="12 replies: error 2: ZeroDivisionError") as caught:
+        start_on(Faulty(app_of(clients()), 4, broken, **EVERY_ROUND), strategy())
+    assert "\n" not in str(caught.value)
+    assert "Traceback" in caught.value.result.left_out[0].reason
 
 
 def test_one_round_that_counted_is_a_result():
