@@ -5,12 +5,14 @@ import logging
 import numpy as np
 import pytest
 from faulty import Faulty, start_on, strategy, with_increment
-from flwr.app import Error, Message
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
 
 EVERY_ROUND = {"rounds": (1, 2, 3), "nodes": range(10)}
 
@@ -105,3 +107,22 @@ def test_the_log_does_not_speak_of_rates_and_batches_that_unmodified_clients_ign
     assert "batch" not in theirs + told
     assert "client (0.25)" in ours
     assert "batches of" in ours
+
+
+def test_models_and_running_statistics_in_another_float_dtype_count():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        arrays = {
+            name: Array(array.numpy().astype(np.float64) + 0.5) for name, array in message.content["arrays"].items()
+        }
+        records = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 3})}
+        return Message(RecordDict(records), reply_to=message)
+
+    own = FedDualAvg(client="unmodified", fraction_evaluate=0.0, pass_through=["running_mean"])
+    start = {"w": np.zeros((2, 2), np.float32), "running_mean": np.zeros(2, np.float32)}
+    result = simulate(own, app, num_nodes=3, num_rounds=2, initial_arrays=start)
+    for name, array in result.arrays.items():
+        np.testing.assert_array_equal(array.numpy(), np.ones(start[name].shape, np.float32))
+        assert array.dtype == "float32"
