@@ -144,53 +144,52 @@ class _Parts(NamedTuple):
 
 def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[np.intp], NDArray[Any] | None]:
     """Return the clients' rows as one array, columns of frames in the order of the first, and whose each row is."""
-    for name, given in (("y", y), ("sample_weight", sample_weight)):
-        if given is None and name == "sample_weight":
-            continue
+    beside = {"y": y} if sample_weight is None else {"y": y, "sample_weight": sample_weight}
+    for name, given in beside.items():
         if not isinstance(given, list | tuple) or len(given) != len(X):
             raise ConfigurationError(
                 f"X has {len(X)} parts, {name} is {type(given).__name__} of {0 if given is None else len(given)}; "
                 "expected a list of as many parts"
             )
-    columns = [list(part.columns) if hasattr(part, "columns") else None for part in X]
-    first = columns[0]
-    X = list(X)
-    for number, (features, targets) in enumerate(zip(X, y, strict=True)):
+    X, first = list(X), _columns(X[0])
+    for number, features in enumerate(X):
         require_dense(f"X[{number}]", features)
-        width, own = np.shape(features)[-1], columns[number]
-        if width != np.shape(X[0])[-1]:
+        width, expected, own = np.shape(features)[-1], np.shape(X[0])[-1], _columns(features)
+        if width != expected:
             raise ConfigurationError(
-                f"part {number} has {width} columns in X and part 0 has {np.shape(X[0])[-1]}; expected the same "
-                "features of every client"
+                f"part {number} has {width} columns in X and part 0 has {expected}; expected the same features of "
+                "every client"
             )
         if own != first:
-            if own is None or first is None or set(own) != set(first) or len(set(own)) < len(own):
+            if sorted(own) != sorted(first) or len(set(own)) < len(own):
                 raise ConfigurationError(
                     f"part {number} has the columns {own or 'of an array'}, part 0 has {first or 'those of an array'}; "
                     "expected the same names, in any order"
                 )
             X[number] = features[first]
-        for name, given in (
-            ("y", targets),
-            *([] if sample_weight is None else [("sample_weight", sample_weight[number])]),
-        ):
-            if len(features) != len(given):
+        for name, given in beside.items():
+            if len(features) != len(given[number]):
                 raise ConfigurationError(
-                    f"part {number} has {len(features)} rows in X and {len(given)} in {name}; expected as many"
+                    f"part {number} has {len(features)} rows in X and {len(given[number])} in {name}; expected as many"
                 )
-        if not len(targets):
+        if not len(features):
             raise ConfigurationError(f"part {number} has no rows; leave it out")
-    texts = [np.asarray(part).dtype.kind in "OSTU" for part in y]
-    if any(texts) and not all(texts):
-        raise ConfigurationError(
-            f"part {texts.index(not texts[0])} has other labels than part 0: texts and numbers; expected one kind"
-        )
-    names = np.array(first, dtype=object) if first and all(isinstance(name, str) for name in first) else None
-    owner = np.repeat(np.arange(len(X)), [len(part) for part in y])
-    X, y = (np.concatenate([np.asarray(part) for part in parts]) for parts in (X, y))
-    if sample_weight is not None:
-        sample_weight = np.concatenate([np.asarray(part) for part in sample_weight])
-    return X, y, sample_weight, owner, names
+        if isinstance(np.asarray(y[number]).flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
+            raise ConfigurationError(
+                f"part {number} has other labels than part 0: texts and numbers; expected one kind"
+            )
+    owner = np.repeat(np.arange(len(X)), [len(part) for part in X])
+    X, y, sample_weight = (
+        None if parts is None else np.concatenate([np.asarray(part) for part in parts])
+        for parts in (X, y, sample_weight)
+    )
+    return X, y, sample_weight, owner, np.array(first, dtype=object) if first else None
+
+
+def _columns(features: Any) -> list[str]:
+    """Return the names of a frame's columns; nothing for an array, and for numbers, which are no names."""
+    names = list(getattr(features, "columns", []))
+    return names if all(isinstance(name, str) for name in names) else []
 
 
 class _Weighted(Objective):

@@ -113,3 +113,10 @@ def test_texts_and_numbers_are_no_labels_of_one_model():
     series = [pd.Series(labels[0], dtype="string"), pd.Series(labels[0], dtype="category")]
     model = FederatedLogisticRegression().fit([X[h] for h in HALVES], series)
     assert model.classes_.tolist() == ["no", "yes"]
+
+
+def test_numbers_are_no_names_of_columns():
+    """As scikit-learn has it: a frame without names is an array."""
+    model = FederatedLasso(0.1).fit([pd.DataFrame(X[:30]), X[30:]], TARGETS)
+    np.testing.assert_array_equal(model.coef_, FederatedLasso(0.1).fit([X[:30], X[30:]], TARGETS).coef_)
+    assert not hasattr(model, "feature_names_in_")

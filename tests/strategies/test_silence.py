@@ -5,11 +5,14 @@ import logging
 import numpy as np
 import pytest
 from faulty import Faulty, start_on, strategy, with_increment
+from flwr.app import Array, ArrayRecord, Error, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
 from problems import FEATURES, app_of, clients, flat, start_arrays
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.errors import ConfigurationError, NothingTrainedError
 from flwr_fco.simulation import simulate
+from flwr_fco.strategies import FedDualAvg
 
 EVERY_ROUND = {"rounds": (1, 2, 3), "nodes": range(10)}
 
@@ -29,6 +32,16 @@ def test_a_run_in_which_no_round_counted_is_an_error_with_its_reason_and_result(
 def test_too_few_replies_in_every_round_are_that_error_too():
     with pytest.raises(NothingTrainedError, match="4 good replies in the first one; lower min_replies"):
         start_on(Faulty(app_of(clients()), 4, None, rounds=()), strategy(min_replies=5))
+
+
+def test_a_clients_traceback_stays_in_left_out():
+    def broken(message, reply):
+        return [Message(error=Error(2, "ZeroDivisionError: division by zero\nTraceback ..."), reply_to=message)]
+
+    with pytest.raises(NothingTrainedError, match="12 replies: error 2: ZeroDivisionError") as caught:
+        start_on(Faulty(app_of(clients()), 4, broken, **EVERY_ROUND), strategy())
+    assert "\n" not in str(caught.value)
+    assert "Traceback" in caught.value.result.left_out[0].reason
 
 
 def test_one_round_that_counted_is_a_result():
@@ -94,3 +107,22 @@ def test_the_log_does_not_speak_of_rates_and_batches_that_unmodified_clients_ign
     assert "batch" not in theirs + told
     assert "client (0.25)" in ours
     assert "batches of" in ours
+
+
+def test_models_and_running_statistics_in_another_float_dtype_count():
+    app = ClientApp()
+
+    @app.train()
+    def train(message, context):
+        arrays = {
+            name: Array(array.numpy().astype(np.float64) + 0.5) for name, array in message.content["arrays"].items()
+        }
+        records = {"arrays": ArrayRecord(arrays), "metrics": MetricRecord({"num-examples": 3})}
+        return Message(RecordDict(records), reply_to=message)
+
+    own = FedDualAvg(client="unmodified", fraction_evaluate=0.0, pass_through=["running_mean"])
+    start = {"w": np.zeros((2, 2), np.float32), "running_mean": np.zeros(2, np.float32)}
+    result = simulate(own, app, num_nodes=3, num_rounds=2, initial_arrays=start)
+    for name, array in result.arrays.items():
+        np.testing.assert_array_equal(array.numpy(), np.ones(start[name].shape, np.float32))
+        assert array.dtype == "float32"

@@ -197,7 +197,8 @@ def _why_nothing(strategy: Runnable, result: Result) -> str:
     """Return why no round counted, the most frequent reasons first."""
     rounds = result.train_metrics_clientapp
     text = f"{type(strategy).__name__}: 0 of {len(rounds)} rounds counted, so the model is still the initial one: "
-    reasons = Counter(entry.reason for entry in result.left_out if entry.kind == "train")
+    # An error's first line: a client's traceback follows it.
+    reasons = Counter(entry.reason.partition("\n")[0][:200] for entry in result.left_out if entry.kind == "train")
     if not reasons:
         replies = rounds[min(rounds)]["num-replies"]
         return f"{text}{replies} good replies in the first one; lower min_replies or wait for more clients"
