@@ -282,7 +282,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             scope=self.scope,
             work=self.work_at(state),
             seed=self.seed,
-            wire_dtype=self.wire_dtype,
+            wire_dtype=self.wire_dtype or ("auto" if layout.single_network else "float64"),
             options=self.solver_options(),
         )
 
@@ -720,6 +720,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)
             return False
         self.state, self.mail.pass_through_arrays, self._output = after, passed, output
+        self.mail.output = output if average.idle else None
         for part in reversed(self._acting["after_round"]):
             part.after_round(self, before, uplinks)
         if stage:
