@@ -23,6 +23,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -292,16 +293,21 @@ def fed_dual_avg(task: Task, rounds: int, density: float, **options: Any) -> Vec
     return task.get()
 
 
-def results_of(task: Task, rounds: int, densities: tuple[float, ...]) -> Iterator[tuple[str, float, Vector]]:
-    """Train in all ways; return way, density and model."""
-    dense = fed_avg(task, {rounds})[rounds]
-    yield "FedAvg", 1.0, dense
+def ways(task: Task, rounds: int, densities: tuple[float, ...]) -> dict[tuple[str, float], Callable[[], Vector]]:
+    """Return the ways to a model, by name and density."""
+    dense = cache(lambda: fed_avg(task, {rounds})[rounds])
+    found: dict[tuple[str, float], Callable[[], Vector]] = {("FedAvg", 1.0): dense}
     for density in densities:
+        found[OURS, density] = partial(fed_dual_avg, task, rounds, density)
         for how in ("global", "layers"):
-            yield f"pruned afterwards, {how}", density, dense * mask_of(task, dense, density, how)
-            yield f"masks, {how}", density, masks(task, rounds, density, how)
-        yield "FedSparsify", density, fed_sparsify(task, rounds, density)
-        yield OURS, density, fed_dual_avg(task, rounds, density)
+            found[f"pruned afterwards, {how}", density] = partial(pruned, task, dense, density, how)
+            found[f"masks, {how}", density] = partial(masks, task, rounds, density, how)
+        found["FedSparsify", density] = partial(fed_sparsify, task, rounds, density)
+    return found
+
+
+def pruned(task: Task, dense: Callable[[], Vector], density: float, how: str) -> Vector:
+    return dense() * mask_of(task, dense(), density, how)
 
 
 def cells(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -313,7 +319,7 @@ def cells(results: list[dict[str, Any]]) -> list[dict[str, Any]]:
             cell.setdefault(row["way"], []).append(row["accuracy"])
     means = []
     for key, ways in sorted(found.items(), key=lambda item: (*item[0][:3], -item[0][3])):
-        if OURS in ways and len({len(own) for own in ways.values()}) == 1:
+        if len(ways) == 7 and len({len(own) for own in ways.values()}) == 1:
             cell = {way: float(np.mean(own)) for way, own in ways.items()}
             cell["afterwards"], cell["masked"] = (max(cell[way] for way in names) for names in (AFTERWARDS, MASKED))
             means.append({"key": key, "seeds": len(ways[OURS]), **cell})
@@ -364,22 +370,19 @@ def main() -> None:
     }
     for rounds, problem, optimizer, seed in () if settings.table else grid:
         densities = DENSITIES[:2] if settings.quick else DENSITIES
-        if (rounds, problem, optimizer, seed, OURS, densities[-1]) in done:
-            continue
         try:
             task = Task(problem, optimizer, seed, settings.data)
         except FileNotFoundError as error:
             print(f"skipped: {error}", file=sys.stderr)
             continue
-        for way, density, w in results_of(task, rounds, densities):
-            key = {"rounds": rounds, "problem": problem, "optimizer": optimizer, "seed": seed}
-            row = {**key, "way": way, "density": density, "accuracy": task.accuracy(w)}
-            if tuple(row[name] for name in NAMES) in done:
+        for (way, density), model in ways(task, rounds, densities).items():
+            key = (rounds, problem, optimizer, seed, way, density)
+            if key in done:
                 continue
-            results.append(row)
+            results.append(dict(zip(NAMES, key, strict=True)) | {"accuracy": task.accuracy(model())})
             if settings.out:
                 with settings.out.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                    file.write(json.dumps(results[-1]) + "\n")
     print_table(results)
 
 

@@ -25,6 +25,13 @@ __all__ = [
 ]
 
 
+#: What to do where the ClientApp of a FedAvg project meets a strategy that sends duals.
+FOR_A_MODEL = (
+    "This is what a ClientApp of FedAvg does with a message that holds no model but a dual: give the strategy "
+    'client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training (docs/pytorch.md, about ten lines)'
+)
+
+
 class FlwrFcoError(Exception):
     """Base class of all errors of this package."""
 

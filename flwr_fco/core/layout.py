@@ -278,6 +278,12 @@ class Layout:
         """Whether the user's model holds all digits of the flat vector: its arrays are all float64."""
         return all(entry.dtype == "float64" for entry in self.optimized)
 
+    @cached_property
+    def single_network(self) -> bool:
+        """Whether this is a network in single precision: float32 arrays, with the names that PyTorch gives weights."""
+        named = any(entry.name.rsplit(".", 1)[-1] == "weight" for entry in self.optimized)
+        return named and all(entry.dtype == "float32" for entry in self.optimized)
+
     def rounded(self, vector: Vector) -> Vector:
         """Return a vector as the user's dtypes hold it: itself where they are all float64.
 

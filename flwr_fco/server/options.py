@@ -136,11 +136,12 @@ class CommonOptions:
     sparsity : int, optional
         Keep only this many entries of the output, the largest in absolute value, and set the others to zero. The
         state does not change by it. By default all entries are kept.
-    wire_dtype : {"float64", "float32", "auto"}, default "float64"
-        Precision of the uplink. float32 halves it and loses digits: the dual grows with the rounds while the model is
-        its small difference from a threshold (an error of 1e-4 at t * strength = 5e4). ``"auto"``: both ways float32
-        for a float32 model, as long as the rounding does not matter, and float64 otherwise; see
-        :meth:`CompositeStrategy.short_wire`.
+    wire_dtype : {"float64", "float32", "auto"}, optional
+        Precision of the messages' vectors. ``"float32"``: of the uplink; it halves it and loses digits: the dual grows
+        with the rounds while the model is its small difference from a threshold (an error of 1e-4 at
+        t * strength = 5e4). ``"auto"``: both ways float32 for a float32 model, as long as the rounding does not matter,
+        and float64 otherwise; see :meth:`CompositeStrategy.short_wire`. By default ``"auto"`` for PyTorch models in
+        float32 (arrays called ``weight``, as in ``state_dict()``), else ``"float64"``.
     node_timeout : float, default 600.0
         Seconds to wait until enough nodes have connected.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
@@ -191,7 +192,7 @@ class CommonOptions:
     output: str = "last"
     window: int = field(default=100, metadata=AT_LEAST_ONE)
     sparsity: int | None = field(default=None, metadata=AT_LEAST_ONE)
-    wire_dtype: Literal["float64", "float32", "auto"] = "float64"
+    wire_dtype: Literal["float64", "float32", "auto"] | None = None
     node_timeout: float = field(default=600.0, metadata=_NATURAL)
     aggregation: Literal["mean", "trimmed", "median", "geometric-median"] = "mean"
     trim: float = field(default=0.2, metadata=_TRIM)
@@ -473,15 +474,18 @@ class UnmodifiedOptions:
     density : float, optional
         The share of the regularized entries that are not 0 in the end, for clients of either kind. psi is then the
         indicator of at most so many entries that are not 0 (:class:`~flwr_fco.regularizers.HardSparsity`): those with
-        the largest dual stay, as they are. Not convex: no theory covers it. The density of a round is
-        density ** (round / density_rounds)**2, from `density_rounds` on the one that is asked for. A
-        :class:`~flwr_fco.regularizers.PerParameter` says which arrays have no share in it: ``Zero()`` leaves one
-        whole, ``HardSparsity(density=...)`` gives it a density of its own. The strength of an l1 norm has no effect.
+        the largest dual stay, as they are, and the dual of the others fades by 0.3 in a round. No theory covers it.
+        The density of a round is density ** (round / density_rounds), from `density_rounds` on the one that is asked
+        for. A :class:`~flwr_fco.regularizers.PerParameter` says which arrays have no share in it: ``Zero()`` leaves
+        one whole, ``HardSparsity(density=...)`` gives it a density of its own. The strength of an l1 norm has no
+        effect.
     density_scope : {"layers", "global"}, default "layers"
-        Whether the entries are allotted to arrays in the Erdos-Renyi way, small layers denser than large ones, or the
-        largest of all arrays stay, which can empty a layer.
+        ``"layers"``: every array is sure of half of what it would have in the Erdos-Renyi way, where small layers are
+        denser than large ones, and the rest goes to the largest entries wherever they are. ``"global"``: all of it,
+        which can empty a layer.
     density_rounds : int, optional
-        In how many rounds the density falls from 1 to `density`; by default half of the rounds that `start` is given.
+        In how many rounds the density falls from 1 to `density`; by default three quarters of the rounds that `start`
+        is given.
     """
 
     client: Literal["composite", "unmodified"] = "composite"

@@ -287,7 +287,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             scope=self.scope,
             work=self.work_at(state),
             seed=self.seed,
-            wire_dtype=self.wire_dtype,
+            wire_dtype=self.wire_dtype or ("auto" if layout.single_network else "float64"),
             options=self.solver_options(),
         )
 
@@ -740,6 +740,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             self.chosen["server_lr"], self._problem = problem.server_lr, problem
         self.mail.take_model(last)
         self.state, self.mail.pass_through_arrays, self._output = after, passed, output
+        self.mail.output = output if average.idle else None
         for part in reversed(self._acting["after_round"]):
             part.after_round(self, before, uplinks)
         if stage:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.client_apps.training import TrainingHandler
-from flwr_fco.errors import ClientError, ConfigurationError
+from flwr_fco.errors import FOR_A_MODEL, ClientError, ConfigurationError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.downlink import received
 from flwr_fco.wire.protocol import Downlink, Node
@@ -192,12 +192,11 @@ class InProcessGrid(Grid):
         return found
 
     def _raised(self, error: Exception, node_id: int, number: str, kind: str) -> ClientError:
-        return ClientError(
+        text = (
             f"node {node_id} (partition {self.partition_ids[node_id]}) raised "
-            f"{type(error).__name__} in round {number or '?'} ({kind}): {error}",
-            node_id,
-            number,
+            f"{type(error).__name__} in round {number or '?'} ({kind}): {error}"
         )
+        return ClientError(f"{text}. {FOR_A_MODEL}" if "state_dict" in text else text, node_id, number)
 
     def _deliver(self, message: Message) -> Message | None:
         _flower.set_message_id(message, f"{next(self._numbers)}")

@@ -1,6 +1,6 @@
 """Training loops of your own: an optimiser made from the server's message, and the reply.
 
-Flower's quickstart changes in three places::
+Flower's quickstart changes in three places, and its `train` takes an optimiser in the place of a rate::
 
     -from flwr.clientapp import ClientApp
     +from flwr_fco.torch import ClientApp, local_training

@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
-from flwr_fco.errors import ProtocolError
+from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS
@@ -145,7 +145,8 @@ def read_uplink(
     arrays = vectors_of(content)
     through = {PASS + entry.name: entry for entry in layout.passed_through} if layout.passed_through else {}
     if arrays.keys() - through.keys() != shapes.keys():
-        raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}")
+        advice = f". {FOR_A_MODEL}" if arrays.keys() == set(layout.names) else ""
+        raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}{advice}")
     vectors, norms = read_vectors(arrays, shapes, wire_dtype)
     passed = {e.name: read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
     return _uplink_of(vectors, norms, passed or _NOTHING, metrics_of(content, weighted_by_key), weighted_by_key, timed)
@@ -251,8 +252,9 @@ def read_unmodified(
         precedence.
     weighted_by_key : str
     """
-    vector, passed = primal_vector(layout, vectors_of(content))
+    increment, passed = primal_vector(layout, vectors_of(content))
+    increment -= sent
     metrics, examples = metrics_of(content, weighted_by_key)
     steps = _count(metrics, "local-steps") if "local-steps" in metrics else local_steps
     elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
-    return Uplink({"increment": vector - sent}, elapsed, steps, examples=examples, pass_through=passed)
+    return Uplink({"increment": increment}, elapsed, steps, examples=examples, pass_through=passed)

@@ -13,7 +13,7 @@ from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.core.logs import log
-from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.errors import FOR_A_MODEL, ConfigurationError, ProtocolError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import MetricsFunction
 from flwr_fco.server.replies.centres import centre
@@ -223,7 +223,8 @@ class Round:
                 heard.add(node.node_id)
             try:
                 if content is None:
-                    raise ProtocolError(f"error {reply.error.code}: {reply.error.reason}")
+                    reason = f"error {reply.error.code}: {reply.error.reason}"
+                    raise ProtocolError(f"{reason}. {FOR_A_MODEL}" if "state_dict" in reason else reason)
                 if node is None:
                     raise ProtocolError("this node was not asked")
                 if group != stamp:

@@ -31,6 +31,7 @@ from flwr_fco.server.replies.bounds import (
     metric_objections,
 )
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
+from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire import records
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
@@ -81,7 +82,7 @@ class OwnClients:
                 config=mail.current.config,
                 plan=None if informed else mail.spec,
                 serialised=serialised,
-                wire_dtype=mail.current.wire_dtype if mail.options.wire_dtype == "auto" else "float64",
+                wire_dtype=mail.current.wire_dtype if mail.plan.wire_dtype == "auto" else "float64",
             )
             serialised.keep(downlink, informed, known)
         return known
@@ -93,7 +94,7 @@ class OwnClients:
             content,
             plan.layout,
             shapes=current.shapes,
-            wire_dtype=current.wire_dtype if mail.options.wire_dtype == "auto" else mail.options.wire_dtype,
+            wire_dtype=current.wire_dtype if plan.wire_dtype == "auto" else plan.wire_dtype,
             weighted_by_key=mail.options.weighted_by_key,
             timed=isinstance(plan.work, FirstOrder),
         )
@@ -162,6 +163,8 @@ class Mail(Part):
         The user's train config.
     num_needed : int
         How many nodes must be connected before a round begins.
+    output : Output or None
+        The model of the state, where the user sees it as it is.
     """
 
     def __init__(self, options: CommonOptions, algorithm: Algorithm) -> None:
@@ -185,6 +188,7 @@ class Mail(Part):
         self.grid: Grid | None = None
         self.config = ConfigRecord()
         self.num_needed = 0
+        self.output: Output | None = None
         self.spec: Spec | None = None
         self.digest = ""
         self._plan: Plan | None = None
@@ -241,7 +245,7 @@ class Mail(Part):
         if (
             exchange is None
             or type(self.language) is not OwnClients
-            or options.wire_dtype != "float64"
+            or self.plan.wire_dtype != "float64"
             or options.train_metrics_aggr_fn is not records.average_metrics
             or self.pass_through_arrays
             or not all(node.node_id in self.nodes.informed for node, _ in letters)
@@ -309,7 +313,7 @@ class Mail(Part):
         current.refused = current.rows
         current.problem = problem = problem._replace(asked=nodes, restoring=current.restoring)
         current.shapes = self.algorithm.uplink_shapes(problem)
-        if self.options.wire_dtype == "auto":
+        if problem.plan.wire_dtype == "auto":
             current.wire_dtype = "float32" if self.algorithm.short_wire(problem, state) else "float64"
             if current.wire_dtype != self._wire_dtype:
                 text = "configure_train: the messages' vectors are %s from round %s on"

@@ -68,8 +68,9 @@ class SparseTraining:
             now = float(metrics[name])
             first, least = self._losses.setdefault(name, (now, now))
             self._losses[name] = first, min(least, now)
-            over = server_round == self._num_rounds and server_round > 1
-            if now >= _LOST * first and (least <= _LEARNT * first or over) and "loss" not in self._told:
+            over = server_round == self._num_rounds > 1
+            # Where a loss of 0 is reported, or one that has no sign, there is nothing to compare.
+            if now >= _LOST * first > 0.0 and (least <= _LEARNT * first or over) and "loss" not in self._told:
                 self._told.add("loss")
                 text = (
                     "round %s: %s is %.4g, where it was in round 1 (%.4g): the network has lost more weights than it "

@@ -1,9 +1,9 @@
 """A density of the model instead of a strength: how many entries of each array stay in a round, and in the end.
 
 psi is the indicator of at most so many entries that are not 0. It is not convex, so dual averaging with it is, in
-effect, iterative hard thresholding on a dual: the largest entries of the dual are the model, as they are, and those
-that are 0 come back once their dual has grown. No theory covers it. Soft thresholds, which theory covers, shrink what
-stays, ahead of the gradients of a network: it dies before it has learnt anything.
+effect, iterative hard thresholding on a dual: the largest entries of the dual are the model, as they are. Those that
+are 0 come back once their dual has grown; it fades by a part in every round. No theory covers it. Soft thresholds,
+which theory covers, shrink what stays, ahead of the gradients of a network: it dies before it has learnt anything.
 """
 
 from __future__ import annotations
@@ -11,15 +11,21 @@ from __future__ import annotations
 import glob
 import math
 from collections.abc import Sequence
-from functools import lru_cache
 
-from flwr_fco.core.layout import Layout
+import numpy as np
+
+from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Regularizer
 from flwr_fco.regularizers.base import Scope
 
-#: No array keeps less than this share of the density of the whole.
+#: What a round keeps of the dual of entries that are 0: 1 is dual averaging, 0 iterative hard thresholding. With 1,
+#: what was right for another network comes back all at once; with 0 nothing small ever comes back.
+MEMORY = 0.7
+#: In the Erdos-Renyi way no array has less than this share of the density of the whole.
 _FLOOR = 0.5
+#: What every array is sure of, of its Erdos-Renyi count; the rest goes to the largest entries wherever they are.
+_SURE = 0.5
 
 
 def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
@@ -28,7 +34,7 @@ def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
     Parameters
     ----------
     density_rounds : int or None
-        What the user says; None: half of the rounds of the run.
+        What the user says; None: three quarters of the rounds of the run.
     num_rounds : int or None
         Of the run; None: nobody has said it.
 
@@ -41,7 +47,7 @@ def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
         raise ConfigurationError(
             "density=... without `start`: nobody says how many rounds there are; give density_rounds=..."
         )
-    return density_rounds or max(1, (num_rounds or 0) // 2)
+    return density_rounds or max(1, 3 * (num_rounds or 0) // 4)
 
 
 def rounds_needed(density: float) -> int:
@@ -57,24 +63,6 @@ def rounds_needed(density: float) -> int:
     [10, 14, 18]
     """
     return math.ceil(4 * math.log2(1.0 / density))
-
-
-def way_at(number: float, rounds: int) -> float:
-    """Return how far the model has come after a round: slowly at first, while the network learns what matters.
-
-    Parameters
-    ----------
-    number : float
-        Rounds that have gone by.
-    rounds : int
-        In how many rounds the density is reached.
-
-    Examples
-    --------
-    >>> [round(0.1 ** way_at(number, 4), 3) for number in range(6)]
-    [1.0, 0.866, 0.562, 0.274, 0.1, 0.1]
-    """
-    return min(1.0, number / rounds) ** 2
 
 
 def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
@@ -119,9 +107,54 @@ def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
     return found
 
 
-@lru_cache(maxsize=4)
-def psi_at(layout: Layout, regularizer: Regularizer, density: float, way: float, scope: Scope) -> Regularizer:
+def allotted(magnitudes: Sequence[Vector], least: Sequence[int], total: int) -> list[int]:
+    """Return how many entries each array keeps: the largest of all arrays, but of each array at least so many.
+
+    Parameters
+    ----------
+    magnitudes : sequence of ndarray
+        Absolute values.
+    least : sequence of int
+        For each array.
+    total : int
+        Of all arrays together.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> allotted([np.array([9.0, 8.0, 7.0]), np.array([2.0, 1.0])], [1, 1], 3)
+    [2, 1]
+    """
+    counts, free = list(least), [i for i in range(len(least)) if least[i] < magnitudes[i].size]
+    while free:
+        budget = total - sum(counts[i] for i in range(len(counts)) if i not in free)
+        pool = np.concatenate([magnitudes[i] for i in free])
+        if not 0 < budget < pool.size:
+            return [magnitudes[i].size if i in free and budget > 0 else counts[i] for i in range(len(counts))]
+        pool.partition(pool.size - budget)
+        level = pool[pool.size - budget]
+        above = {i: int(np.count_nonzero(magnitudes[i] > level)) for i in free}
+        ties = {i: int(np.count_nonzero(magnitudes[i] == level)) for i in free}
+        sure = {i: max(above[i], least[i]) for i in free}
+        short = [i for i in free if above[i] + ties[i] < least[i]]
+        if not short and sum(sure.values()) <= budget:
+            spare = budget - sum(sure.values())
+            for i in free:  # of equal ones the first stay
+                more = min(spare, above[i] + ties[i] - sure[i])
+                counts[i], spare = sure[i] + more, spare - more
+            return counts
+        short = short or [i for i in free if above[i] < least[i]]
+        free = [i for i in free if i not in short]
+    return counts
+
+
+def psi_of(
+    layout: Layout, regularizer: Regularizer, density: float, way: float, scope: Scope, dual: Vector
+) -> Regularizer:
     """Return psi of a moment: at most so many entries that are not 0, array by array.
+
+    Every array is sure of half of its Erdos-Renyi count; the other half goes to the largest entries of the dual,
+    wherever they are.
 
     Parameters
     ----------
@@ -135,7 +168,8 @@ def psi_at(layout: Layout, regularizer: Regularizer, density: float, way: float,
     way : float
         How far they have come, 0 to 1: the densities of this moment are those of the end to this power.
     scope : {"each", "joint"}
-        Whether the share is allotted to arrays, or the largest entries of all arrays stay.
+        Whether every array is sure of a share, or the largest entries of all arrays stay.
+    dual : ndarray of float64, shape (d,)
 
     Raises
     ------
@@ -161,7 +195,9 @@ def psi_at(layout: Layout, regularizer: Regularizer, density: float, way: float,
         if isinstance(psi, HardSparsity) and entry.size:
             share = psi.count_of(entry.size) / entry.size
             special[entry.name] = HardSparsity(max(1, round(share**way * entry.size)))
-    counts = erdos_renyi([entry.shape for entry in shared], density**way)
+    even = erdos_renyi([entry.shape for entry in shared], density**way)
+    least = [math.ceil(_SURE * count) for count in even]
+    counts = even if way == 0.0 else allotted([np.abs(dual[entry.block]) for entry in shared], least, sum(even))
     kept = {entry.name: HardSparsity(max(1, count)) for entry, count in zip(shared, counts, strict=True)}
     # Names, not patterns.
     return PerParameter({glob.escape(name): psi for name, psi in (special | kept).items()})

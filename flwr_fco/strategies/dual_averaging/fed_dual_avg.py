@@ -42,7 +42,7 @@ from flwr_fco.server.options import MomentumOptions, RateOptions, UnmodifiedOpti
 from flwr_fco.server.rounds.hooks import RoundHooks
 from flwr_fco.server.rounds.sparse_training import SparseTraining
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.dual_averaging.density import psi_at, rounds_needed, rounds_of, way_at
+from flwr_fco.strategies.dual_averaging.density import MEMORY, psi_of, rounds_needed, rounds_of
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
 #: Largest dual-to-weight ratio sent as float32.
@@ -83,7 +83,8 @@ class DualStrategy(CompositeStrategy):
     def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
         increment, elapsed = problem.centre(uplinks)
-        dual = state.dual + problem.server_lr * increment
+        dual = problem.server_lr * increment
+        dual += state.dual
         return DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1)
 
     def retrieve(self, problem: Problem, state: DualState) -> Vector:
@@ -141,13 +142,21 @@ class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, D
         """Return the regularizer, or with a density at most as many entries that are not 0 as the round is to have."""
         if self.density is None:
             return regularizer
-        way = way_at(0.0 if state is None else state.elapsed, rounds_of(self.density_rounds, self.num_rounds))
-        return psi_at(layout, regularizer, self.density, way, self.scope)
+        rounds = rounds_of(self.density_rounds, self.num_rounds)
+        number, dual = (0.0, np.zeros(layout.size)) if state is None else (state.elapsed, state.dual)
+        return psi_of(layout, regularizer, self.density, min(1.0, number / rounds), self.scope, dual)
 
     def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
         """Return the next dual and its elapsed time; with a density, the rounds that have gone by."""
         following = super().aggregate(problem, state, uplinks)
-        return following if self.density is None else following._replace(elapsed=float(problem.round))
+        if self.density is None:
+            return following
+        # What the model leaves of the dual fades, so that nothing outdated comes back.
+        faded = problem.retrieve(state.dual, state.elapsed)
+        faded -= state.dual
+        faded *= 1.0 - MEMORY
+        faded += following.dual
+        return DualState(faded, float(problem.round), following.round)
 
     # --- what else it says ----------------------------------------------------------------------------------------
 
@@ -221,7 +230,9 @@ class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, D
         found = [("Clients", f"{self.client}, {text}")]
         if self.density is not None:
             known = self.density_rounds or self.num_rounds
-            rounds = f"round {rounds_of(self.density_rounds, self.num_rounds)}" if known else "half of the rounds"
+            rounds = (
+                f"round {rounds_of(self.density_rounds, self.num_rounds)}" if known else "three quarters of the rounds"
+            )
             found.append(("Density", f"{self.density:g} from {rounds} on, {self.density_scope}"))
         return found
 

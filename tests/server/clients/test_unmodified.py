@@ -127,11 +127,11 @@ def test_the_threshold_grows_by_what_was_said_whatever_the_servers_rate():
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("regularizer", [{}, {"regularizer": L1(3.0)}])
 def test_the_density_is_held(regularizer, dtype):
-    """Two of six coefficients: from half of the rounds on exactly, before it on the way there."""
+    """Two of six coefficients: from three quarters of the rounds on exactly, before it on the way there."""
     _, strategy, result = unmodified(40, density=1 / 3, dtype=dtype, **regularizer)
     densities = [result.train_metrics_clientapp[number]["density"] for number in range(1, 41)]
     assert densities[0] == 1.0
-    assert densities[19:] == [1 / 3] * 21
+    assert densities[29:] == [1 / 3] * 11
     assert np.all(np.diff(densities) <= 0)
     assert np.count_nonzero(result.arrays["coefficients"].numpy()) == 2
     # Whichever is largest in the dual is kept, and what psi does not act on is left alone.
