@@ -40,7 +40,7 @@ _ENOUGH = 5
 _FIRST, _FIRST_WEIGHTS = 1_000.0, 100.0
 _REPLIES = "replies"
 #: Models that say how large the model is as a run begins, and how many times as large one is that is far from there.
-_BEGIN, _FAR = 2, 10.0
+_BEGIN, _FAR = 2, 1e4
 #: How many times the median a reply may be there, while that is larger than ever.
 _AWAY = 3.0
 #: Nothing is longer, whatever is usual.
@@ -331,7 +331,8 @@ class IncrementBounds:
 
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
         """Return the largest medians."""
-        return {_FIRST_EARLIER + name: np.array(value) for name, value in self.largest.items()}
+        begin = {"begin": np.array(self._begin), "far": np.array(self._far)}
+        return begin | {_FIRST_EARLIER + name: np.array(value) for name, value in self.largest.items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
         """Take back what :meth:`to_arrays` gave; other arrays are not looked at."""
@@ -340,6 +341,8 @@ class IncrementBounds:
             for name in arrays
             if name.startswith(_FIRST_EARLIER)
         }
+        self._begin = saved_array(arrays, "begin", np.float64, (None,), smallest=0.0).tolist()[:_BEGIN]
+        self._far = bool(saved_array(arrays, "far", np.bool_, ()))
 
 
 def metric_objections(
@@ -394,8 +397,9 @@ class Replays:
     """Remembers a few numbers of each reply and of the model that it answered; an object that a strategy holds.
 
     A reply repeats an earlier one if its norm and two of its entries do, to the last bit. It is a replay if the model
-    was another one. Vectors of zeros are none. Where most clients of the first round that counts say that their losses
-    are not smooth, nothing is looked for: the gradient of a hinge loss is the same as long as no margin is passed.
+    was another one, and most clients do not repeat themselves in that round. Vectors of zeros are none. Where most
+    clients of the first round that counts say that their losses are not smooth, nothing is looked for: the gradient of
+    a hinge loss is the same as long as no margin is passed.
     """
 
     def __init__(self) -> None:
@@ -422,7 +426,7 @@ class Replays:
         ----------
         good : sequence of (Node, Uplink, content)
         rounded : bool, default False
-            Whether vectors travel in float32, in which increments repeat while the model still moves a little.
+            Whether vectors or models are in float32, in which increments repeat while the model still moves a little.
         """
         same = _SAME_ROUNDED if rounded else _SAME
         found, model, seen = list[int](), self._model, self._seen
@@ -441,6 +445,8 @@ class Replays:
                 break
         if len(seen) > _MOST:
             self._seen = dict(islice(seen.items(), len(seen) - _MOST // 2, None))
+        if 2 * len(found) > len(good):
+            return {}
         return dict.fromkeys(found, "it repeats an earlier answer byte for byte, though the model is another one")
 
 

@@ -224,7 +224,8 @@ class Round:
             try:
                 if content is None:
                     reason = f"error {reply.error.code}: {reply.error.reason}"
-                    raise ProtocolError(f"{reason}. {FOR_A_MODEL}" if "state_dict" in reason else reason)
+                    # Before what the client says, which may be cut.
+                    raise ProtocolError(f"{FOR_A_MODEL}: {reason}" if "state_dict" in reason else reason)
                 if node is None:
                     raise ProtocolError("this node was not asked")
                 if group != stamp:

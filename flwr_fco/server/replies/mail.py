@@ -393,11 +393,10 @@ class Mail(Part):
         current, options = self.current, self.options
         if self.own_loops is None and good:
             good = self._without_other_loops(caller, good)
-        objections = (
-            self.replays.objections(good, rounded=options.wire_dtype != "float64")
-            if options.max_ratio is not None and current.number
-            else {}
-        )
+        objections: dict[int, str] = {}
+        if options.max_ratio is not None and current.number:
+            rounded = self.plan.wire_dtype != "float64" or not self.plan.layout.double
+            objections = self.replays.objections(good, rounded=rounded)
         if objections:
             good = current.without(caller, good, objections)
         uplinks = [reply.value for reply in good]
