@@ -118,7 +118,10 @@ class Accountant(NamedTuple):
         ConfigurationError
             If none is large enough.
         """
-        low, high = _LEAST_NOISE, 2.0 * _LEAST_NOISE
+        # Little noise takes long to account for.
+        low = high = 1.0
+        while low > _LEAST_NOISE and self.epsilon(low, rounds, delta) <= target_epsilon:
+            low, high = 0.5 * low, low
         while self.epsilon(high, rounds, delta) > target_epsilon:
             low, high = high, 2.0 * high
             if high > 1e7:
