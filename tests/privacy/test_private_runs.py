@@ -13,6 +13,7 @@ from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, f
 from flwr_fco.callbacks import Callback, Checkpoint
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.regularizers import L1
+from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import DualFL, Plateau
 from flwr_fco.wire import flower
@@ -254,6 +255,8 @@ def test_the_state_is_on_the_disk_before_anything_is_said_of_a_round(tmp_path, m
     grid = InProcessGrid(app_of(problem()), 5)
     told = type(strategy).downlink
     monkeypatch.setattr(type(strategy), "downlink", lambda *given: (order.append("told"), told(*given))[1])
+    looked = DivergenceWatch.look
+    monkeypatch.setattr(DivergenceWatch, "look", lambda *given: (order.append("looked"), looked(*given))[1])
     start_on(
         grid,
         strategy,
@@ -262,6 +265,7 @@ def test_the_state_is_on_the_disk_before_anything_is_said_of_a_round(tmp_path, m
         evaluate_fn=lambda number, arrays: order.append("shown"),
     )
     later = order[order.index("told") :]
+    assert later.count("told") == later.count("looked") == later.count("shown") == 3
     assert all(later[i + 1] == "saved" for i, what in enumerate(later) if what == "told")
 
 
