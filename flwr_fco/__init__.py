@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         TraceRegression as TraceRegression,
         UniversalAdversarialLogistic as UniversalAdversarialLogistic,
     )
+    from flwr_fco.privacy import GaussianDP as GaussianDP
     from flwr_fco.regularizers import (
         L1 as L1,
         L2 as L2,

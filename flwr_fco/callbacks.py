@@ -466,20 +466,31 @@ class Checkpoint(Callback):
             raise ConfigurationError(f"path={str(self.path)!r}: its folder cannot be written; give another one")
         if self._others:
             try:
-                strategy.read_state(self.path)
+                saved = strategy.read_state(self.path)
             except ConfigurationError as error:
                 raise ConfigurationError(f"{error}. It is not overwritten: give another path, or remove it") from error
+            private = strategy.private_mean
+            done = int(saved.parts["privacy"]["round"]) if private is not None else 0
+            if private is not None and done != private.round:
+                raise ConfigurationError(
+                    f"{self.path} is of a private run that has released {done} rounds, and this one goes on after "
+                    f"round {private.round}: the clients' privacy would be spent again. Resume from that file; for a "
+                    "run whose epsilon adds to that one's give another path"
+                )
         self._strategy = strategy
 
     def on_save_point(self, server_round: int, last: bool) -> None:
-        """Save the run if it is time; if that fails, say so and go on."""
+        """Save the run if it is time; if that fails, say so and go on (a private run ends)."""
         # What a run of the same settings has left is not replaced by a run that has done nothing.
-        due = (last or server_round % self.every == 0) and (server_round > 0 or not self._others)
+        private = self._strategy is not None and self._strategy.private_mean is not None
+        due = (last or private or server_round % self.every == 0) and (server_round > 0 or not self._others)
         if self._strategy is None or not due:
             return
         try:
             self._strategy.save_state(self.path)
         except OSError as error:
+            if private:
+                raise
             log(WARNING, "%s could not be saved after round %s: %s", self.path, server_round, error)
         else:
             self.saved_round = server_round

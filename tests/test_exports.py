@@ -27,7 +27,7 @@ def expected():
         | classes(regularizers)
         | classes(mirror_maps, mirror_maps.MirrorMap)
         | classes(objectives, objectives.Objective)
-        | {"CompositeStrategy", "client_app", "fit_path", "simulate"}
+        | {"CompositeStrategy", "GaussianDP", "client_app", "fit_path", "simulate"}
     )
 
 

@@ -20,6 +20,7 @@ from flwr_fco.server.options import (
     MemoryOptions,
     MinimiseOptions,
     MomentumOptions,
+    PrivacyOptions,
     TrackerOptions,
     UnmodifiedOptions,
 )
@@ -29,6 +30,7 @@ from flwr_fco.server.questions.inquiry import Inquiry
 from flwr_fco.server.replies.centres import Centre
 from flwr_fco.server.replies.mail import Mail
 from flwr_fco.server.replies.momentum import Momentum
+from flwr_fco.server.replies.private import PrivateMean
 from flwr_fco.server.rounds.averaging import PointAverage
 
 __all__ = ["Assembly", "assemble"]
@@ -46,6 +48,8 @@ class Assembly(NamedTuple):
         Those that the strategy calls by name; None where it has none.
     centre : Centre or Momentum
         What the server goes along.
+    privacy : PrivateMean or None
+        What makes one noisy mean of the replies.
     memories, graph : ClientMemories, Graph
         What algorithms know of the clients; None where there is no such thing.
     """
@@ -57,6 +61,7 @@ class Assembly(NamedTuple):
     certifier: Certifier | None
     everyone: Everyone | None
     centre: Centre | Momentum
+    privacy: PrivateMean | None
     memories: ClientMemories | None
     graph: Graph | None
 
@@ -76,6 +81,9 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
     """
     own: object = options
     name = type(options).__name__
+    privacy = None
+    if isinstance(own, PrivacyOptions) and own.privacy is not None:
+        privacy = PrivateMean(own.privacy, options)
     mail = Mail(options, algorithm)
     inquiry = Inquiry(options, algorithm, mail)
     kept = options.sparsity if algorithm.sparse_last or options.output != "last" else None
@@ -83,6 +91,8 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
     plain = Centre(bool(getattr(options, "normalize_local_work", True)), options.aggregation, options.trim)
     centre: Centre | Momentum = plain
     parts: dict[str, Part] = {"bounds": mail, "chosen": inquiry, "average": average}
+    if privacy is not None:
+        parts["privacy"] = privacy
     if isinstance(own, MomentumOptions) and own.server_momentum:
         centre = parts["momentum"] = Momentum(own.server_momentum, plain)
     if isinstance(own, UnmodifiedOptions):
@@ -122,7 +132,7 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
         parts["memories"] = remembering
     if isinstance(own, TrackerOptions) and own.tracker_start == "gradient":
         parts["first gradients"] = FirstGradients(remembering)
-    return Assembly(parts, mail, inquiry, average, certifier, everyone, centre, memories, graph)
+    return Assembly(parts, mail, inquiry, average, certifier, everyone, centre, privacy, memories, graph)
 
 
 def _check_memory(own: object, algorithm: Algorithm) -> None:

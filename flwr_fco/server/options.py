@@ -23,6 +23,7 @@ from flwr_fco.core.layout import PASS_THROUGH
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
+from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.topology import Topology
@@ -44,6 +45,7 @@ __all__ = [
     "MinimiseOptions",
     "Mixing",
     "MomentumOptions",
+    "PrivacyOptions",
     "Rate",
     "RateOptions",
     "TrackerOptions",
@@ -453,6 +455,21 @@ class MomentumOptions:
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
+class PrivacyOptions:
+    """Options of a strategy whose server can add noise to a running sum of clipped increments.
+
+    Parameters
+    ----------
+    privacy : GaussianDP, optional
+        Differential privacy of the clients: :class:`flwr_fco.GaussianDP`. Replies are then not compared with each other
+        (`max_ratio` is None), and nothing of what clients say is in metrics or result but the noisy model. What it
+        needs besides, the error says.
+    """
+
+    privacy: GaussianDP | None = None
+
+
+@dataclass(repr=False, eq=False, kw_only=True)
 class UnmodifiedOptions:
     """Options of a strategy that can also serve clients whose code cannot be changed.
 
@@ -587,6 +604,12 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> Non
     taken = signature(cls).parameters
     if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return
+    if name == "privacy":
+        raise UnknownOptionError(
+            f"privacy={value!r}: {cls.__name__} has no such option. Noise belongs into a running sum of increments of "
+            "clients that remember nothing, which FedDualAvg, FedDualAvgOSP and FeDualEx have; what clients remember "
+            "(trackers, duals of their own) goes into later rounds without noise, and averages of models are no sums"
+        )
     # What other libraries call it, which no comparison of letters finds.
     near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
     advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"

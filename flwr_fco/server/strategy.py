@@ -37,6 +37,7 @@ from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
+from flwr_fco.server.replies.private import PrivateMean
 from flwr_fco.server.rounds import saving
 from flwr_fco.server.rounds.hooks import Callback, RoundHooks
 from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
@@ -226,6 +227,11 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         """Who is whose neighbour; None without a graph."""
         return self._assembly.graph
 
+    @property
+    def private_mean(self) -> PrivateMean | None:
+        """What makes one noisy mean of a round's replies; None without differential privacy."""
+        return self._assembly.privacy
+
     def number(self, name: str) -> float:
         """Return an option that may be ``"auto"``: what was chosen for it, and before that its default.
 
@@ -267,7 +273,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
         self._announce(self._plan_for(layout, self.geometry(self.mirror_map, primal), None))
-        self._settings_digest = self.mail.digest
+        # Of a private run too: what another one has saved must not go on without noise.
+        self._settings_digest = self.mail.digest + (f" {self.private_mean.privacy!r}" if self.private_mean else "")
         self._initial = initial_arrays
         self.mail.take_model(primal)
         self.mail.num_needed = self._nodes_needed()
@@ -414,7 +421,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         saved = self._saved()
         if self.progress is not None:
             saved.parts[_RUN] = self.progress.to_arrays()
-        saving.write(path, self._settings_digest, saved, saving.options_text(self))
+        secret = self.private_mean is not None
+        saving.write(path, self._settings_digest, saved, saving.options_text(self), secret=secret)
 
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save_state` wrote; call :meth:`prepare` with the same model first.
@@ -652,7 +660,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         good : sequence of Reply
         """
         current = self.current
-        if not current.nodes:
+        if not current.nodes and self.private_mean is None:
             everyone = self._assembly.everyone
             missing = None if everyone is None else everyone.metrics_of_absence()
             arrays, metrics = self.primal_arrays(), None if missing is None else MetricRecord(dict(missing))
@@ -665,6 +673,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     def _concluded(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord, MetricRecord]:
         current = self.current
         least = len(current.nodes) if self.participation == "everyone" else self.min_replies
+        if self.private_mean is not None:
+            return self._released(self.private_mean.release(self.mail.weighted(good)))
         uplinks = self.mail.weighted(good)
         skipped = len(good) < least or not uplinks or not self._update(uplinks)
         if skipped:
@@ -689,6 +699,14 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         own.update(structure(self.problem.psi, self.problem.layout, self.as_vector(arrays)))
         own.update(self.round_metrics())
         return arrays, records.joined_metrics(theirs, own)
+
+    def _released(self, mean: Uplink) -> tuple[ArrayRecord, MetricRecord]:
+        """Take the server's step by a noisy mean, which is all that is known of the replies; no round is skipped."""
+        self.overflowed = not self._update([mean])
+        arrays = self.primal_arrays()
+        own: dict[str, float | int] = {"skipped": int(self.overflowed)}
+        own.update(structure(self.problem.psi, self.problem.layout, self.as_vector(arrays)))
+        return arrays, MetricRecord(dict(own | self.round_metrics()))
 
     def round_metrics(self) -> dict[str, float | int]:
         """Return what the method and its parts add to the metrics of the round under way."""
@@ -803,7 +821,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Return the messages of a federated evaluation: the primal arrays, as ``FedAvg`` sends them."""
-        if self.fraction_evaluate == 0.0:
+        if self.fraction_evaluate == 0.0 or self.private_mean is not None:
             return []
         nodes = self._sample(grid, server_round, _EVALUATE_SAMPLE, self.fraction_evaluate, self.min_evaluate_nodes)
         log(INFO, "configure_evaluate: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))

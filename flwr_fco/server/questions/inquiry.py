@@ -101,6 +101,11 @@ class Inquiry(Part):
             Sorted by partition id, with the weights of training, which sum to 1; empty if no answer counts.
         """
         mail, options = self._mail, self._options
+        if getattr(options, "privacy", None) is not None:
+            raise ConfigurationError(
+                f"a question about {question.kind!r}: clients answer it with numbers to which no noise is added, which "
+                "a private run must not hear; work out on the server's own data what is asked, or leave out privacy"
+            )
         nodes = mail.nodes.sample(grid, mail.current.number, _ASK_SAMPLE, 1.0, options.min_train_nodes, mail.num_needed)
         number, wanted = mail.current.number, tuple(wanted)
         current = Round(number, left_out=mail.left_out, kind="question")

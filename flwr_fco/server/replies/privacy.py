@@ -26,7 +26,8 @@ def refuse_privacy_wrappers(caller: str, *, unmodified: bool) -> None:
             why = (
                 "The clients of this strategy reply with increments of a dual vector, and the server keeps the dual, "
                 "not the model: the clipping would be meaningless and the noise would be forgotten. Run the strategy "
-                "without the wrapper; noise must act on the increments before the server's update"
+                "without the wrapper; noise must act on the increments before the server's update: "
+                "privacy=GaussianDP(...) of FedDualAvg, FedDualAvgOSP and FeDualEx does that"
             )
         raise ConfigurationError(
             "Flower's differential-privacy wrappers clip (reply - what was sent) and add noise to the aggregated "

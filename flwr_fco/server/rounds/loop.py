@@ -22,6 +22,7 @@ from flwr_fco.results import Number, Result, numbers_of
 from flwr_fco.server.parts import Host
 from flwr_fco.server.replies.bounds import TOO_LONG
 from flwr_fco.server.replies.checks import LeftOut
+from flwr_fco.server.replies.private import PrivateMean
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.server.rounds.resuming import Progress
@@ -49,6 +50,10 @@ class Runnable(Host, Protocol):
     @property
     def left_out(self) -> list[LeftOut]:
         """The replies that did not count."""
+
+    @property
+    def private_mean(self) -> PrivateMean | None:
+        """What makes one noisy mean of a round's replies."""
 
     def prepare(self, initial_arrays: ArrayRecord) -> None:
         """Begin anew from a model."""
@@ -110,7 +115,9 @@ def run_rounds(
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
     hooks, began = Hooks(callbacks, strategy.watches()), time.monotonic()
     strategy.prepare(initial_arrays)
-    strategy.result = result = Result(arrays=initial_arrays, left_out=strategy.left_out)
+    # Whose reply did not count is said without noise.
+    private = strategy.private_mean is not None
+    strategy.result = result = Result(arrays=initial_arrays, left_out=[] if private else strategy.left_out)
     watch = _Watch(strategy, result)
     progress = Progress(result, strategy.nodes, grid, hooks, watch)
     if resume is not None:
@@ -146,6 +153,9 @@ def run_rounds(
                 if metrics is not None:
                     # Before the watch, which may end the run with an error: its result has that round's numbers too.
                     result.train_metrics_clientapp[number] = metrics
+                if private:
+                    # Before anything is said of the round: it must never be run again with other noise.
+                    progress.save_point(number, complete=False)
                 w = watch.round_done(number, result.arrays, metrics)
                 if metrics is not None and w is not None:
                     for name, value in strategy.certificate(number, grid, w).items():

@@ -72,7 +72,9 @@ class Saved(NamedTuple):
     parts: dict[str, dict[str, NDArray[Any]]]
 
 
-def write(path: str | os.PathLike[str], digest: str, saved: Saved, options: str = "{}") -> None:
+def write(
+    path: str | os.PathLike[str], digest: str, saved: Saved, options: str = "{}", *, secret: bool = False
+) -> None:
     """Write a state to an ``.npz`` file.
 
     Parameters
@@ -84,6 +86,8 @@ def write(path: str | os.PathLike[str], digest: str, saved: Saved, options: str 
     saved : Saved
     options : str
         What :func:`options_text` says of the strategy.
+    secret : bool, default False
+        Whether nobody but the owner may read the file, from the moment in which it is made.
     """
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")
@@ -92,7 +96,9 @@ def write(path: str | os.PathLike[str], digest: str, saved: Saved, options: str 
     for part, own in saved.parts.items():
         arrays.update({f"{_PARTS}{part}/{name}": value for name, value in own.items()})
     arrays[_SETTINGS], arrays[_FORMAT], arrays[_OPTIONS] = np.array(digest), np.array(_VERSION), np.array(options)
-    with partial.open("wb") as file:
+    if secret:
+        partial.unlink(missing_ok=True)
+    with open(partial, "wb", opener=lambda name, flags: os.open(name, flags, 0o600 if secret else 0o666)) as file:
         np.savez(file, **{_CHECKSUM: np.array(_checksum(arrays))}, **arrays)  # type: ignore[arg-type]
         file.flush()
         os.fsync(file.fileno())

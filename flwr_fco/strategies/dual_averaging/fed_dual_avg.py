@@ -38,7 +38,7 @@ from flwr_fco.mirror_maps import Euclidean
 from flwr_fco.regularizers import Regularizer
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Biased, Limit, ToZero
-from flwr_fco.server.options import MomentumOptions, RateOptions, UnmodifiedOptions, WorkOptions
+from flwr_fco.server.options import MomentumOptions, PrivacyOptions, RateOptions, UnmodifiedOptions, WorkOptions
 from flwr_fco.server.rounds.hooks import RoundHooks
 from flwr_fco.server.rounds.sparse_training import SparseTraining
 from flwr_fco.server.strategy import CompositeStrategy
@@ -103,7 +103,7 @@ class DualStrategy(CompositeStrategy):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FedDualAvg(MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, DualStrategy):
+class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions, WorkOptions, DualStrategy):
     """Federated dual averaging, algorithm 3: an exactly sparse (low-rank, feasible) global model.
 
     Parameters

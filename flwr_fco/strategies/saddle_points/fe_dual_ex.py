@@ -38,7 +38,7 @@ from typing import ClassVar
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import ExtrapolationBias, Limit
-from flwr_fco.server.options import RateOptions, WorkOptions
+from flwr_fco.server.options import PrivacyOptions, RateOptions, WorkOptions
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import DualStrategy
 from flwr_fco.wire.protocol import Option
@@ -75,7 +75,7 @@ class Extragradient(RateOptions, WorkOptions, CompositeStrategy):
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
-class FeDualEx(Extragradient, DualStrategy):
+class FeDualEx(PrivacyOptions, Extragradient, DualStrategy):
     """Federated dual extrapolation, algorithm 1: composite saddle points, exactly sparse (low-rank, feasible).
 
     Parameters

@@ -49,7 +49,7 @@ def test_other_settings_are_refused_and_the_file_stays(tmp_path):
     run(tmp_path / "first", num_server_rounds=2, **saved)
     file = tmp_path / "saved" / "FedDAGT-digits-0.npz"
     before = file.read_bytes()
-    with pytest.raises(ConfigurationError, match="server_lr was 10.0, is 0.5. Resume with"):
+    with pytest.raises(ConfigurationError, match=r"server_lr was 10\.0, is 0\.5\. Resume with"):
         run(tmp_path / "second", resume=True, server_lr=0.5, **saved)
     assert file.read_bytes() == before
 

@@ -1,0 +1,5 @@
+"""Differential privacy of dual averaging: noise that is correlated over the rounds, and what it costs."""
+
+from flwr_fco.privacy.gaussian_dp import GaussianDP
+
+__all__ = ["GaussianDP"]

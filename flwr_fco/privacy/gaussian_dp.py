@@ -1,0 +1,123 @@
+"""The options of a private run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from flwr_fco.core.validation import checked
+from flwr_fco.errors import ConfigurationError
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianDP:
+    """User-level differential privacy: clipped increments, a fixed denominator, Gaussian noise in the server's dual.
+
+    Each client's increment is scaled down to the norm `clip`; their sum gets noise and is divided by the number of
+    clients that are expected, however many answer. The model comes out of the proximal map of the noisy dual, so it is
+    as sparse (low-rank, feasible) as psi makes it, at no further cost. What is promised to whom: ``docs/privacy.md``.
+
+    Parameters
+    ----------
+    clip : float or mapping of str to float
+        Bound on the Euclidean norm of an increment, all optimised arrays together; or one for each array by its name,
+        which together are the root of their sum of squares. An increment is client_lr times a sum of gradients.
+    delta : float
+        Of (epsilon, delta); less than one over the number of clients.
+    noise_multiplier : float, optional
+        sigma / clip, with sigma the standard deviation of z; 0 is no privacy at all (epsilon infinite).
+    target_epsilon : float, optional
+        Instead: the smallest noise multiplier with which the whole run costs no more.
+    noise : {"banded", "tree", "independent"}, default "banded"
+        ``"banded"``: correlated over the rounds by a square root of the prefix sums; clients are shuffled once, in
+        secret, and take part in b = floor(1 / fraction_train) blocks in turn. ``"tree"``: the same with a binary tree
+        and Honaker's estimator, for comparison. Both protect a client whose increments are replaced by zeros, and claim
+        no amplification by sampling. ``"independent"``: fresh noise in every round; each client takes part with the
+        probability fraction_train (Poisson sampling), which amplifies the privacy; protects a client that is added or
+        removed.
+    bands : int, optional
+        p of ``"banded"``; by default b. p - 1 vectors are kept.
+    rounds : int, optional
+        Number of rounds that are accounted for; by default what ``start`` is given. There are no more.
+    clients : int, optional
+        Number of clients, which is taken to be public: fraction_train times it is the denominator. By default those
+        that are connected in round 1.
+    noise_seed : int, optional
+        For tests: noise and shuffle from a seed. Such a run is not private, and says so.
+
+    Raises
+    ------
+    ConfigurationError
+        If an argument is out of range.
+
+    References
+    ----------
+    Kairouz, McMahan, Song, Thakkar, Thakurta, Xu: Practical and private (deep) learning without sampling or shuffling
+    (ICML 2021). Kalinin, Lampert: Banded square root matrix factorization for differentially private model training
+    (NeurIPS 2024).
+
+    Examples
+    --------
+    >>> GaussianDP(clip=1.0, target_epsilon=2.0, delta=1e-5).noise
+    'banded'
+    """
+
+    clip: float | Mapping[str, float]
+    delta: float
+    noise_multiplier: float | None = None
+    target_epsilon: float | None = None
+    noise: Literal["banded", "tree", "independent"] = "banded"
+    bands: int | None = None
+    rounds: int | None = None
+    clients: int | None = None
+    noise_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        kinds = {
+            "clip": float | Mapping[str, float],
+            "delta": float,
+            "noise_multiplier": float | None,
+            "target_epsilon": float | None,
+            "noise": Literal["banded", "tree", "independent"],
+            **dict.fromkeys(("bands", "rounds", "clients", "noise_seed"), int | None),
+        }
+        for name, kind in kinds.items():
+            object.__setattr__(self, name, checked(name, getattr(self, name), kind))
+        clips = self.clips
+        if not clips or not all(0.0 < bound < math.inf for bound in clips.values()):
+            raise ConfigurationError(f"clip={self.clip!r}; expected a finite number > 0, or one for each array")
+        if isinstance(self.clip, Mapping):
+            object.__setattr__(self, "clip", clips)
+        if not 0.0 < self.delta < 1.0:
+            raise ConfigurationError(f"delta={self.delta!r}; expected a number between 0 and 1, such as 1e-5")
+        if (self.noise_multiplier is None) == (self.target_epsilon is None):
+            raise ConfigurationError(
+                f"noise_multiplier={self.noise_multiplier!r}, target_epsilon={self.target_epsilon!r}; expected one of "
+                "the two"
+            )
+        if self.noise_multiplier is not None and not 0.0 <= self.noise_multiplier < math.inf:
+            raise ConfigurationError(f"noise_multiplier={self.noise_multiplier!r}; expected a finite number >= 0")
+        if self.target_epsilon is not None and not 0.0 < self.target_epsilon < math.inf:
+            raise ConfigurationError(f"target_epsilon={self.target_epsilon!r}; expected a finite number > 0")
+        for name in ("bands", "rounds", "clients"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1, or None")
+        if self.noise_seed is not None and self.noise_seed < 0:
+            raise ConfigurationError(f"noise_seed={self.noise_seed!r}; expected a whole number >= 0, or None")
+        if self.bands is not None and self.noise != "banded":
+            raise ConfigurationError(f'bands={self.bands!r}: noise={self.noise!r} has none; leave it out, or "banded"')
+
+    @property
+    def clips(self) -> dict[str, float]:
+        """Bounds by the names of arrays; that of all of them under ``""``."""
+        if isinstance(self.clip, Mapping):
+            return {name: float(bound) for name, bound in self.clip.items()}
+        return {"": self.clip}
+
+    @property
+    def total_clip(self) -> float:
+        """Bound on the norm of a whole increment."""
+        return math.hypot(*self.clips.values())

@@ -1,0 +1,222 @@
+"""Gaussian noise for the prefix sums of a stream of T vectors, drawn round by round, and its sensitivity.
+
+A factorisation A = B C of the lower triangular matrix of ones releases A x + B z = B (C x + z), z ~ N(0, sigma^2 I),
+with C lower triangular: all that is seen is a function of C x + z, whose privacy is that of one Gaussian, also where
+x_t depends on what was released before round t. (Denisov, McMahan, Rush, Smith, Thakurta: Improved differential
+privacy for SGD via optimal private linear operators on adaptive streams, NeurIPS 2022.)
+
+- banded: C is the Toeplitz matrix of the square root of A, c_i = binom(2 i, i) / 4^i, cut off at p bands; B = A C^-1.
+  The noise that is added in round t is y = C^-1 z: y_t = z_t - sum_{0 < i < p} c_i y_{t-i}. (Kalinin, Lampert: Banded
+  square root matrix factorization for differentially private model training, NeurIPS 2024.)
+- tree: C has a row for each complete subtree of the binary tree over a block of rounds, and B is Honaker's estimator of
+  a subtree's sum, the best linear one of its own noisy sum and those of all subtrees in it. (Dwork, Naor, Pitassi,
+  Rothblum 2010; Honaker: Efficient use of differentially private binary trees, 2015.)
+- independent: C = I.
+
+A client takes part at most every b rounds. The entries of C are not negative, so its largest influence on C x, with
+|x_t| <= 1, is that of x_t equal in all of its rounds, which begin with the first.
+"""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import ndtri
+
+Vector = NDArray[np.float64]
+#: Draws a vector of independent N(0, 1).
+Draw = Callable[[], Vector]
+
+
+def square_root_coefficients(bands: int) -> Vector:
+    """Return c_0, ..., c_{p-1}: c_0 = 1, c_i = c_{i-1} (2 i - 1) / (2 i).
+
+    Parameters
+    ----------
+    bands : int
+        p.
+
+    Examples
+    --------
+    >>> square_root_coefficients(4)
+    array([1.    , 0.5   , 0.375 , 0.3125])
+    """
+    i = np.arange(1, bands)
+    return np.concatenate([[1.0], np.cumprod((2 * i - 1) / (2 * i))])
+
+
+def banded_sensitivity(rounds: int, separation: int, bands: int) -> float:
+    """Return the largest |C x| of a client: sum over t < T of (sum over j < k, j b <= t, of c_{t - j b})^2, its root.
+
+    Parameters
+    ----------
+    rounds : int
+        T.
+    separation : int
+        b: a client that takes part in round t takes part again in round t + b at the earliest, so k = 1 + (T - 1) // b
+        times at most.
+    bands : int
+        p; c_i = 0 from i = p on.
+
+    Examples
+    --------
+    >>> banded_sensitivity(5, 5, 1), banded_sensitivity(4, 1, 1)
+    (1.0, 2.0)
+    """
+    sums, c = np.zeros(rounds), square_root_coefficients(min(bands, rounds))
+    for begin in range(0, rounds, separation):
+        part = c[: rounds - begin]
+        sums[begin : begin + part.size] += part
+    return math.sqrt(math.fsum((sums * sums).tolist()))
+
+
+def tree_sensitivity(rounds: int, separation: int) -> float:
+    """Return the largest |C x| of a client where a new tree begins every b rounds, and has it once.
+
+    A round is in one subtree of each of the floor(log2 n) + 1 heights of a tree over n rounds.
+
+    Parameters
+    ----------
+    rounds, separation : int
+
+    Examples
+    --------
+    >>> round(tree_sensitivity(4, 4) ** 2), round(tree_sensitivity(9, 4) ** 2)
+    (3, 7)
+    """
+    sizes = [min(separation, rounds - begin) for begin in range(0, rounds, separation)]
+    return math.sqrt(sum(size.bit_length() for size in sizes))
+
+
+class NoiseStream(Protocol):
+    """What is added to the increments of successive rounds: the differences of the noise of the prefix sums."""
+
+    def next(self, draw: Draw) -> Vector:
+        """Return the noise of the next round, for sigma = 1."""
+
+    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
+        """Return what the noise of later rounds depends on."""
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+
+
+class BandedNoise:
+    """y_t = z_t - sum_{0 < i < p} c_i y_{t-i}: keeps p - 1 vectors.
+
+    Parameters
+    ----------
+    bands : int
+        p; 1: independent noise.
+    """
+
+    def __init__(self, bands: int) -> None:
+        self._coefficients = square_root_coefficients(bands)
+        self._last: list[Vector] = []
+
+    def next(self, draw: Draw) -> Vector:
+        """Return y_t."""
+        noise = draw()
+        for c, earlier in zip(self._coefficients[1:], self._last, strict=False):
+            noise -= c * earlier
+        self._last = [noise, *self._last][: self._coefficients.size - 1]
+        return noise.copy()
+
+    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
+        """Return the last p - 1 vectors."""
+        return {"last": np.array(self._last)}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self._last = [np.array(row) for row in arrays["last"]]
+
+
+class TreeNoise:
+    """Honaker's estimate of each prefix sum, a new tree every b rounds: keeps floor(log2 b) + 1 vectors at most.
+
+    The noise of a subtree of height l has the variance v_l = 2^l / (2^(l+1) - 1): its own noisy sum has 1, those of its
+    two halves together 2 v_{l-1}, and they are weighed inversely.
+
+    Parameters
+    ----------
+    separation : int
+        b.
+    """
+
+    def __init__(self, separation: int) -> None:
+        self._separation, self._round = separation, 0
+        self._complete: list[Vector] = []
+
+    def next(self, draw: Draw) -> Vector:
+        """Return the difference of the noise of this round's prefix sum and of the last one's."""
+        if self._round % self._separation == 0:
+            self._complete = []
+        before = self._complete[:]
+        self._complete.append(draw())
+        done = self._round % self._separation + 1
+        for height in range(1, (done & -done).bit_length()):
+            halves = self._complete.pop() + self._complete.pop()
+            own = 2.0**height / (2.0 ** (height + 1) - 1.0)
+            self._complete.append(own * draw() + (1.0 - own) * halves)
+        self._round += 1
+        noise = self._complete[-1].copy()
+        for replaced in before[len(self._complete) - 1 :]:
+            noise -= replaced
+        return noise
+
+    def to_arrays(self) -> dict[str, NDArray[np.float64]]:
+        """Return the noise of the complete subtrees, and the number of rounds."""
+        return {"complete": np.array(self._complete), "round": np.array(float(self._round))}
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        self._complete = [np.array(row) for row in arrays["complete"]]
+        self._round = int(arrays["round"])
+
+
+def secure_normal(size: int) -> Vector:
+    """Return independent N(0, 1) from the operating system's entropy, which nobody can predict from others of them.
+
+    A quantile of 52 random bits and a random sign: at most 8.3 in absolute value.
+
+    Parameters
+    ----------
+    size : int
+    """
+    words = np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64)
+    tail = ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-53
+    return np.asarray(np.where(words & np.uint64(1), -1.0, 1.0) * ndtri(tail))
+
+
+def clipped(vector: Vector, bounds: Sequence[tuple[slice, float]]) -> Vector:
+    """Return a vector with the Euclidean norm of each of its blocks scaled down to a bound; NaN and infinity count 0.
+
+    Parameters
+    ----------
+    vector : ndarray of float64, shape (d,)
+    bounds : sequence of (slice, float)
+
+    Examples
+    --------
+    >>> clipped(np.array([3.0, 4.0, 0.5]), [(slice(0, 2), 1.0), (slice(2, 3), 1.0)]).round(6).tolist()
+    [0.6, 0.8, 0.5]
+    """
+    result = np.array(vector, dtype=np.float64)
+    for block, bound in bounds:
+        part = result[block]
+        largest = float(np.max(np.abs(part), initial=0.0))
+        if not math.isfinite(largest):
+            part[:] = 0.0
+        elif largest > 0.0:
+            # Divided first: the squares of large numbers overflow, and those of small ones vanish.
+            shape = part / largest
+            norm = float(np.linalg.norm(shape))
+            if norm > bound / largest:
+                # 1e-12: rounding must not bring it above the bound again.
+                part[:] = shape * (bound * (1.0 - 1e-12) / norm)
+    return result

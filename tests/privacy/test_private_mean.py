@@ -1,0 +1,228 @@
+"""The one noisy mean of a round, by itself: what one client can do to it, who is asked, and an audit that can fail."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.stats import beta, norm
+
+from flwr_fco.core.layout import Layout
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.privacy import GaussianDP
+from flwr_fco.privacy.noise import square_root_coefficients
+from flwr_fco.strategies import FedDualAvg
+from flwr_fco.wire.protocol import Node, Uplink
+
+pytest.importorskip("dp_accounting")
+DIMENSION = 3
+
+
+def make(privacy, fraction_train=1.0, rounds=6):
+    strategy = FedDualAvg(
+        fraction_train=fraction_train,
+        fraction_evaluate=0.0,
+        weighting="uniform",
+        normalize_local_work=False,
+        local_steps=1,
+        privacy=privacy,
+    )
+    strategy.num_rounds = rounds
+    return strategy.private_mean
+
+
+def host(num_nodes, size=DIMENSION):
+    layout = Layout.from_arrays({"w": np.zeros(size)})
+    nodes = [Node(100 + m, m) for m in range(num_nodes)]
+    return SimpleNamespace(
+        plan=SimpleNamespace(layout=layout),
+        nodes=SimpleNamespace(ordered=nodes),
+        problem=SimpleNamespace(client_lr=0.1),
+    )
+
+
+def uplink(node, vector):
+    return Uplink({"increment": np.array(vector, dtype=float)}, 0.1, 1, node=node)
+
+
+HOSTILE = [
+    [1e308] * 3,
+    [-1e308, 1e308, 0.0],
+    [np.nan, 1.0, 2.0],
+    [np.inf, 0.0, 0.0],
+    [5e-324] * 3,
+    [0.6, 0.0, 0.8],
+    [-3.0, 4.0, 0.0],
+    [0.0] * 3,
+]
+
+
+@pytest.mark.parametrize("vector", HOSTILE, ids=str)
+def test_one_client_moves_the_sum_by_the_clip_and_replaced_by_twice_that_whatever_it_says(vector):
+    clip = 0.7
+    mean = make(GaussianDP(clip=clip, noise_multiplier=1.0, delta=1e-3))
+    mean.before_round(around := host(6), ())
+    nodes, rng = around.nodes.ordered, np.random.default_rng(0)
+    others = [uplink(node, rng.standard_normal(3)) for node in nodes[1:]]
+    without = mean.clipped_sum(others)
+    own = uplink(nodes[0], vector)
+    assert np.linalg.norm(mean.clipped_sum([own, *others]) - without) <= clip * (1 + 1e-12)
+    assert np.linalg.norm(mean.clipped_sum([own, own, *others, own]) - without) <= clip * (1 + 1e-12)
+    for other in HOSTILE:
+        moved = mean.clipped_sum([own, *others]) - mean.clipped_sum([uplink(nodes[0], other), *others])
+        assert np.linalg.norm(moved) <= 2 * clip * (1 + 1e-12)
+    stranger = uplink(Node(7, 99), vector)
+    np.testing.assert_array_equal(mean.clipped_sum([stranger, *others]), without)
+    np.testing.assert_array_equal(mean.clipped_sum([own._replace(node=None), *others]), without)
+
+
+def test_the_denominator_and_elapsed_are_fixed_and_an_empty_round_is_noise():
+    for answering in (0, 1, 4):
+        mean = make(GaussianDP(clip=1.0, noise_multiplier=0.0, delta=1e-3), 0.5)
+        asked = mean.before_round(around := host(8), ())
+        assert len(asked) == 4
+        found = mean.release([uplink(node, [1.0, 0.0, 0.0]) for node in asked[:answering]])
+        assert found.vectors["increment"][0] == pytest.approx(answering / 4, rel=1e-9)
+        assert (found.elapsed, found.weight, dict(found.metrics), mean.round) == (0.1, 1.0, {}, 1)
+        assert around.nodes.ordered  # nobody has left
+    noisy = make(GaussianDP(clip=1.0, noise_multiplier=2.0, delta=1e-3, noise_seed=1))
+    noisy.before_round(host(4), ())
+    assert np.all(noisy.release([]).vectors["increment"] != 0.0)
+
+
+@pytest.mark.parametrize("noise", ["banded", "tree"])
+def test_a_client_is_asked_again_after_b_rounds_and_not_before(noise):
+    orders = set()
+    for _ in range(20):
+        mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3, noise=noise), 0.25, rounds=12)
+        around, rounds = host(10), {}
+        for t in range(12):
+            asked = mean.before_round(around, ())
+            assert mean.before_round(around, ()) == asked
+            for node in asked:
+                rounds.setdefault(node.key, []).append(t)
+            mean.release([])
+        assert len(rounds) == 10
+        assert all(np.all(np.diff(own) == 4) for own in rounds.values())
+        orders.add(tuple(rounds[0, m][0] for m in range(10)))
+    assert len(orders) > 1  # the shuffle is no function of the strategy's seed
+
+
+def test_poisson_sampling_takes_each_client_by_itself():
+    mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3, noise="independent"), 0.2, rounds=400)
+    around, counts = host(50), []
+    for _ in range(400):
+        counts.append(len(mean.before_round(around, ())))
+        mean.release([])
+    assert np.mean(counts) == pytest.approx(10.0, abs=6 * math.sqrt(8.0 / 400))
+    assert np.var(counts) == pytest.approx(8.0, rel=0.45)
+    assert mean._run.denominator == pytest.approx(10.0)
+
+
+def test_a_client_that_reconnects_keeps_its_turn_and_one_that_comes_later_has_none():
+    mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), 0.5, rounds=4)
+    around = host(4)
+    first = mean.before_round(around, ())
+    mean.release([])
+    around.nodes.ordered = [Node(900 + m, m) for m in range(6)]
+    second = mean.before_round(around, ())
+    assert {node.key for node in first} | {node.key for node in second} == {(0, m) for m in range(4)}
+    assert {node.key for node in first}.isdisjoint(node.key for node in second)
+
+
+def test_no_round_is_released_twice_and_none_that_is_not_accounted_for():
+    mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), rounds=2)
+    around = host(3)
+    with pytest.raises(ConfigurationError, match="aggregated once"):
+        mean.release([])
+    mean.before_round(around, ())
+    saved = mean.to_arrays()
+    mean.release([])
+    with pytest.raises(ConfigurationError, match="aggregated once"):
+        mean.release([])
+    mean.from_arrays(saved)
+    with pytest.raises(ConfigurationError, match="released already"):
+        mean.before_round(around, ())
+    mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), rounds=1)
+    mean.before_round(around, ())
+    mean.release([])
+    with pytest.raises(ConfigurationError, match="accounted for 1 rounds"):
+        mean.before_round(around, ())
+    mean.forget()
+    with pytest.raises(ConfigurationError, match="released already"):
+        mean.before_round(around, ())
+
+
+def test_each_array_has_a_bound_of_its_own():
+    mean = make(GaussianDP(clip={"w": 0.5}, noise_multiplier=1.0, delta=1e-3))
+    mean.before_round(around := host(2), ())
+    assert np.linalg.norm(mean.clipped_sum([uplink(around.nodes.ordered[0], [9.0, 9.0, 9.0])])) <= 0.5
+    with pytest.raises(ConfigurationError, match="a bound for each of w"):
+        make(GaussianDP(clip={"v": 0.5}, noise_multiplier=1.0, delta=1e-3)).before_round(around, ())
+
+
+def test_the_noise_is_never_the_same_and_no_function_of_the_strategys_seed():
+    found = []
+    for _ in range(2):
+        mean = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3))
+        mean.before_round(host(2), ())
+        found.append(mean.release([]).vectors["increment"])
+    assert np.all(found[0] != found[1])
+
+
+# --- the audit ------------------------------------------------------------------------------------------------------
+
+CLAIMED, AUDITED_ROUNDS, SEPARATION = 1.0, 4, 2
+
+
+def statistics(present, repeats, *, noise=1.0, clip=True, separated=True):
+    """Most powerful statistics of whole runs with one canary, which sends far more than the clip, or nothing."""
+    c = square_root_coefficients(2)
+    matrix = np.diag(np.full(4, c[0])) + np.diag(np.full(3, c[1]), -1)
+    found, around = [], host(1, size=1)
+    sensitivity = make(GaussianDP(clip=1.0, noise_multiplier=1.0, delta=1e-3), 0.5).accountant.sensitivity(4)
+    taking_part = np.array([1.0, 0.0, 1.0, 0.0]) if separated else np.ones(4)
+    direction = matrix @ taking_part
+    direction /= np.linalg.norm(direction)
+    privacy = GaussianDP(clip=1.0, noise_multiplier=noise * sensitivity / CLAIMED, delta=1e-3)
+    mean = make(privacy, 1.0 / SEPARATION, AUDITED_ROUNDS)
+    for _ in range(repeats):
+        mean.forget()
+        mean._released, seen = 0, []
+        for _ in range(AUDITED_ROUNDS):
+            asked = mean.before_round(around, ())
+            if not separated:
+                mean._open = mean._open._replace(keys=frozenset(node.key for node in around.nodes.ordered))
+                asked = around.nodes.ordered
+            if not clip:
+                mean._open = mean._open._replace(bounds=[])
+            replies = [uplink(node, [3.0]) for node in asked] if present else []
+            seen.append(mean.release(replies).vectors["increment"][0] * mean._run.denominator)
+        found.append(direction @ matrix @ seen / (privacy.noise_multiplier / noise))
+    return np.array(found)
+
+
+def lower_bound(absent, present, threshold=CLAIMED / 2):
+    """A bound on mu of Gaussian differential privacy, from how often a test errs: wrong in one of 50,000 audits."""
+
+    def at_most(errors, count):
+        return beta.ppf(0.99999, errors + 1, count - errors) if errors < count else 1.0
+
+    false_alarm = at_most(np.sum(absent > threshold), absent.size)
+    missed = at_most(np.sum(present <= threshold), present.size)
+    return norm.isf(false_alarm) - norm.ppf(missed)
+
+
+def audit(repeats, **broken):
+    return lower_bound(statistics(False, repeats, **broken), statistics(True, repeats, **broken))
+
+
+@pytest.mark.parametrize("repeats", [1500, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_the_audit_finds_no_more_than_is_claimed_and_nearly_as_much(repeats):
+    assert CLAIMED - 18.0 / math.sqrt(repeats) < audit(repeats) < CLAIMED
+
+
+@pytest.mark.parametrize("broken", [{"noise": 0.5}, {"clip": False}, {"separated": False}], ids=str)
+@pytest.mark.parametrize("repeats", [1500, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_the_audit_finds_a_mechanism_that_is_broken(broken, repeats):
+    assert audit(repeats, **broken) > CLAIMED

@@ -1,0 +1,303 @@
+"""Private runs through the whole strategy: what is withheld and refused, what is saved, and what a client can do."""
+
+import os
+import stat
+
+import numpy as np
+import pytest
+from faulty import Faulty, scaled, start_on, with_increment, with_metrics
+from flwr.app import ConfigRecord, MetricRecord
+from problems import app_of, flat, problem, start_arrays
+
+from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
+from flwr_fco.callbacks import Callback, Checkpoint
+from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.regularizers import L1
+from flwr_fco.server.rounds.divergence import DivergenceWatch
+from flwr_fco.simulation import InProcessGrid, simulate
+from flwr_fco.strategies import DualFL, Plateau
+from flwr_fco.wire import flower
+
+pytest.importorskip("dp_accounting")
+
+
+def privacy(**options):
+    return GaussianDP(**{"clip": 0.5, "noise_multiplier": 0.2, "delta": 1e-3, "noise_seed": 5, **options})
+
+
+def make(cls=FedDualAvg, **options):
+    chosen = {
+        "regularizer": L1(0.1),
+        "client_lr": 0.02,
+        "local_steps": 3,
+        "batch_size": 4,
+        "weighting": "uniform",
+        "normalize_local_work": False,
+        "fraction_train": 0.4,
+        "fraction_evaluate": 0.0,
+        "privacy": privacy(),
+        **options,
+    }
+    return cls(**chosen)
+
+
+def play(strategy, rounds=6, **options):
+    objectives = problem()
+    chosen = {"num_nodes": len(objectives), "num_rounds": rounds, "initial_arrays": start_arrays(), "progress": False}
+    return simulate(strategy, app_of(objectives), **{**chosen, **options})
+
+
+@pytest.mark.parametrize("cls", [FedDualAvg, FedDualAvgOSP, FeDualEx])
+@pytest.mark.parametrize("noise", ["banded", "tree", "independent"])
+def test_a_run_shows_the_noisy_model_and_nothing_else_of_the_clients(cls, noise):
+    strategy = make(cls, privacy=privacy(noise=noise, noise_seed=None))
+    result = play(strategy)
+    names = {name for metrics in result.train_metrics_clientapp.values() for name in metrics}
+    assert names - {"nonzeros", "density"} == {"skipped", "epsilon", "delta"}
+    assert not result.left_out
+    assert not result.evaluate_metrics_clientapp
+    costs = [metrics["epsilon"] for metrics in result.train_metrics_clientapp.values()]
+    assert np.all(np.diff(costs) >= 0)
+    assert 0 < costs[0] <= costs[-1] < np.inf
+    expected = strategy.private_mean.accountant.epsilon(0.2, 6, 1e-3)
+    assert costs[-1] == expected
+    assert strategy.state.elapsed == pytest.approx(6 * 0.02 * 3)
+
+
+def test_a_run_with_a_seed_says_that_it_is_not_private(caplog):
+    result = play(make(), verbose=True)
+    last = result.train_metrics_clientapp[6]
+    assert last["epsilon"] == np.inf
+    assert last["not-private"] == 1
+    assert "not-private" in str(result)
+    assert "NOT PRIVATE" in caplog.text
+
+
+def test_without_noise_and_clipping_it_is_dual_averaging_over_the_blocks():
+    """With b = 1, everyone there and weak clipping: the bits of weighting='uniform', up to rounding."""
+    loose = play(make(fraction_train=1.0, privacy=privacy(clip=1e9, noise_multiplier=0.0)))
+    plain = play(make(fraction_train=1.0, privacy=None))
+    np.testing.assert_allclose(flat(loose.arrays), flat(plain.arrays), rtol=1e-12, atol=1e-14)
+
+
+def test_the_model_is_exactly_sparse():
+    result = play(make(regularizer=L1(2.0)))
+    assert result.train_metrics_clientapp[6]["density"] < 1.0
+
+
+REFUSED = {
+    "weighting": ({"weighting": "examples"}, "weighting"),
+    "normalised": ({"normalize_local_work": True}, "normalize_local_work"),
+    "epochs": ({"local_steps": None, "local_epochs": 1}, "local_steps"),
+    "evaluation": ({"fraction_evaluate": 0.5}, "fraction_evaluate"),
+    "auto rates": ({"client_lr": "auto"}, "client_lr"),
+    "extrapolation": ({"server_lr": "auto"}, "server_lr"),
+    "plateau": ({"server_lr": Plateau(lambda arrays: 1.0).rate(1.0)}, "server_lr"),
+    "certificates": ({"certificate_every": 1}, "certificate"),
+    "path": ({"strength": "auto"}, "strength"),
+    "median": ({"aggregation": "median"}, "aggregation"),
+    "choice": ({"choose_nodes": lambda number, nodes: nodes}, "choose_nodes"),
+    "least": ({"min_replies": 2}, "min_replies"),
+    "nobody": ({"fraction_train": 0.0}, "fraction_train"),
+    "shadow": ({"output": "shadow"}, "output"),
+    "unmodified": ({"client": "unmodified"}, "composite"),
+    "metrics": ({"train_metrics_aggr_fn": lambda contents, key: MetricRecord()}, "train_metrics_aggr_fn"),
+}
+
+
+@pytest.mark.parametrize(("options", "word"), REFUSED.values(), ids=REFUSED)
+def test_what_the_accounting_cannot_have_is_refused(options, word):
+    with pytest.raises(ConfigurationError, match=word):
+        make(**options)
+
+
+def test_all_objections_come_at_once_and_again_if_an_option_is_set_afterwards():
+    with pytest.raises(
+        ConfigurationError, match=r"(?s)weighting.*normalize_local_work.*local_steps.*fraction_evaluate"
+    ):
+        FedDualAvg(privacy=privacy())
+    strategy = make()
+    strategy.max_ratio = 10.0
+    with pytest.raises(ConfigurationError, match="max_ratio"):
+        play(strategy)
+
+
+@pytest.mark.parametrize("cls", [FedDAGT, DualFL])
+def test_strategies_whose_clients_remember_something_are_refused_with_the_reason(cls):
+    with pytest.raises(UnknownOptionError, match="remember"):
+        cls(privacy=privacy())
+
+
+def test_questions_and_buffers_are_refused():
+    objectives = problem()
+    options = {"num_nodes": 5, "num_rounds": 2, "initial_arrays": start_arrays()}
+    with pytest.raises(ConfigurationError, match="no noise"):
+        fit_path(make(), app_of(objectives), validate=False, **options)
+    with pytest.raises(ConfigurationError, match="without noise"):
+        play(make(pass_through="intercept"))
+
+
+def test_a_second_run_of_a_strategy_is_refused():
+    strategy = make()
+    play(strategy)
+    with pytest.raises(ConfigurationError, match="released already"):
+        play(strategy)
+
+
+def test_no_more_rounds_than_were_accounted_for():
+    with pytest.raises(ConfigurationError, match="accounted for 4 rounds"):
+        play(make(privacy=privacy(rounds=4)), 5)
+
+
+def test_the_target_is_reached_and_not_passed():
+    result = play(make(privacy=privacy(noise_multiplier=None, target_epsilon=3.0, noise_seed=None)))
+    assert 2.99 < result.train_metrics_clientapp[6]["epsilon"] <= 3.0
+
+
+# --- one client among five, by messages -----------------------------------------------------------------------------
+
+
+def drop(message, reply):
+    return []
+
+
+FAULTS = {
+    "silent": drop,
+    "nan": with_increment(lambda arrays: {name: value * np.nan for name, value in arrays.items()}),
+    "zero": scaled(0.0),
+    "huge": scaled(1e200),
+    "examples": with_metrics(lambda metrics: metrics | {"num-examples": 10**9}),
+    "elapsed": with_metrics(lambda metrics: metrics | {"elapsed": 1e6}),
+    "metrics": with_metrics(lambda metrics: metrics | {"secret": 42.0}),
+}
+
+
+def state_after(fault, noise_multiplier):
+    strategy = make(fraction_train=1.0, privacy=privacy(noise_multiplier=noise_multiplier))
+    result = start_on(Faulty(app_of(problem()), 5, fault, rounds=(1,)), strategy, rounds=1)
+    return strategy.state, result
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_whatever_one_client_says_moves_the_dual_by_twice_the_clip_over_the_denominator(fault):
+    (honest, _), (other, result) = state_after(lambda message, reply: [reply], 0.2), state_after(fault, 0.2)
+    assert np.linalg.norm(honest.dual - other.dual) <= 2 * 0.5 / 5 * (1 + 1e-9)
+    assert (honest.elapsed, honest.round) == (other.elapsed, other.round)
+    assert set(result.train_metrics_clientapp[1]) == {"skipped", "density", "epsilon", "delta", "not-private"}
+    assert result.train_metrics_clientapp[1]["skipped"] == 0
+
+
+def test_a_reply_that_is_left_out_is_one_that_was_never_sent():
+    silent, bad = state_after(drop, 0.2)[0], state_after(FAULTS["nan"], 0.2)[0]
+    np.testing.assert_array_equal(silent.dual, bad.dual)
+
+
+def test_a_round_in_which_all_fail_adds_noise_and_advances():
+    strategy = make(fraction_train=1.0)
+    grid = Faulty(app_of(problem()), 5, drop, rounds=(1, 2), nodes=range(2, 7))
+    result = start_on(grid, strategy, rounds=2)
+    assert strategy.state.round == 2
+    assert strategy.state.elapsed == pytest.approx(2 * 3 * 0.02)
+    assert np.all(strategy.state.dual != 0.0)
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [0, 0]
+
+
+def test_a_round_that_asks_nobody_adds_noise_and_advances():
+    strategy = make(fraction_train=0.02, privacy=privacy(noise="independent"), min_train_nodes=1)
+    play(strategy, 3)
+    assert strategy.state.round == 3
+    assert np.all(strategy.state.dual != 0.0)
+
+
+def test_one_client():
+    strategy = make(fraction_train=0.5, min_train_nodes=1, min_available_nodes=1)
+    play(strategy, 4, num_nodes=1)
+    assert strategy.state.round == 4
+
+
+# --- save, kill, resume ---------------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    pass
+
+
+class Killer(Callback):
+    def __init__(self, number, where):
+        self.number, self.where = number, where
+
+    def on_round_begin(self, server_round, arrays):
+        if self.where == "begin" and server_round == self.number:
+            raise Killed
+
+    def on_round_end(self, server_round, arrays, metrics):
+        if self.where == "end" and server_round == self.number:
+            raise Killed
+
+
+@pytest.mark.parametrize("where", ["begin", "end"])
+@pytest.mark.parametrize("noise", ["banded", "tree", "independent"])
+def test_a_killed_run_goes_on_to_the_same_bits_with_the_seed_of_tests(tmp_path, noise, where):
+    whole = play(make(privacy=privacy(noise=noise, rounds=8)), 8)
+    path = tmp_path / "run.npz"
+    checkpoint = Checkpoint(path, every=100)
+    with pytest.raises(Killed):
+        play(make(privacy=privacy(noise=noise, rounds=8)), 8, callbacks=[checkpoint, Killer(5, where)])
+    assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
+    resumed = play(make(privacy=privacy(noise=noise, rounds=8)), 8, resume=path, callbacks=[Checkpoint(path)])
+    np.testing.assert_array_equal(flat(resumed.arrays), flat(whole.arrays))
+
+
+def test_the_state_is_on_the_disk_before_anything_is_said_of_a_round(tmp_path, monkeypatch):
+    synced, order = os.fsync, []
+    monkeypatch.setattr(os, "fsync", lambda number: (order.append("saved"), synced(number)))
+    strategy = make(fraction_train=1.0)
+    grid = InProcessGrid(app_of(problem()), 5)
+    told = type(strategy).downlink
+    monkeypatch.setattr(type(strategy), "downlink", lambda *given: (order.append("told"), told(*given))[1])
+    looked = DivergenceWatch.look
+    monkeypatch.setattr(DivergenceWatch, "look", lambda *given: (order.append("looked"), looked(*given))[1])
+    start_on(
+        grid,
+        strategy,
+        rounds=3,
+        callbacks=[Checkpoint(tmp_path / "run.npz", every=100)],
+        evaluate_fn=lambda number, arrays: order.append("shown"),
+    )
+    later = order[order.index("told") :]
+    assert later.count("told") == later.count("looked") == later.count("shown") == 3
+    assert all(later[i + 1] == "saved" for i, what in enumerate(later) if what == "told")
+
+
+def test_a_file_that_cannot_be_written_ends_the_run(tmp_path, monkeypatch):
+    def fails(number):
+        raise OSError("no space left")
+
+    strategy = make()
+    monkeypatch.setattr(os, "fsync", fails)
+    with pytest.raises(OSError, match="no space"):
+        play(strategy, callbacks=[Checkpoint(tmp_path / "run.npz")])
+
+
+def test_a_run_anew_beside_the_file_of_one_that_has_released_something_is_refused(tmp_path):
+    path = tmp_path / "run.npz"
+    play(make(), callbacks=[Checkpoint(path)])
+    with pytest.raises(ConfigurationError, match="spent again"):
+        play(make(), callbacks=[Checkpoint(path)])
+    with pytest.raises(ConfigurationError, match="other settings"):
+        play(make(privacy=None), resume=path)
+    with pytest.raises(ConfigurationError, match="accounted for 6 rounds"):
+        play(make(), 7, resume=path)
+
+
+def test_rounds_by_hand_cannot_go_back_behind_what_is_released(tmp_path):
+    path = tmp_path / "state.npz"
+    strategy = make(privacy=privacy(rounds=4))
+    play(strategy, 3)
+    strategy.save_state(path)
+    grid = InProcessGrid(app_of(problem()), 5)
+    with flower.identity(grid.run_id):
+        strategy.train_round(4, strategy.primal_arrays(), ConfigRecord(), grid)
+        strategy.load_state(path)
+        with pytest.raises(ConfigurationError, match="released already"):
+            strategy.train_round(4, strategy.primal_arrays(), ConfigRecord(), grid)
