@@ -17,7 +17,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy.accounting import Accountant, library
 from flwr_fco.privacy.gaussian_dp import GaussianDP
 from flwr_fco.privacy.noise import BandedNoise, Draw, NoiseStream, TreeNoise, clipped, secure_normal
-from flwr_fco.server.options import CommonOptions
+from flwr_fco.server.options import CommonOptions, WorkOptions
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.wire.records import average_metrics
@@ -55,6 +55,9 @@ class PrivateMean(Part):
     def __init__(self, privacy: GaussianDP, options: CommonOptions) -> None:
         # A default, where the others may be a choice.
         options.max_ratio = None
+        if isinstance(options, WorkOptions):
+            # Never by what most clients say: one of them must not decide whether another one counts.
+            options.own_loops = bool(options.own_loops)
         _check(options)
         library()
         self.privacy, self._options = privacy, options
