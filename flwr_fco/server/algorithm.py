@@ -36,7 +36,7 @@ __all__ = ["Algorithm", "Problem"]
 
 
 class Problem(NamedTuple):
-    """All that an algorithm's functions may know of a run besides the state.
+    """What an algorithm's functions may know of a run, apart from the state.
 
     Parameters
     ----------
@@ -224,7 +224,7 @@ class Algorithm(ABC):
         """
         return memory
 
-    # --- what a method may say besides ----------------------------------------------------------------------------
+    # --- what else a method may say --------------------------------------------------------------------------------
 
     def at(self, problem: Problem, state: Any) -> Problem:
         """Return the problem as a state changes it: the rates of a stage.
@@ -346,7 +346,7 @@ class Algorithm(ABC):
         return {"increment": (problem.layout.size,)}
 
     def solver_options(self) -> dict[str, Option]:
-        """Return what the local solver must know besides the common settings."""
+        """Return the settings of the local solver that are not common to all methods."""
         return {}
 
     def short_wire(self, problem: Problem, state: Any) -> bool:

@@ -846,7 +846,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return metrics
 
     def watches(self) -> Sequence[RoundHooks]:
-        """Return what looks at each round of a run besides the user's callbacks, and logs what is amiss."""
+        """Return the strategy's own callbacks, which watch each round and log what is wrong."""
         return ()
 
     # --- the look -------------------------------------------------------------------------------------------------

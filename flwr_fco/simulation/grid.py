@@ -43,7 +43,7 @@ class InProcessGrid(Grid):
     run_config : mapping, optional
         ``context.run_config`` of the nodes.
     node_config : callable, optional
-        ``partition_id -> mapping``: what a node's ``context.node_config`` holds besides ``partition-id`` and
+        ``partition_id -> mapping``: what a node's ``context.node_config`` holds in addition to ``partition-id`` and
         ``num-partitions``.
     raise_errors : bool, default True
         Raise a client's exception as :class:`ClientError` with node and round; False: turn it into an error reply

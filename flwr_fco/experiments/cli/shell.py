@@ -70,7 +70,7 @@ class Command(TyperCommand):
 
 
 def console() -> Console:
-    """Return a console that does not cut tables where nobody looks at a terminal."""
+    """Return a console that does not cut tables where the output is no terminal."""
     own = Console()
     return own if own.is_terminal else Console(width=160)
 

@@ -94,7 +94,7 @@ def _right(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _scores(model: nn.Module, batch: Any) -> Mapping[str, float | Tensor]:
-    """Return what an evaluation reports besides the loss; of an attacked network also what it is without the attack."""
+    """Return the metrics of an evaluation apart from the loss; of an attacked network also those without the attack."""
     images, labels = batch
     found = {"accuracy": _right(model(images), labels)}
     if isinstance(model, AttackedNetwork):

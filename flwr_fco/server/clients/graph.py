@@ -177,7 +177,7 @@ class Graph:
         return [row for row in range(num_nodes) if row not in self.gone]
 
     def here(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the rows of the nodes that have not left; without a copy if nobody has."""
+        """Return the rows of the nodes that have not left; without a copy if none has."""
         return rows[self.staying(rows.shape[0])] if self.gone else rows
 
     # --- a round ----------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """What the server knows about clients with a memory: who they are, what counted last, and what they remember.
 
 A client's memory here is a function of the uplinks that the server has seen, so the server can keep a copy
-(``client_state="ledger"``) and send it to a node that has lost its own, at no cost in rounds in which nobody has. Or it
+(``client_state="ledger"``) and send it to a node that has lost its own, at no cost in other rounds. Or it
 keeps none (``client_state="reset"``): then a loss begins a new epoch, in which all clients start from nothing.
 """
 

@@ -80,7 +80,7 @@ class Everyone(Part):
             host.look_again()
 
     def metrics_of_absence(self) -> dict[str, float | int] | None:
-        """Return the metrics of a round that asked nobody because a client is gone; None if none is."""
+        """Return the metrics of a round that asked no client because one is gone; None if none is."""
         if not self.absent:
             return None
         return {
@@ -132,7 +132,7 @@ class Everyone(Part):
         self.absent = set()
         rest = self._memories.present - gone
         if not rest:
-            raise ConfigurationError(f"{names} was given up, and nobody is left to go on with")
+            raise ConfigurationError(f"{names} was given up, and no client is left to go on with")
         for key in gone:
             self._memories.members.pop(key, None)
         self._memories.present = rest

@@ -64,7 +64,7 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
     weightless = isinstance(own.regularizer, Zero) or own.regularizer.constraint
     if not given and own.local_steps is None and not weightless:
         raise ConfigurationError(
-            f"client='unmodified' with {own.regularizer!r}: nobody says how fast the weight of psi grows. Give "
+            f"client='unmodified' with {own.regularizer!r}: it is not known how fast the weight of psi grows. Give "
             "density=0.1 in its place (the share of weights that are not 0 in the end), or threshold_per_round=... "
             "(how much the threshold grows in a round), or local_steps=... with the clients' learning rate as "
             "client_lr"

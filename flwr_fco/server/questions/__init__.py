@@ -1,1 +1,1 @@
-"""What a server asks clients besides training and evaluation."""
+"""Questions that a server asks clients outside training and evaluation."""

@@ -37,7 +37,7 @@ _NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 
 
 class Inquiry(Part):
-    """What a strategy asks all clients besides training and evaluation, and the options that it chooses from that.
+    """The questions that a strategy asks all clients outside training, and the options chosen from the answers.
 
     Parameters
     ----------

@@ -163,7 +163,7 @@ def held_out_loss(strategy: _Strategy, grid: Grid, w: Vector) -> tuple[float, fl
     Raises
     ------
     ConfigurationError
-        If nobody answers, or clients have no data besides those of the training.
+        If nobody answers, or clients have no data other than their training data.
     """
     inquiry = strategy.inquiry
     answers = inquiry.ask(grid, inquiry.question("validation", w), wanted=("loss", "held-out"))

@@ -64,7 +64,7 @@ _FIRST_EARLIER = "largest-"
 
 
 def check_examples(examples: float, most: float) -> None:
-    """Refuse a number of examples that nobody has.
+    """Refuse an impossible number of examples.
 
     Raises
     ------

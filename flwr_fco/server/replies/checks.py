@@ -153,7 +153,7 @@ class Round:
         caller : str
             For the log.
         node : Node or None
-            Who was asked; None if nobody was.
+            Who was asked; None for an answer that was not asked for.
         node_id : int
             Who answered.
         reason : str

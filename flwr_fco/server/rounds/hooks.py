@@ -1,4 +1,4 @@
-"""What a run calls besides the strategy: functions after each round, or objects with state around it."""
+"""The callbacks of a run: functions that are called after each round, or objects with hooks around it."""
 
 from __future__ import annotations
 

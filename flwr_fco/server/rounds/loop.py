@@ -68,7 +68,7 @@ class Runnable(Host, Protocol):
         """Choose the options that are ``"auto"``."""
 
     def watches(self) -> Sequence[RoundHooks]:
-        """Return what looks at each round besides the user's callbacks."""
+        """Return the strategy's own callbacks."""
 
     def keep_state(self) -> None:
         """Keep a copy of the state."""

@@ -36,7 +36,7 @@ def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
     density_rounds : int or None
         What the user says; None: three quarters of the rounds of the run.
     num_rounds : int or None
-        Of the run; None: nobody has said it.
+        Of the run; None if unknown.
 
     Raises
     ------
@@ -45,7 +45,7 @@ def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
     """
     if density_rounds is None and num_rounds is None:
         raise ConfigurationError(
-            "density=... without `start`: nobody says how many rounds there are; give density_rounds=..."
+            "density=... without `start`: the number of rounds is not known; give density_rounds=..."
         )
     return density_rounds or max(1, 3 * (num_rounds or 0) // 4)
 

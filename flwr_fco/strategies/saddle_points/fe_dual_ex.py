@@ -84,7 +84,7 @@ class FeDualEx(PrivacyOptions, Extragradient, DualStrategy):
         The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or over
         the last `window` rounds (an average is neither sparse nor of low rank). ``"ergodic"``: the mean over rounds r
         and local steps k of retrieve(mean_m omega_{r,k+1/2}^m, t_r + client_lr (k + 1)), which the theorems are about.
-        For research: a client sends the duals of all its half steps besides the increment, so that the uplink is
+        For research: a client also sends the duals of all its half steps, so that the uplink is
         K + 1 times as large, and the server takes K proximal maps more a round. It needs `local_steps`.
 
     References

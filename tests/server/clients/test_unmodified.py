@@ -69,7 +69,7 @@ def test_the_clients_metrics_win_over_what_the_user_said():
 
 @pytest.mark.parametrize("regularizer", [L1(0.3), L2Squared(0.3), ElasticNet(0.3, 0.5)])
 def test_nobody_says_how_fast_the_weight_of_psi_grows(regularizer):
-    with pytest.raises(ConfigurationError, match=r"nobody says how fast the weight of psi grows. Give density=0.1"):
+    with pytest.raises(ConfigurationError, match=r"it is not known how fast the weight of psi grows. Give density=0.1"):
         FedDualAvg(client="unmodified", regularizer=regularizer, client_lr=0.05)
 
 
