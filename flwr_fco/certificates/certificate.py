@@ -32,8 +32,6 @@ from flwr_fco.regularizers import BoundRegularizer, Regularizer
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES, Answer
 
-__all__ = ["Certificate", "Request", "certificate", "settle"]
-
 #: What rounding may take a scaled dual vector beyond the boundary of where psi* is finite.
 _INWARDS = 1.0 - 1e-15
 _NOBODY = "no client answered, so nothing is known about this point"

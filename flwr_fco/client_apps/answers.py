@@ -16,8 +16,6 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.wire.questions import Answer, Question
 
-__all__ = ["AnswerFunction", "answer", "find_answer", "own_buffers"]
-
 #: ``(question, objective) -> Answer``.
 AnswerFunction = Callable[[Question, Objective], Answer]
 

@@ -17,7 +17,6 @@ from flwr_fco.client_apps.training import (
     LoadObjective,
     TrainingHandler,
     check_layout,
-    forget_objectives,
 )
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -25,8 +24,6 @@ from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.envelope import partition_reply, reply
 from flwr_fco.wire.model import primal_vector, read_primal
 from flwr_fco.wire.queries import answer_records, read_question
-
-__all__ = ["LoadObjective", "client_app", "forget_objectives"]
 
 #: Flower's own name for this type moves between its releases.
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]

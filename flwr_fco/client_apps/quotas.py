@@ -22,8 +22,6 @@ from flwr_fco.work import FirstOrder
 if TYPE_CHECKING:
     from flwr_fco.client_apps.solvers.table import LocalSolver
 
-__all__ = ["Limits", "cannot_read", "check_time", "clear_errors", "timed"]
-
 _Item = TypeVar("_Item")
 _NESTED = nullcontext()
 

@@ -8,8 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["is_single_threaded", "single_threaded_blas"]
-
 #: Nesting depth of the blocks.
 depth = 0
 _NESTED = nullcontext()

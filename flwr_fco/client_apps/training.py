@@ -22,17 +22,6 @@ from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_
 from flwr_fco.wire.protocol import NONSMOOTH, ClientState, Downlink, Plan, ReceivedState, Uplink
 from flwr_fco.wire.uplink import Sent, sent, uplink_answer
 
-__all__ = [
-    "ClientData",
-    "LoadObjective",
-    "Task",
-    "TrainingHandler",
-    "begin",
-    "check_layout",
-    "forget_objectives",
-    "partition_of",
-]
-
 LoadObjective = Callable[[Context], Objective]
 _UNREADABLE = "the server's message cannot be read"
 _Fact = TypeVar("_Fact")

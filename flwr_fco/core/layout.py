@@ -17,8 +17,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Entry", "Layout", "Vector", "all_finite", "euclidean_norm"]
-
 Vector = NDArray[np.float64]
 
 #: Arrays that are statistics of the data, not parameters: PyTorch's batch normalisation buffers.

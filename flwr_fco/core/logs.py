@@ -4,6 +4,4 @@ from __future__ import annotations
 
 import logging
 
-__all__ = ["log"]
-
 log = logging.getLogger("flwr").log

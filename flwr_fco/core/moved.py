@@ -7,8 +7,6 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-__all__ = ["OldNames"]
-
 #: (the old folder, the new one, the modules that moved; with '=' those that have another name there).
 _MOVES = (
     ("", "core", "parameters=layout randomness spec validation"),

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.seeding import fill_state
 
-__all__ = ["random_generator"]
-
 #: The number of 32-bit words.
 _WORDS = 2**32
 

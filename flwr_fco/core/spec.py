@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from flwr_fco.errors import FlwrFcoError, SpecError
 
-__all__ = ["Spec", "Specified"]
-
 _ARRAY = "$array"
 _NESTED = "$nested"
 _MAPPING = "$mapping"

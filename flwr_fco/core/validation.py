@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["checked", "describe", "saved_array", "suggestion", "takes"]
-
 
 def checked(name: str, value: Any, kind: Any) -> Any:
     """Return a value after checking its type; a whole number becomes a float where a float is wanted.

@@ -5,8 +5,6 @@ from numba import njit
 
 from flwr_fco.kernels.losses import CHUNK, softmax_slopes
 
-__all__ = ["add_adversarial_operator"]
-
 
 @njit(cache=True)
 def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts, scale, out):  # type: ignore[no-untyped-def]

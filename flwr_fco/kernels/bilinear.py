@@ -2,8 +2,6 @@
 
 from numba import njit
 
-__all__ = ["add_both_products"]
-
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
 def add_both_products(matrix, rows, columns, of_rows, of_columns, out_rows, out_columns):  # type: ignore[no-untyped-def]

@@ -8,8 +8,6 @@ import math
 
 from numba import njit
 
-__all__ = ["add_drawn_linear_gradient", "add_drawn_logistic_gradient"]
-
 
 @njit(cache=True)
 def _check(outside, w, own, out):  # type: ignore[no-untyped-def]

@@ -2,8 +2,6 @@
 
 from numba import njit
 
-__all__ = ["hinge_epoch"]
-
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
 def hinge_epoch(features, signs, squares, order, scale, alpha, theta):  # type: ignore[no-untyped-def]

@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from flwr_fco.kernels.losses import add_least_squares_gradient, add_logistic_gradient
 from flwr_fco.kernels.mirror import p_norm_point
 
-__all__ = ["NOTHING", "Retrieval", "dual_averaging"]
-
 Vector = NDArray[np.float64]
 
 #: Stands for a vector of zeros where a kernel may do without.

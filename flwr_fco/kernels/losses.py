@@ -15,16 +15,6 @@ import math
 import numpy as np
 from numba import njit
 
-__all__ = [
-    "add_least_squares_gradient",
-    "add_logistic_gradient",
-    "add_multinomial_gradient",
-    "add_rows",
-    "logistic_slopes",
-    "margins",
-    "softmax_slopes",
-]
-
 #: Rows that the multinomial gradient gathers for one pair of matrix products: they stay in the cache between the two.
 CHUNK = 64
 

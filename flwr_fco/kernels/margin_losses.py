@@ -2,8 +2,6 @@
 
 from numba import njit
 
-__all__ = ["logistic_curvature", "softmax_curvature"]
-
 
 @njit(cache=True)
 def softmax_curvature(chances, change, weight):  # type: ignore[no-untyped-def]

@@ -16,19 +16,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = [
-    "TINY",
-    "diagonal_terms",
-    "orthant_terms",
-    "p_norm",
-    "p_norm_gradient",
-    "p_norm_point",
-    "p_norm_terms",
-    "simplex_terms",
-    "soft_threshold",
-    "softmax",
-]
-
 Vector = NDArray[np.float64]
 
 #: The smallest weight that an entropy map returns: log w exists at every point it gives.

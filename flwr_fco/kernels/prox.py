@@ -12,32 +12,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = [
-    "absolute_sum",
-    "clip",
-    "clip_arrays",
-    "group_norms",
-    "group_shrink",
-    "keep_largest",
-    "level_clip",
-    "scale",
-    "scale_twice",
-    "scaled_norm",
-    "shifted_soft_threshold",
-    "simplex_threshold",
-    "soft_clip",
-    "soft_clip_weighted",
-    "soft_scale",
-    "soft_scale_weighted",
-    "soft_threshold",
-    "soft_threshold_weighted",
-    "square_sum",
-    "total_variation",
-    "weighted_absolute_sum",
-    "weighted_ball_project",
-    "weighted_square_sum",
-]
-
 Array = NDArray[Any]
 
 #: Elements of one block of a reduction: fits the first-level cache, so a second pass over it is free.

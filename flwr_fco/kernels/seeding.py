@@ -3,8 +3,6 @@
 import numpy as np
 from numba import njit
 
-__all__ = ["fill_state"]
-
 _WORD = 0xFFFFFFFF
 _POOL = 4
 _INIT_A, _MULTIPLIER_A = 0x43B0D7E5, 0x931E8875

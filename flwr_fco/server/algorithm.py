@@ -32,8 +32,6 @@ from flwr_fco.server.questions.rates import LossFacts
 from flwr_fco.server.replies.centres import Centre, Direction
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Plan, Uplink
 
-__all__ = ["Algorithm", "Problem"]
-
 
 class Problem(NamedTuple):
     """What an algorithm's functions may know of a run, apart from the state.

@@ -33,8 +33,6 @@ from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.private import PrivateMean
 from flwr_fco.server.rounds.averaging import PointAverage
 
-__all__ = ["Assembly", "assemble"]
-
 
 class Assembly(NamedTuple):
     """The parts of a strategy.

@@ -12,22 +12,6 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from flwr_fco.core.layout import Vector
 
-__all__ = [
-    "Biased",
-    "DoubledStrength",
-    "Exact",
-    "ExtrapolationBias",
-    "Limit",
-    "LimitProblem",
-    "NearDoubledStrength",
-    "Run",
-    "Shifted",
-    "ShiftedBy",
-    "Subgradient",
-    "ToZero",
-    "Vanishing",
-]
-
 
 class Run(Protocol):
     """A run of the strategy on the problem of a check."""

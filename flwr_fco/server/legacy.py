@@ -12,8 +12,6 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.wire.protocol import Downlink, Node
 
-__all__ = ["adapt"]
-
 
 class _NoAverage(NamedTuple):
     """What ``self.averaging`` was: averages are counted outside of the state now."""

@@ -31,30 +31,6 @@ from flwr_fco.wire.protocol import Node
 from flwr_fco.wire.records import average_metrics
 from flwr_fco.work import FirstOrder, Minimise, Work
 
-__all__ = [
-    "AT_LEAST_ONE",
-    "AUTO",
-    "AUTOMATIC",
-    "POSITIVE",
-    "ChooseNodes",
-    "CommonOptions",
-    "EveryoneOptions",
-    "GraphOptions",
-    "MemoryOptions",
-    "MetricsFunction",
-    "MinimiseOptions",
-    "Mixing",
-    "MomentumOptions",
-    "PrivacyOptions",
-    "Rate",
-    "RateOptions",
-    "TrackerOptions",
-    "UnmodifiedOptions",
-    "WorkOptions",
-    "number_at",
-    "rate_text",
-]
-
 #: Of an option that is chosen from what the clients say of their losses.
 AUTO = "auto"
 #: Options that theory can choose, and what they are until it has.

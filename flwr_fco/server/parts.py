@@ -12,8 +12,6 @@ from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.replies.checks import Round
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 
-__all__ = ["Host", "Letter", "Part", "StartRound"]
-
 #: A node, and what it is told.
 Letter = tuple[Node, Downlink]
 

@@ -49,8 +49,6 @@ from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.protocol import Node, Plan, Uplink
 from flwr_fco.work import Work
 
-__all__ = ["CompositeStrategy"]
-
 _TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
 #: Where a saved state has the run under way, beside the parts.
 _RUN = "run"

@@ -22,8 +22,6 @@ from flwr_fco.wire.downlink import received
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
 
-__all__ = ["InProcessGrid"]
-
 #: Flower's code of an error reply for 'the ClientApp raised an exception'.
 CLIENT_APP_RAISED = 2
 

@@ -10,8 +10,6 @@ from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero
 
-__all__ = ["warmup"]
-
 
 def warmup() -> None:
     """Call the kernels of the common objectives and regularizers once, on tiny data.

@@ -17,17 +17,6 @@ from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.flower import NUMPY, Form, form_of
 from flwr_fco.wire.keys import NO_ARRAYS, OWN_ARRAYS
 
-__all__ = [
-    "NOT_FINITE",
-    "finite",
-    "floating",
-    "from_array",
-    "labelled",
-    "read_pass_through",
-    "read_vectors",
-    "vectors_of",
-]
-
 #: Why an array with NaN or infinite values is left out.
 NOT_FINITE = "NaN or infinite values"
 

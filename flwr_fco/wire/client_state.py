@@ -15,8 +15,6 @@ from flwr_fco.wire.envelope import StateAlteredError, StateMissingError
 from flwr_fco.wire.keys import METRICS, PASS
 from flwr_fco.wire.protocol import ClientStamp, ClientState
 
-__all__ = ["read_state", "state_vectors", "store_pending", "uplink_digest", "vectors_digest"]
-
 _STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
 _DIGEST = "-digest"
 

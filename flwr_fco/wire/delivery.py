@@ -10,8 +10,6 @@ from flwr.serverapp import Grid
 
 from flwr_fco.wire import flower as _flower
 
-__all__ = ["send_and_receive"]
-
 #: Seconds between two looks for replies: a share of what has been waited for, within bounds.
 _SHARE, _SHORTEST, _LONGEST = 0.05, 0.01, 1.0
 

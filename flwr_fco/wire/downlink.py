@@ -23,8 +23,6 @@ from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
 
-__all__ = ["downlink_records", "forget_downlink", "parsed", "read_downlink", "received"]
-
 _FCO = "fco"
 
 

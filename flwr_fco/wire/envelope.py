@@ -14,26 +14,6 @@ from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.keys import METRICS, NO_ARRAYS
 from flwr_fco.wire.protocol import Downlink
 
-__all__ = [
-    "HANDSHAKE",
-    "OWN_METRICS",
-    "QUESTION",
-    "PlanMissingError",
-    "RoundCache",
-    "StateAlteredError",
-    "StateMissingError",
-    "content_of",
-    "count_bytes",
-    "messages",
-    "missing_reply",
-    "partition_of",
-    "partition_reply",
-    "reply",
-    "sender_and_group",
-    "was_altered",
-    "what_is_missing",
-]
-
 #: Message type of the question 'which partition are you?' that precedes the first round.
 HANDSHAKE = "query.partition"
 #: Message type of questions about the clients' losses.

@@ -33,37 +33,6 @@ try:
 except ImportError:  # releases before TaskIdentity take the run from the grid
     TaskIdentity = None  # type: ignore[assignment, misc]
 
-__all__ = [
-    "NUMPY",
-    "Form",
-    "Records",
-    "answer",
-    "array_record",
-    "bytes_of",
-    "call",
-    "content_of",
-    "filled",
-    "form_of",
-    "from_bytes",
-    "handler_of",
-    "identity",
-    "isolated",
-    "items_of",
-    "new_array",
-    "new_context",
-    "packed",
-    "polls",
-    "quiet",
-    "readdressed",
-    "record_type",
-    "reply_to",
-    "sender_and_group",
-    "serialised",
-    "set_message_id",
-    "to_bytes",
-    "with_content",
-]
-
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
 #: Records by key: type and items; in an ArrayRecord also NumPy arrays.

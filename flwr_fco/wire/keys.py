@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flwr.app import ConfigRecord, MetricRecord
 
-__all__ = ["ARRAYS", "METRICS", "NO_ARRAYS", "NUMBER", "OWN_ARRAYS", "PASS", "PLAN", "RESTORED"]
-
 ARRAYS, METRICS = "arrays", "metrics"
 #: Prefixes: of arrays that are not optimised, and of a method's numbers.
 PASS, NUMBER = "pass:", "number:"

@@ -12,17 +12,6 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
 
-__all__ = [
-    "LARGEST_COUNT",
-    "average_metrics",
-    "check_metrics",
-    "is_number",
-    "joined_metrics",
-    "metrics_of",
-    "number_of",
-    "with_metric",
-]
-
 #: Whole numbers up to here are floats without any rounding, and in any case finite.
 LARGEST_COUNT = 2**53
 

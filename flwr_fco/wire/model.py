@@ -15,17 +15,6 @@ from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import finite, floating, from_array, read_pass_through, vectors_of
 
-__all__ = [
-    "config_of_round",
-    "layout_of",
-    "primal_record",
-    "primal_request",
-    "primal_vector",
-    "read_primal",
-    "same_arrays",
-    "shared_arrays",
-]
-
 
 def layout_of(arrays: ArrayRecord, **options: Any) -> Layout:
     """Describe the user's initial arrays (see :meth:`Layout.from_arrays`).

@@ -26,22 +26,6 @@ from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
 
-__all__ = [
-    "NONSMOOTH",
-    "OWN_LOOP",
-    "ClientStamp",
-    "ClientState",
-    "Downlink",
-    "Node",
-    "Plan",
-    "Received",
-    "ReceivedNumbers",
-    "ReceivedOptions",
-    "ReceivedState",
-    "ReceivedVectors",
-    "Uplink",
-]
-
 Option = bool | int | float | str
 #: The metric by which a client says that its training loop is its own: with a schedule, or other epochs and batches.
 OWN_LOOP = "own-loop"

@@ -19,8 +19,6 @@ from flwr_fco.wire.metrics import metrics_of, number_of
 from flwr_fco.wire.protocol import ReceivedNumbers, ReceivedVectors
 from flwr_fco.wire.questions import Answer, Question
 
-__all__ = ["answer_records", "question_records", "read_answer", "read_question"]
-
 _QUESTION = "fco-question"
 
 

@@ -28,8 +28,6 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 
-__all__ = ["BALANCE", "ENTROPY", "FACTS", "LINKS", "SLOPES", "Answer", "Question"]
-
 #: Stages of ``"duality"``: what the loss is; the mean chances of the classes; sums of slopes; the entropy.
 FACTS, BALANCE, SLOPES, ENTROPY = range(4)
 #: Links of losses by the number under which they travel; 0: there is no duality gap for this loss.

@@ -21,8 +21,6 @@ from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_o
 from flwr_fco.wire.model import primal_vector
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["Sent", "num_examples", "read_sent", "read_unmodified", "read_uplink", "sent", "uplink_answer"]
-
 _NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 

@@ -13,8 +13,6 @@ from flwr_fco.core.logs import log
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["CappedMinimisations"]
-
 
 class CappedMinimisations(Part):
     """Logs and counts the clients that hit `max_iterations`."""

@@ -14,8 +14,6 @@ from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Node
 
-__all__ = ["FirstGradients"]
-
 
 class FirstGradients(Part):
     """Runs round 0 before round 1.

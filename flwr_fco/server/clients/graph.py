@@ -18,8 +18,6 @@ from flwr_fco.server.options import Mixing
 from flwr_fco.topology import TOPOLOGIES, Topology, effective_mixing, from_matrix
 from flwr_fco.wire.protocol import Node, Uplink
 
-__all__ = ["Graph", "Increments", "Matrix"]
-
 Matrix = NDArray[np.float64]
 
 

@@ -21,8 +21,6 @@ from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 
-__all__ = ["Change", "ClientMemories", "Member", "Remembered"]
-
 Key = tuple[int, int]
 #: The first part of the key of a node without a partition; see :attr:`Node.key`.
 _WITHOUT_PARTITION = 1

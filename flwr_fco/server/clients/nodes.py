@@ -18,8 +18,6 @@ from flwr_fco.wire import records
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.protocol import Node
 
-__all__ = ["Nodes"]
-
 #: Seconds to wait for the nodes' answers to the question which partition they have.
 _HANDSHAKE_TIMEOUT = 120.0
 #: Seconds to wait for the first of two nodes with one partition id to go.

@@ -17,8 +17,6 @@ from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Node
 
-__all__ = ["Everyone"]
-
 #: Seconds between two looks for a node that is not connected.
 _PATIENCE = 1.0
 Key = tuple[int, int]

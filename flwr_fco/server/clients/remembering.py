@@ -14,8 +14,6 @@ from flwr_fco.server.clients.memory import Change, ClientMemories
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Node, Uplink
 
-__all__ = ["Gossip", "Remembering"]
-
 
 class Remembering(Part):
     """Follows the clients that come, go and forget, and keeps the server's state in accord with their memories.

@@ -16,8 +16,6 @@ from flwr_fco.wire import records
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
 from flwr_fco.work import FirstOrder
 
-__all__ = ["UnmodifiedClients", "check_unmodified"]
-
 
 class _Options(UnmodifiedOptions, RateOptions, WorkOptions, CommonOptions):
     """The options that such clients need."""

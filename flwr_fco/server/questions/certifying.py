@@ -20,8 +20,6 @@ from flwr_fco.server.questions.inquiry import Inquiry
 from flwr_fco.server.rounds.structure import structure
 from flwr_fco.wire.questions import Answer
 
-__all__ = ["Certifier", "certify"]
-
 _ABSURD = "the numbers that the clients have answered come to none that is finite"
 
 

@@ -30,8 +30,6 @@ from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.wire.questions import Answer, Question
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Inquiry", "extrapolation"]
-
 _ASK_SAMPLE = 4
 _NO_SHAPES: Mapping[str, tuple[int, ...]] = MappingProxyType({})
 

@@ -9,8 +9,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
 from flwr_fco.mirror_maps.product import BoundProduct
 
-__all__ = ["LARGEST_CLAIM", "LossFacts", "bounded_largest", "bounded_smallest", "smoothness_for"]
-
 #: How many times the clients' median a claim counts at most. Rates of 1/(4 L) are stable to 2/L, eight times as much,
 #: so an honest client whose loss is up to eighty times as steep as the median's still takes stable steps.
 LARGEST_CLAIM = 10.0

@@ -35,8 +35,6 @@ from flwr_fco.server.parts import Host
 from flwr_fco.server.questions.inquiry import Inquiry
 from flwr_fco.wire import records
 
-__all__ = ["PathPoint", "PathResult", "StrengthPath", "held_out_loss", "strength_max", "with_strength"]
-
 #: Up to how many points of the unregularized arrays are asked about, and how small their gradient is to become.
 _QUESTIONS, _TOLERANCE = 100, 1e-11
 #: How far above it the largest strength of a path is, relatively.

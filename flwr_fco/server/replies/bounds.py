@@ -22,17 +22,6 @@ from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.protocol import NONSMOOTH, Node, Uplink
 
-__all__ = [
-    "LARGEST_FACTOR",
-    "TOO_LONG",
-    "IncrementBounds",
-    "Replays",
-    "check_elapsed",
-    "check_examples",
-    "check_steps",
-    "metric_objections",
-]
-
 #: Replies that a first round needs for its median to say something.
 _ENOUGH = 5
 #: By how much the bounds on lengths are wider in a first round of fewer, and those on weights in all such rounds of a

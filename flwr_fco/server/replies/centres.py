@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["Centre", "Direction", "centre", "geometric_median", "mean_increment", "median", "trimmed_mean"]
-
 Matrix = NDArray[np.float64]
 
 #: Coordinates that are sorted at a time: the clients' rows of them fit into the cache.

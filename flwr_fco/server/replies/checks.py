@@ -22,16 +22,6 @@ from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.wire.uplink import Sent
 from flwr_fco.work import Work
 
-__all__ = [
-    "LeftOut",
-    "Reply",
-    "Round",
-    "average_metrics",
-    "averaged_pass_through",
-    "weighted",
-    "weights_of",
-]
-
 _Read = TypeVar("_Read")
 #: Characters of a reason that are kept: clients choose parts of it.
 _LONGEST_REASON = 500

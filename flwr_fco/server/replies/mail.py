@@ -38,8 +38,6 @@ from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
 from flwr_fco.wire.uplink import Sent
 from flwr_fco.work import FirstOrder
 
-__all__ = ["Language", "Mail", "OwnClients"]
-
 #: How often the silent nodes of a round are asked again where everyone must take part.
 _REPEATS = 2
 #: By what factor the number of examples that a client takes its steps for may grow from one of its answers to the next.

@@ -14,8 +14,6 @@ from flwr_fco.server.parts import Host, Part
 from flwr_fco.server.replies.centres import Centre
 from flwr_fco.wire.protocol import Uplink
 
-__all__ = ["Momentum"]
-
 
 class Momentum(Part):
     """In the place of a centre: velocity <- beta velocity + centre, and the same of `elapsed`.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["refuse_privacy_wrappers"]
-
 
 def refuse_privacy_wrappers(caller: str, *, unmodified: bool) -> None:
     """Refuse Flower's differential-privacy wrappers, which call a strategy's hooks from their own modules.

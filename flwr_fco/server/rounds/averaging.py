@@ -13,8 +13,6 @@ from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.parts import Part
 
-__all__ = ["PointAverage", "largest_entries"]
-
 
 def largest_entries(vector: Vector, count: int) -> Vector:
     """Return the vector with only its `count` entries of largest absolute value; of equal ones the first are kept.

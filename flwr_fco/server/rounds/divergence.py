@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 
-__all__ = ["DivergenceWatch"]
-
 #: A model of this many times the first models' norm has diverged. No run that converges grows like that: one whose
 #: steps are small enough moves no further in a round than in the first ones, and its solution would be a million
 #: rounds away.

@@ -15,8 +15,6 @@ from flwr_fco.core.validation import takes
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.results import Number
 
-__all__ = ["Answer", "Callback", "Hooks", "RoundHooks"]
-
 #: Called after each round with the round, the primal arrays and the round's metrics; True ends the run.
 Callback = Callable[[int, ArrayRecord, MetricRecord | None], bool | None]
 #: What ``on_round_end`` may return: nothing, whether to stop, or that and metrics to add to the round's.

@@ -29,8 +29,6 @@ from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.wire import records
 from flwr_fco.wire.delivery import send_and_receive
 
-__all__ = ["EvaluateFunction", "Runnable", "run_rounds"]
-
 #: How often in a row a run goes back.
 _IN_A_ROW = 3
 #: A run has diverged after so many rounds in a row in which every increment was too long: less than `evict_after`.

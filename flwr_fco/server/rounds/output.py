@@ -12,8 +12,6 @@ from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.wire import records
 from flwr_fco.wire.protocol import Plan
 
-__all__ = ["Output"]
-
 
 class Output(NamedTuple):
     """A primal model and what it was made from.

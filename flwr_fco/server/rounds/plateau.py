@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["Plateau", "score_of"]
-
 
 def score_of(name: str, score: Callable[[ArrayRecord], float], arrays: ArrayRecord) -> float:
     """Return what a user's function says of a model.

@@ -16,8 +16,6 @@ from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.replies.checks import LeftOut
 from flwr_fco.server.rounds.hooks import Hooks
 
-__all__ = ["Progress", "Saves"]
-
 
 class Saves(Protocol):
     """What has something to save: the protocol of parts."""

@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["MAY_CHANGE", "Saved", "check_sizes", "checked", "options_text", "read", "write"]
-
 _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
 _GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"

@@ -12,8 +12,6 @@ from flwr_fco.core.logs import log
 from flwr_fco.results import Number
 from flwr_fco.server.rounds.loop import Runnable
 
-__all__ = ["SparseTraining"]
-
 #: An array with less than this share of the model's density holds up the whole network.
 _NEARLY_EMPTY = 0.1
 #: A loss that had come down to the first of these shares of that of round 1, and is back at the second.

@@ -12,8 +12,6 @@ from flwr_fco.regularizers.base import Array, BoundRegularizer
 from flwr_fco.regularizers.separable import Zero
 from flwr_fco.regularizers.spectral import MatrixRegularizer
 
-__all__ = ["structure"]
-
 #: What rounding leaves of a zero singular value, in units of eps times the largest one times the longer side.
 _NOISE = 64.0
 #: Random directions that a large matrix is first multiplied with.
