@@ -29,7 +29,7 @@ def library(name: str = "dp_accounting") -> Any:
     except ImportError as error:
         raise NotInstalledError(
             f"privacy=GaussianDP(...) needs dp-accounting, which says what a run costs ({error}); install it by "
-            "pip install 'flwr-fco[privacy]'"
+            "pip install -e '.[privacy]'"
         ) from error
 
 
