@@ -117,7 +117,8 @@ def test_the_table_s_script_compares_all_ways_and_goes_on_where_it_was_stopped(
 def test_the_two_layer_network_stays_in_its_balls(load, mnist, capsys):
     config, client, server = load("femnist-two-layer", "two_layer", "two_layer.client_app", "two_layer.server_app")
     config.update({"data": str(mnist), "num-images": 400, "num-server-rounds": 8, "local-epochs": 3, "width": 16})
-    config.update({"radius": 60.0, "clients-per-round": 2})
+    # At the app's own rate the accuracy jumps by .2 from round to round.
+    config.update({"radius": 60.0, "clients-per-round": 2, "client-lr": 0.1})
     go(client, server, config, 4)
     accuracy, *norms, density = numbers_of(capsys, 8)
     assert accuracy > 0.3
