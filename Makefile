@@ -56,7 +56,7 @@ test-torch: $(VENV)/.torch ## Install PyTorch too (TORCH= says which) and run th
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml
 	$(PYTHON) -m venv $(LOWEST)
-	$(LOWEST)/bin/python -m pip install --quiet --editable . 'flwr==1.22.0' 'pytest>=8'
+	$(LOWEST)/bin/python -m pip install --quiet --editable . 'flwr==1.22.0' 'pytest>=8' 'hypothesis>=6'
 	@touch $@
 
 $(LOWEST)/.torch: $(LOWEST)/.installed

@@ -167,8 +167,9 @@ def compiled_steps(
     if not plan.options.get("client-prox", True):
         retrieval = retrieval._replace(thresholds=NOTHING)
     move = NOTHING if shift is None else shift
-    steps, batch_size = 0, min(work.batch_size, objective.num_examples)
-    for order in shuffled_epochs(objective.num_examples, rng, work):
+    steps, rows = 0, len(data.targets)
+    batch_size = min(work.batch_size, rows)
+    for order in shuffled_epochs(rows, rng, work):
         check_time(steps)
         elapsed = downlink.elapsed + client_lr * steps
         steps += compiled_epoch(data, order, batch_size, retrieval, elapsed, client_lr, move, dual)
