@@ -196,10 +196,9 @@ def edges(page: str) -> set[tuple[str, str, str]]:
         for method, constants in best:
             for name, value in constants.items():
                 grid = grids[method, name]
-                sides = ("only",) * (len(grid) == 1) or ("smallest",) * (value == min(grid)) + ("largest",) * (
-                    value == max(grid)
-                )
-                found |= {(heading, method, f"{side} {name} {value:g}") for side in sides}
+                at_edge = {"only": len(grid) == 1, "smallest": value == min(grid), "largest": value == max(grid)}
+                if side := next((side for side, true in at_edge.items() if true), ""):
+                    found.add((heading, method, f"{side} {name} {value:g}"))
     return found
 
 
