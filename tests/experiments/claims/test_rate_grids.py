@@ -11,7 +11,7 @@ import pytest
 PAGES = Path(__file__).parents[3] / "docs" / "reproduction"
 AWAITS = "awaits the next run with a wider grid"
 BOUND = "the method allows no smaller value"
-CORNER = "fco-grid has smaller client rates; the smallest of them is the best again and awaits a wider grid"
+CORNER = "fco-grid has smaller client rates; its notes say where its own corner is best, which awaits a wider grid"
 INSIDE = "a few pairs of a larger table of this page, inside of whose grid the value is"
 LONGER = "the table of 1,000 rounds has a best client rate inside of the grid"
 WIDER = "the wider or finer grid of fco-grid-l1 or fco-grid-fmri goes beyond the value"
