@@ -94,7 +94,7 @@ def test_the_server_lines_are_of_strategies_that_can_be_built():
 
 def gaps_of_the_full_run():
     """Return the medians of `fco-when` by what varies and its value, then by method."""
-    page = (ROOT / "docs" / "reproduction" / "fco.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "reproduction" / "details" / "fco.md").read_text(encoding="utf-8")
     section = page[page.index("\n## fco-when") : page.index("\n## fco-brain\n")]
     found = {}
     for table in section.split("\n\n"):

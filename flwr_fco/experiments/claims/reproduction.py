@@ -21,7 +21,7 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.claims.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.claims.densities import measure_densities
-from flwr_fco.experiments.claims.rules import RULES, Outcome, Outcomes
+from flwr_fco.experiments.claims.rules import RULES, Measurement, Outcome, Outcomes
 from flwr_fco.experiments.pictures.report import draw_curves, draw_images, draw_scatter, draw_tuned, require_matplotlib
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.named import load_task
@@ -63,8 +63,9 @@ class Verdict:
         One a seed.
     rates : str
         (client, server) of the run that the claim is about.
-    verdict : {"holds", "does not hold", "tie", "outside"}
+    verdict : {"holds", "does not hold", "tie", "outside", "awaits a run"}
         ``"tie"``: of a comparison that neither side wins on every seed. ``"outside"``: it cannot be tested here.
+        ``"awaits a run"``: of stored results, which have no values for the claim as it is defined now.
     rule : str
         Its name and arguments.
     note : str
@@ -105,6 +106,8 @@ class Report(NamedTuple):
     outcomes : dict of str to list of Outcome
     folder : Path
     seconds : float
+    tables : str, default ""
+        What the page of the experiment has beside the verdicts.
     """
 
     definition: Definition
@@ -112,6 +115,7 @@ class Report(NamedTuple):
     outcomes: Outcomes
     folder: Path
     seconds: float
+    tables: str = ""
 
 
 class _Job(NamedTuple):
@@ -226,13 +230,15 @@ def reproduce(
     (folder / "verdicts.json").write_text(
         json.dumps([asdict(verdict) for verdict in verdicts], indent=2) + "\n", encoding="utf-8"
     )
-    (folder / "verdicts.md").write_text(_page(definition, verdicts, outcomes), encoding="utf-8")
+    tables = _tables(definition, outcomes)
+    page = _page(definition, verdicts) + (f"\n{tables}\n" if tables else "")
+    (folder / "verdicts.md").write_text(page, encoding="utf-8")
     if definition.kind == "images":
         first = {job.line.label: np.load(job.kept) for job in jobs if job.settings.seed == definition.seeds[0]}
         draw_images(first, definition.title, folder / "figure.png")
     else:
         draw_figure(definition, outcomes, folder / "figure.png")
-    return Report(definition, verdicts, outcomes, folder, seconds)
+    return Report(definition, verdicts, outcomes, folder, seconds, tables)
 
 
 def _claim_folder(definition: Definition, folder: Path) -> None:
@@ -262,8 +268,8 @@ def _described(held: Mapping[str, Any]) -> str:
     return f"{held.get('experiment')}{' --quick' if held.get('quick') else ''}{given}"
 
 
-def _page(definition: Definition, verdicts: Sequence[Verdict], outcomes: Outcomes) -> str:
-    """Return all tables, and what is to be said of settings that are not the definition's."""
+def _page(definition: Definition, verdicts: Sequence[Verdict]) -> str:
+    """Return the verdicts, and what is to be said of settings that are not the definition's."""
     text = verdict_table(definition, verdicts)
     if definition.overrides:
         heading, _, rest = text.partition("\n\n")
@@ -275,9 +281,13 @@ def _page(definition: Definition, verdicts: Sequence[Verdict], outcomes: Outcome
         if "problem" in definition.overrides:
             note += f" Options of the definition that {definition.problem} does not have are left out."
         text = f"{heading}\n\n{note}\n\n{rest}"
-    if definition.tuned:
-        text += "\n" + tuned_table(definition, outcomes)
-    return text + "\n" + value_table(definition, outcomes) if definition.table else text
+    return text
+
+
+def _tables(definition: Definition, outcomes: Outcomes) -> str:
+    tuned = tuned_table(definition, outcomes) if definition.tuned else ""
+    values = value_table(definition, outcomes) if definition.table else ""
+    return "\n".join(filter(None, (tuned, values))).strip()
 
 
 def _require_metrics(definition: Definition, line: RunLine, outcome: Outcome) -> None:
@@ -306,30 +316,37 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
     # fco-fig3: LASSO I, half of the truth is not zero
     """
     seeds = ", ".join(map(str, definition.seeds))
-    head = ("claim", "the paper's sentence", "its number", "measured", "rates (client, server)", "verdict", "rule")
-    rows = []
-    for verdict in verdicts:
-        words = "**does not hold**" if verdict.verdict == "does not hold" else verdict.verdict
-        if verdict.ours:
-            words = f"ours: {words}"
-        if verdict.repeats:
-            words += f" (as {verdict.repeats})"
-        cells = [
-            f"{verdict.name} ({verdict.scale})" if verdict.scale else verdict.name,
-            verdict.sentence,
-            verdict.number,
-            verdict.measured,
-            verdict.rates,
-            words + (f"; {verdict.note}" if verdict.note else ""),
-            f"`{verdict.rule}`" if verdict.rule else "",
-        ]
-        rows.append([cell.replace("|", "\\|") for cell in cells])
-    source = f"{definition.source}. Problem {definition.problem}, seeds {seeds}; "
-    text = f"# {definition.name}: {definition.title}\n\n{source}measured: median [smallest, largest] over them.\n\n"
-    return text + _table(head, rows)
+    head = ("claim", "its number", "measured", "rates (client, server)", "verdict", "rule")
+    text = (
+        f"# {definition.name}: {definition.title}\n\n{definition.source}. Problem {definition.problem}, seeds {seeds}"
+    )
+    text += f"; {definition.scale}" if definition.scale else ""
+    text += "; measured: median [smallest, largest] over them.\n"
+    for sentence, ours in dict.fromkeys((verdict.sentence, verdict.ours) for verdict in verdicts):
+        rows = []
+        for verdict in verdicts:
+            if (verdict.sentence, verdict.ours) != (sentence, ours):
+                continue
+            words = "**does not hold**" if verdict.verdict == "does not hold" else verdict.verdict
+            if ours:
+                words = f"ours: {words}"
+            if verdict.repeats:
+                words += f" (as {verdict.repeats})"
+            cells = [
+                f"{verdict.name} ({verdict.scale})" if verdict.scale != definition.scale else verdict.name,
+                verdict.number,
+                verdict.measured,
+                verdict.rates,
+                words + (f"; {verdict.note}" if verdict.note else ""),
+                f"`{verdict.rule}`" if verdict.rule else "",
+            ]
+            rows.append([cell.replace("|", "\\|") for cell in cells])
+        text += f"\n{'Ours' if ours else 'The paper'}: {sentence}\n\n{markdown_table(head, rows)}"
+    return text
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table of cells whose bars are escaped."""
     return "\n".join([_row(head), "|---" * len(head) + "|", *map(_row, rows)]) + "\n"
 
 
@@ -376,7 +393,7 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
         if known:
             cells.append(" / ".join(f"{value:g}" for value in known.get(line.label, [])))
         rows.append([line.label, *cells])
-    return text + _table(head, rows)
+    return text + markdown_table(head, rows)
 
 
 def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
@@ -408,7 +425,7 @@ def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
                 first = best.rates[0]
                 cells.append(_band(best.values) + (f" ({first[0]:g}, {first[1]:g})" if first else ""))
             rows.append([method, *cells])
-        text += "\n" + _table([variation, *map(str, values)], rows)
+        text += "\n" + markdown_table([variation, *map(str, values)], rows)
     return text
 
 
@@ -421,17 +438,21 @@ def _value_at(outcome: Outcome, metric: str, when: float) -> float:
 
 
 def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
-    scale = claim.scale or definition.scale
-    said: dict[str, Any] = {"name": claim.name, "sentence": claim.sentence, "scale": scale, "ours": claim.ours}
     if claim.outside:
-        empty: dict[str, Any] = {"measured": "", "values": (), "rates": "", "rule": ""}
-        return Verdict(number=claim.number, verdict="outside", note=claim.outside, **empty, **said)
+        return without_values(definition, claim, "outside")
     groups = {"groups": definition.groups} if claim.rule == "share" else {}
     found = RULES[claim.rule](outcomes, **groups, **claim.arguments)
+    return verdict_of(definition, claim, found)
+
+
+def verdict_of(definition: Definition, claim: Claim, found: Measurement) -> Verdict:
+    """Return the row of a claim for which a rule has found something."""
     text = ", ".join(f"{key}={plain(value)}" for key, value in claim.arguments.items())
     subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
     rates = dict.fromkeys(line.rates for line in definition.runs if line.label in subjects)
     return Verdict(
+        name=claim.name,
+        sentence=claim.sentence,
         number=f"{claim.number} (the limit is ours)" if claim.has_limit_of_ours else claim.number,
         measured=f"{found.meaning}: {_band(found.values)}",
         values=tuple(found.values),
@@ -439,8 +460,27 @@ def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
         verdict="holds" if found.holds else "tie" if found.tie else "does not hold",
         rule=f"{claim.rule}({text})",
         note=claim.note,
+        scale=claim.scale or definition.scale,
+        ours=claim.ours,
         repeats=claim.repeats,
-        **said,
+    )
+
+
+def without_values(definition: Definition, claim: Claim, verdict: str, measured: str = "") -> Verdict:
+    """Return the row of a claim that cannot be tested here, or has not been as it is defined now."""
+    return Verdict(
+        name=claim.name,
+        sentence=claim.sentence,
+        number=claim.number,
+        measured=measured,
+        values=(),
+        rates="",
+        verdict=verdict,
+        rule="",
+        note=claim.outside or claim.note,
+        scale=claim.scale or definition.scale,
+        ours=claim.ours,
+        repeats=claim.repeats,
     )
 
 
@@ -449,10 +489,15 @@ def _band(values: Sequence[float]) -> str:
     if not numbers:
         return "none (diverged)"
     lost = len(values) - len(numbers)
-    middle = float(np.median(numbers))
-    text = f"{middle:.3g}" if min(numbers) == max(numbers) else f"{middle:.3g} [{min(numbers):.3g}, {max(numbers):.3g}]"
-    text = text.replace("inf", "never")
+    text = median(numbers)
+    if min(numbers) != max(numbers):
+        text += f" [{min(numbers):.3g}, {max(numbers):.3g}]".replace("inf", "never")
     return text + (f", {lost} of {len(values)} seeds without a value" if lost else "")
+
+
+def median(values: Sequence[float]) -> str:
+    """Return the median with three digits."""
+    return f"{float(np.median(values)):.3g}".replace("inf", "never")
 
 
 def _slug(label: str, seed: int) -> str:

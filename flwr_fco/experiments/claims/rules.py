@@ -351,7 +351,7 @@ class Rule:
         **arguments
             Of the claim: labels of runs, a metric, bounds.
         """
-        known = {*SUBJECTS, *self._measured, *self.comparison.arguments}
+        known = {*SUBJECTS, *self._measured, *self.comparison.arguments, "even", "noise"}
         if unknown := arguments.keys() - known:
             raise ConfigurationError(f"{min(unknown)!r} is no argument of the rule; it has {', '.join(sorted(known))}")
         named = [arguments[key] for key in SUBJECTS if arguments.get(key)]
@@ -361,13 +361,24 @@ class Rule:
         found = [self.statistic(runs, **own) for runs in seeds]
         if mean:
             found = [np.mean(np.broadcast_arrays(*found), axis=0)]
-        values = [float(np.max(one)) for one in found]
+        return self.decide([float(np.max(one)) for one in found], arguments, mean=mean)
+
+    def decide(self, values: list[float], arguments: Mapping[str, Any], *, mean: bool = False) -> Measurement:
+        """Return what the comparison says of the statistic's values, which may be those of an earlier run."""
         meaning = self.meaning.format(**arguments) if isinstance(self.meaning, str) else self.meaning(arguments)
         if mean:
             meaning = meaning.replace(arguments["metric"], f"mean {arguments['metric']} over the seeds", 1)
         return Measurement(
-            values, self.comparison(values, arguments), meaning, self.even, float(arguments.get("noise", 0.0))
+            values,
+            self.comparison(values, arguments),
+            meaning,
+            float(arguments.get("even", self.even)),
+            float(arguments.get("noise", 0.0)),
         )
+
+    def measured(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """Return those of a claim's arguments that its values depend on; the others only decide what they mean."""
+        return {key: value for key, value in arguments.items() if key in {*SUBJECTS, *self._measured, "mean"}}
 
 
 def _from_when(arguments: Mapping[str, Any]) -> str:

@@ -55,6 +55,8 @@ def reproduce(
     `flwr-fco reproduce fco-fig5 --set fetch=true --set num-held-out=12 --set split=5 --set clients-per-round=20`
     """
     from flwr_fco.experiments import EXPERIMENTS, select_experiments
+    from flwr_fco.experiments.claims.pages import write_pages
+    from flwr_fco.experiments.claims.stored import read_folders
 
     overrides = shell.parsed(settings)
     # All of them before the first one runs: a setting that one does not have is an error.
@@ -71,6 +73,10 @@ def reproduce(
             if alone:
                 raise
             shell.say(f"{definition.name} skipped: {error}")
+    results = out or Path("results")
+    if not alone and (known := read_folders(results)):
+        written = write_pages(known, results, "{}/figure.png")
+        shell.say(f"Pages of all experiments in {results}: {written[-1]}")
     if quick and not held:
         raise typer.Exit(shell.FAILED)
 
@@ -90,11 +96,15 @@ def _chosen(name: str, quick: bool, seed: int | None, overrides: dict[str, Any])
 def _reproduce(definition: Definition, folder: Path, workers: int, quiet: bool) -> bool:
     """Run an experiment, print its table, return whether all claims hold."""
     from flwr_fco.experiments import reproduce as run_experiment
+    from flwr_fco.experiments.claims.pages import short_table
+    from flwr_fco.experiments.claims.stored import keep
 
     name = definition.name
     total = len(definition.runs) * len(definition.seeds)
     with shell.progress(total, f"{name}: runs", quiet) as advance:
         found = run_experiment(definition, folder, workers=workers, on_run=lambda done, _: advance(done))
+    keep(found)
+    shell.write(folder / "summary.md", f"# {name}: {definition.title}\n\n{short_table(found.verdicts)}")
     table = shell.make_table(f"{name}: {definition.title}", (), show_lines=True)
     for column in ("claim", "paper", "measured", "rates", "verdict"):
         table.add_column(column, overflow="fold")

@@ -192,7 +192,7 @@ def test_reproduce_writes_data_verdicts_and_the_figure(tmp_path):
     assert report.verdicts[0].rates == "(0.01, 1)"
     assert json.loads((tmp_path / "verdicts.json").read_text())[1]["note"] == "it is not"
     table = (tmp_path / "verdicts.md").read_text()
-    assert "It is \\| stable." in table
+    assert "\nThe paper: It is | stable.\n" in table
     assert (tmp_path / "figure.png").stat().st_size > 10_000
     kept = json.loads((tmp_path / "runs" / "good-seed-1.json").read_text())
     assert kept["history"] == report.outcomes["good"][1].history

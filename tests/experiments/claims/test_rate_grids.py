@@ -1,0 +1,239 @@
+"""The constants that the rate pages print in bold lie inside their grids, or at an edge that is known with a reason."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PAGES = Path(__file__).parents[3] / "docs" / "reproduction"
+AWAITS = "awaits the next run with a wider grid"
+BOUND = "the method allows no smaller value"
+CORNER = "fco-grid has smaller client rates; its notes say where its own corner is best, which awaits a wider grid"
+INSIDE = "a few pairs of a larger table of this page, inside of whose grid the value is"
+LONGER = "the table of 1,000 rounds has a best client rate inside of the grid"
+WIDER = "the wider or finer grid of fco-grid-l1 or fco-grid-fmri goes beyond the value"
+_SADDLE = (
+    "ExtraStepLocalSGD; FeDualEx; FeDualEx, ergodic average; FedDualAvg; FedMiP; "
+    "FedMiP, psi once; FedMiP, psi once, ergodic average; FedMid"
+)
+
+#: The edges that are known: the reason, and the methods.
+KNOWN = {
+    "dualfl-rates.md": {
+        ("logistic-cifar10", "largest damping 0.01"): (AWAITS, "APDAInexact"),
+        ("logistic-cifar10", "smallest rho 0"): (BOUND, "DualFL"),
+        ("logistic-cifar10", "largest client-lr 0.003"): (AWAITS, "FedCM; FedDualAvg; FedSAM; Scaffnew"),
+        ("logistic-cifar10", "largest local-steps 30"): (AWAITS, "FedCM; FedSAM"),
+        ("logistic-cifar10", "largest relaxation 1.9"): (AWAITS, "FedDR"),
+        ("logistic-cifar10", "largest local-steps 100"): (AWAITS, "FedDualAvg"),
+        ("logistic-cifar10", "smallest probability 0.01"): (AWAITS, "Scaffnew"),
+        ("logistic-mnist", "largest damping 0.01"): (AWAITS, "APDAInexact"),
+        ("logistic-mnist", "smallest rho 0"): (BOUND, "DualFL"),
+        ("logistic-mnist", "largest client-lr 0.03"): (AWAITS, "FedCM; FedDualAvg; FedSAM; Scaffnew"),
+        ("logistic-mnist", "largest local-steps 30"): (AWAITS, "FedCM; FedSAM"),
+        ("logistic-mnist", "largest relaxation 1.9"): (AWAITS, "FedDR"),
+        ("logistic-mnist", "largest local-steps 100"): (AWAITS, "FedDualAvg"),
+        ("logistic-mnist", "smallest penalty 0.03"): (AWAITS, "FedDyn"),
+        ("logistic-mnist", "largest step 30"): (AWAITS, "FiveGCS"),
+        ("logistic-mnist", "smallest probability 0.01"): (AWAITS, "Scaffnew"),
+    },
+    "rates.md": {
+        ("haxby, 300 rounds", "largest server 10"): (AWAITS, "FedDualAvg; FedMidOSP"),
+        ("haxby, 300 rounds", "smallest client 0.001"): (WIDER, "FedDualAvgOSP"),
+        ("lasso-I, 500 rounds", "only client 0.001"): (
+            CORNER,
+            "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
+        ),
+        ("lasso-II, 500 rounds", "only client 0.001"): (
+            CORNER,
+            "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
+        ),
+        ("lasso-III, 500 rounds", "only client 0.001"): (
+            CORNER,
+            "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
+        ),
+        ("lasso-IV, 500 rounds", "only client 0.001"): (
+            CORNER,
+            "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
+        ),
+        ("low-rank-I, 200 rounds", "only client 0.001"): (
+            CORNER,
+            "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
+        ),
+        ("low-rank-I, 200 rounds", "largest server 10"): (AWAITS, "FedDualAvg"),
+        ("low-rank-II, 200 rounds", "only client 0.001"): (
+            CORNER,
+            "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
+        ),
+        ("low-rank-II, 200 rounds", "largest server 10"): (AWAITS, "FedDualAvg"),
+        ("low-rank-III, 200 rounds", "only client 0.001"): (
+            CORNER,
+            "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
+        ),
+        ("low-rank-III, 200 rounds", "largest server 10"): (AWAITS, "FedDualAvg"),
+        ("low-rank-IV, 200 rounds", "smallest client 0.001"): (
+            CORNER,
+            "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
+        ),
+        ("low-rank-IV, 200 rounds", "largest server 10"): (AWAITS, "FedDualAvg"),
+        ("low-rank-IV, 500 rounds", "only client 0.001"): (CORNER, "FedAvgSubgradient; FedMid; FedMidOSP"),
+        ("low-rank-IV, 500 rounds", "smallest server 1"): (INSIDE, "FedAvgSubgradient; FedMid; FedMidOSP"),
+        ("mnist-l1-ball, 1,000 rounds", "largest client 0.1"): (WIDER, "FedDualAvg; FedMid; FedMidOSP"),
+        ("mnist-l1-ball, 1,000 rounds", "only server 1"): (AWAITS, "FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP"),
+        ("mnist-l1-ball, 1,000 rounds", "smallest client 0.03"): (AWAITS, "FedDualAvgOSP"),
+        ("mnist-l1-ball, 30 rounds", "largest client 0.1"): (WIDER, "FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP"),
+        ("mnist-l1-ball, 30 rounds", "largest server 1"): (AWAITS, "FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP"),
+        ("mnist-l2-ball, 1,000 rounds", "largest server 1"): (AWAITS, "FedDualAvg; FedMid; FedMidOSP"),
+        ("mnist-l2-ball, 1,000 rounds", "smallest server 0.3"): (AWAITS, "FedDualAvgOSP"),
+        ("mnist-l2-ball, 100 rounds", "largest client 0.1"): (LONGER, "FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP"),
+        ("mnist-l2-ball, 100 rounds", "largest server 1"): (AWAITS, "FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP"),
+    },
+    "saddle-rates.md": {
+        ("adversarial-cifar10, 40 rounds", "largest server 1"): (
+            AWAITS,
+            "DistributedPGDA; FeDualEx; FeDualEx, ergodic average",
+        ),
+        ("adversarial-mnist, 20 rounds", "largest server 1"): (
+            AWAITS,
+            "DistributedPGDA; FeDualEx; FeDualEx, ergodic average",
+        ),
+        ("bilinear-l1, 100 rounds", "largest server 1"): (
+            AWAITS,
+            "ExtraStepLocalSGD; FeDualEx, ergodic average; FedMid",
+        ),
+        ("bilinear-l1, 20 rounds", "largest server 1"): (
+            AWAITS,
+            "FeDualEx, ergodic average; FedMiP; FedMiP, psi once, ergodic average; FedMid",
+        ),
+        ("bilinear-l1, 20 rounds (2)", "largest server 1"): (
+            AWAITS,
+            "ExtraStepLocalSGD; FeDualEx, ergodic average; FedMiP; FedMiP, psi once, ergodic average; FedMid",
+        ),
+        ("bilinear-l1, 20 rounds (2)", "smallest client 0.01"): (INSIDE, "ExtraStepLocalSGD; FedMiP; FedMid"),
+        ("bilinear-l1, 20 rounds (2)", "smallest server 0.3"): (INSIDE, "FeDualEx; FedDualAvg; FedMiP, psi once"),
+        ("bilinear-nuclear, 100 rounds", "largest server 1"): (
+            AWAITS,
+            _SADDLE.replace("FedDualAvg; ", ""),
+        ),
+        ("bilinear-nuclear, 100 rounds", "largest client 10"): (
+            AWAITS,
+            "FeDualEx; FeDualEx, ergodic average; FedDualAvg",
+        ),
+        ("bilinear-nuclear, 20 rounds", "largest server 1"): (
+            AWAITS,
+            _SADDLE,
+        ),
+        ("bilinear-nuclear, 20 rounds", "largest client 10"): (
+            AWAITS,
+            "FeDualEx; FeDualEx, ergodic average; FedDualAvg",
+        ),
+        ("bilinear-nuclear, 20 rounds", "smallest client 0.001"): (AWAITS, "FedMiP; FedMid"),
+        ("bilinear-nuclear, 20 rounds (2)", "largest server 1"): (
+            AWAITS,
+            _SADDLE,
+        ),
+        ("bilinear-nuclear, 20 rounds (2)", "largest client 10"): (
+            AWAITS,
+            "FeDualEx; FeDualEx, ergodic average; FedDualAvg",
+        ),
+        ("bilinear-nuclear, 20 rounds (2)", "smallest client 0.001"): (AWAITS, "FedMiP; FedMid"),
+    },
+    "tracking-rates.md": {
+        ("sparse-linear-graph, gt-fig1", "only smoothness 10"): (AWAITS, "C-FedDA; C-FedDA, M x batch"),
+        ("sparse-linear-graph, gt-fig1", "smallest convexity 1"): (AWAITS, "C-FedDA"),
+        ("sparse-linear-graph, gt-fig1", "only convexity 1"): (AWAITS, "C-FedDA, M x batch"),
+        ("sparse-linear-graph, gt-fig1", "largest convexity 4"): (
+            AWAITS,
+            "C-FedDA, M x batch and rounds; Fast-FedDA, M x batch",
+        ),
+        ("sparse-linear-graph, gt-fig1", "smallest client-lr 0.001"): (AWAITS, "DFedMid"),
+        ("sparse-linear-graph, gt-fig1", "largest stage-rounds 1500"): (AWAITS, "MReFedDA-GT, M x batch and rounds"),
+        ("sparse-logistic-graph, gt-fig2", "largest convexity 1"): (AWAITS, "C-FedDA"),
+        ("sparse-logistic-graph, gt-fig2", "only smoothness 3"): (AWAITS, "C-FedDA; C-FedDA, M x batch"),
+        ("sparse-logistic-graph, gt-fig2", "smallest convexity 0.5"): (AWAITS, "C-FedDA, M x batch"),
+        ("sparse-logistic-graph, gt-fig2", "smallest smoothness 1"): (AWAITS, "C-FedDA, M x batch and rounds"),
+        ("sparse-logistic-graph, gt-fig2", "largest stage-rounds 1500"): (AWAITS, "MReFedDA-GT, M x batch and rounds"),
+    },
+}
+
+
+def tables(page: str) -> Iterator[tuple[str, list[list[str]]]]:
+    """Yield the heading and the cells of each table, numbered where a heading comes twice."""
+    seen: dict[str, int] = {}
+    for section in page.split("\n## ")[1:]:
+        heading = section.partition("\n")[0]
+        seen[heading] = seen.get(heading, 0) + 1
+        rows = [line.strip("| ").split(" | ") for line in section.splitlines() if re.match(r"\| (?!-)", line)]
+        yield heading if seen[heading] == 1 else f"{heading} ({seen[heading]})", rows
+
+
+def trials(rows: list[list[str]]) -> Iterator[tuple[str, dict[str, float], bool]]:
+    """Yield the method, the constants and whether they are the best of every trial of a table."""
+    head, *body = rows
+    for row in body:
+        if head[0] == "client, server":
+            client, server = map(float, row[0].split(", "))
+            for method, score in zip(head[1:], row[1:], strict=True):
+                yield method, {"client": client, "server": server}, "**" in score
+        else:
+            pairs = (constant.rsplit(" ", 1) for constant in row[1].split(", "))
+            yield row[0], {name: float(value) for name, value in pairs}, any("**" in cell for cell in row[2:])
+
+
+def edges(page: str) -> set[tuple[str, str, str]]:
+    """Return (heading, method, edge) of every best constant that is the smallest or the largest of its grid."""
+    found = set()
+    for heading, rows in tables(page):
+        grids: dict[tuple[str, str], set[float]] = {}
+        best = []
+        for method, constants, bold in trials(rows):
+            for name, value in constants.items():
+                grids.setdefault((method, name), set()).add(value)
+            best += [(method, constants)] * bold
+        for method, constants in best:
+            for name, value in constants.items():
+                grid = grids[method, name]
+                at_edge = {"only": len(grid) == 1, "smallest": value == min(grid), "largest": value == max(grid)}
+                if side := next((side for side, true in at_edge.items() if true), ""):
+                    found.add((heading, method, f"{side} {name} {value:g}"))
+    return found
+
+
+def test_every_page_of_rates_is_checked():
+    assert {page.name for page in PAGES.glob("*rates.md")} == set(KNOWN)
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_best_constants_are_inside_their_grids_or_at_a_known_edge(name):
+    known = {
+        (heading, method, edge)
+        for (heading, edge), (_, methods) in KNOWN[name].items()
+        for method in methods.split("; ")
+    }
+    found = edges((PAGES / name).read_text(encoding="utf-8"))
+    assert not found - known, "best constants at an edge of their grid: widen the grid, or say why not in KNOWN"
+    assert not known - found, "no longer at an edge: remove from KNOWN"
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_every_method_of_a_table_has_a_best_constant(name):
+    for _, rows in tables((PAGES / name).read_text(encoding="utf-8")):
+        found = list(trials(rows))
+        assert {method for method, _, _ in found} == {method for method, _, bold in found if bold}
+
+
+def test_an_edge_is_found_and_the_inside_is_not():
+    page = "\n## p\n\n| method | settings | error |\n|---|---|---|\n"
+    page += "".join(f"| A | step {step}, lag 2 | {error} |\n" for step, error in ((1, "3"), (3, "**2**"), (10, "4")))
+    assert edges(page) == {("p", "A", "only lag 2")}
+    assert edges(page.replace("**2**", "2").replace("| 4 |", "| **1** |")) == {
+        ("p", "A", "only lag 2"),
+        ("p", "A", "largest step 10"),
+    }
+    pairs = (
+        "\n## q\n\n| client, server | B |\n|---|---|\n| 1, 1 | 2 |\n| 1, 0.3 | **1** |\n| 1, 0.1 | 3 |\n| 3, 1 | 4 |\n"
+    )
+    assert edges(pairs) == {("q", "B", "smallest client 1")}
