@@ -203,6 +203,13 @@ def _index(
         "",
         *(f"{number}. {text}" for number, text in enumerate(findings(surprises, verdicts, homes), 1)),
         "",
+        "## What is not fair yet",
+        "",
+        "On the pages of the third and fourth papers some constants of rivals are at the edges of their grids, those "
+        "of `Scaffnew`, `FedDR` and `FedDualAvg` with a penalty among them: they can do better than their rows say, "
+        "and `DualFL` may lose rows that it wins here. `tests/experiments/claims/test_rate_grids.py` lists the "
+        "constants; they await a run with wider grids.",
+        "",
         "## What it costs",
         "",
         f"`make reproduce` runs all of it, `flwr-fco reproduce fco-fig3` one figure: {minutes / 60:.1f} hours of one "
