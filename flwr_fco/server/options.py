@@ -27,8 +27,8 @@ from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import Regularizer, Zero
 from flwr_fco.regularizers.base import Scope
 from flwr_fco.topology import Topology
+from flwr_fco.wire.metrics import average_metrics
 from flwr_fco.wire.protocol import Node
-from flwr_fco.wire.records import average_metrics
 from flwr_fco.work import FirstOrder, Minimise, Work
 
 #: Of an option that is chosen from what the clients say of their losses.

@@ -44,8 +44,10 @@ from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
-from flwr_fco.wire import records
 from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.envelope import addressed
+from flwr_fco.wire.metrics import joined_metrics
+from flwr_fco.wire.model import layout_of, primal_request, primal_vector, same_arrays, shared_arrays
 from flwr_fco.wire.protocol import Node, Plan, Uplink
 from flwr_fco.work import Work
 
@@ -266,8 +268,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         """
         self.forget()
         try:
-            layout = records.layout_of(initial_arrays, apply_to=self.apply_to, pass_through=self.pass_through)
-            primal, self.mail.pass_through_arrays = records.primal_vector(layout, initial_arrays)
+            layout = layout_of(initial_arrays, apply_to=self.apply_to, pass_through=self.pass_through)
+            primal, self.mail.pass_through_arrays = primal_vector(layout, initial_arrays)
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
         self._announce(self._plan_for(layout, self.geometry(self.mirror_map, primal), None))
@@ -696,7 +698,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         theirs = checks.average_metrics(self.train_metrics_aggr_fn, averaged, self.weighted_by_key)
         own.update(structure(self.problem.psi, self.problem.layout, self.as_vector(arrays)))
         own.update(self.round_metrics())
-        return arrays, records.joined_metrics(theirs, own)
+        return arrays, joined_metrics(theirs, own)
 
     def _released(self, mean: Uplink) -> tuple[ArrayRecord, MetricRecord]:
         """Take the server's step by a noisy mean, which is all that is known of the replies; no round is skipped."""
@@ -779,7 +781,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         if known is None or known.state is not self.state or known.plan is not self.plan:
             point = self._point(self.problem, self.state)
             known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
-        return records.shared_arrays(known.arrays)
+        return shared_arrays(known.arrays)
 
     def _point(self, problem: Problem, state: Any) -> Vector:
         """Return the point that evaluation and the user see."""
@@ -794,9 +796,9 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         arrays : ArrayRecord
         """
         known = self._output
-        if known is not None and known.plan is self.plan and records.same_arrays(known.arrays, arrays):
+        if known is not None and known.plan is self.plan and same_arrays(known.arrays, arrays):
             return known.point
-        return records.primal_vector(self.plan.layout, arrays)[0]
+        return primal_vector(self.plan.layout, arrays)[0]
 
     def certificate(self, server_round: int, grid: Grid, w: Vector) -> dict[str, float]:
         """Return the metrics of a round's certificate, if one is due.
@@ -828,8 +830,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         config = config.copy()
         config["server-round"] = server_round
         keys = {"arrayrecord_key": self.arrayrecord_key, "configrecord_key": self.configrecord_key}
-        contents = ((node.node_id, records.primal_request(arrays, config, **keys)) for node in nodes)
-        current.messages = records.messages(grid, contents, "evaluate", str(server_round))
+        contents = ((node.node_id, primal_request(arrays, config, **keys)) for node in nodes)
+        current.messages = addressed(grid, contents, "evaluate", str(server_round))
         return current.messages
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:

@@ -62,7 +62,7 @@ class RoundCache:
         self._contents[id(downlink), informed] = (downlink, content)
 
 
-def messages(grid: object, contents: Iterable[tuple[int, RecordDict]], message_type: str, stamp: str) -> list[Message]:
+def addressed(grid: object, contents: Iterable[tuple[int, RecordDict]], message_type: str, stamp: str) -> list[Message]:
     """Return the messages of a round.
 
     Parameters

@@ -20,7 +20,8 @@ from flwr_fco.server.questions.strength_path import held_out_loss, strength_max
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DualFL, FedDAGT, FedDualAvg
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire import records
+from flwr_fco.wire.envelope import QUESTION, addressed
+from flwr_fco.wire.queries import question_records
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, SLOPES, Question
 
 CLIENTS = 6
@@ -66,9 +67,9 @@ def in_words(function):
 # --- questions to a client ------------------------------------------------------------------------------------------
 
 
-def message_of(grid, content, kind=records.QUESTION):
+def message_of(grid, content, kind=QUESTION):
     with grid.identity():
-        return records.messages(grid, [(2, content)], kind, "1")[0]
+        return addressed(grid, [(2, content)], kind, "1")[0]
 
 
 class Asked:
@@ -92,14 +93,14 @@ class Asked:
         }
         vectors = {"primal": np.linspace(-1.0, 1.0, layout.size)}
         self.questions = [
-            records.question_records(Question(name, layout, vectors, given))
+            question_records(Question(name, layout, vectors, given))
             for name, several in numbers.items()
             for given in several
         ]
         self.evaluation = RecordDict({"arrays": start_of(layout), "config": ConfigRecord()})
         self.good = self.answer(self.questions[0]).content["arrays"]["gradient"].numpy()
 
-    def answer(self, content, kind=records.QUESTION):
+    def answer(self, content, kind=QUESTION):
         message = message_of(self.grid, content, kind)
         with self.grid.identity(), warnings.catch_warnings(), np.errstate(all="ignore"):
             return self.grid.client_app(message, self.grid.contexts[2])

@@ -18,8 +18,9 @@ from flwr_fco.regularizers import L1, ElasticNet, PerParameter, Regularizer, Zer
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FastFedDA, FedDAGT, FedDualAvg, FedMid
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire import records
+from flwr_fco.wire.envelope import what_is_missing
 from flwr_fco.wire.protocol import Plan
+from flwr_fco.wire.uplink import read_uplink
 from flwr_fco.work import FirstOrder, Minimise, work_from_header
 
 D = FEATURES + 1
@@ -158,8 +159,8 @@ def replies(draw):
 def test_replies(content):
     shapes, options = {"increment": (D,)}, {"wire_dtype": "float64", "weighted_by_key": "num-examples"}
     try:
-        records.what_is_missing(content)
-        uplink = records.read_uplink(content, LAYOUT, shapes=shapes, **options)
+        what_is_missing(content)
+        uplink = read_uplink(content, LAYOUT, shapes=shapes, **options)
     except ProtocolError:
         return
     assert np.isfinite(uplink.vectors["increment"]).all()
@@ -181,7 +182,7 @@ def test_headers_and_payloads_of_arrays(data):
     )
     shapes, options = {"increment": (D,)}, {"wire_dtype": "float64", "weighted_by_key": "num-examples"}
     try:
-        value = records.read_uplink(content, LAYOUT, shapes=shapes, **options).vectors["increment"]
+        value = read_uplink(content, LAYOUT, shapes=shapes, **options).vectors["increment"]
     except ProtocolError:
         return
     # What is read is what the bytes at the end say, whatever the header looks like.

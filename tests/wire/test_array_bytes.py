@@ -5,11 +5,11 @@ import pytest
 from flwr.app import Array
 
 from flwr_fco.errors import ProtocolError
-from flwr_fco.wire import records
+from flwr_fco.wire.arrays import from_array
 
 
 def read(data, shape=(13,), dtype="float64"):
-    return records._from_array("x", Array(dtype, shape, "numpy.ndarray", data), (dtype,), shape)
+    return from_array("x", Array(dtype, shape, "numpy.ndarray", data), (dtype,), shape)
 
 
 @pytest.mark.parametrize("shape", [(13,), (2, 3), ()])

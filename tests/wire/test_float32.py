@@ -14,7 +14,7 @@ from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, simulate
 from flwr_fco.strategies import FedDA, FedDAGT, FedDualAvg
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import FLOAT32_LIMIT
-from flwr_fco.wire.records import count_bytes
+from flwr_fco.wire.envelope import count_bytes
 
 OPTIONS = {"regularizer": L1(0.3), "client_lr": 0.05, "batch_size": None, "fraction_evaluate": 0.0}
 START = np.full(FEATURES + 1, 0.5)

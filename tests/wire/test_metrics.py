@@ -4,7 +4,6 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy.strategy_utils import aggregate_metricrecords
 
-from flwr_fco.wire import records
 from flwr_fco.wire.envelope import count_bytes
 from flwr_fco.wire.metrics import average_metrics
 
@@ -42,4 +41,4 @@ def test_one_odd_metric_costs_nobody_elses():
         return RecordDict({"metrics": MetricRecord({"num-examples": 10, **values})})
 
     contents = [reply(loss=1.0, own=[1.0, 2.0]), reply(loss=3.0, own=[3.0, 4.0]), reply(loss=[5.0], own=[1.0])]
-    assert dict(records.average_metrics(contents, "num-examples")) == {"loss": 2.0, "own": [2.0, 3.0]}
+    assert dict(average_metrics(contents, "num-examples")) == {"loss": 2.0, "own": [2.0, 3.0]}

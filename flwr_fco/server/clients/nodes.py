@@ -14,8 +14,8 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.randomness import random_generator
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.options import ChooseNodes
-from flwr_fco.wire import records
 from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.envelope import HANDSHAKE, addressed, partition_of
 from flwr_fco.wire.protocol import Node
 
 #: Seconds to wait for the nodes' answers to the question which partition they have.
@@ -171,7 +171,7 @@ class Nodes:
             return {i: known[i] for i in node_ids if i in known}
         if not self.asks:
             return {}
-        questions = records.messages(grid, ((i, RecordDict()) for i in node_ids), records.HANDSHAKE, "0")
+        questions = addressed(grid, ((i, RecordDict()) for i in node_ids), HANDSHAKE, "0")
         answers = send_and_receive(grid, questions, _HANDSHAKE_TIMEOUT)
-        found = {a.metadata.src_node_id: records.partition_of(a.content) for a in answers if a.has_content()}
+        found = {a.metadata.src_node_id: partition_of(a.content) for a in answers if a.has_content()}
         return {node_id: partition for node_id, partition in found.items() if partition is not None}

@@ -12,8 +12,10 @@ from flwr_fco.server.options import AUTO, CommonOptions, RateOptions, Unmodified
 from flwr_fco.server.parts import Part
 from flwr_fco.server.replies.bounds import check_elapsed, check_examples, check_steps
 from flwr_fco.server.replies.mail import Mail
-from flwr_fco.wire import records
+from flwr_fco.wire.envelope import RoundCache
+from flwr_fco.wire.model import primal_record, primal_request, primal_vector
 from flwr_fco.wire.protocol import Downlink, Node, Uplink
+from flwr_fco.wire.uplink import read_unmodified
 from flwr_fco.work import FirstOrder
 
 
@@ -129,17 +131,17 @@ class UnmodifiedClients(Part):
         """Return to the state before the first round."""
         self._sent: tuple[object, ArrayRecord, Vector] | None = None
 
-    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: records.RoundCache) -> RecordDict:
+    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: RoundCache) -> RecordDict:
         """Return the model as ``FedAvg`` sends it."""
         options = self._options
         keys = {"arrayrecord_key": options.arrayrecord_key, "configrecord_key": options.configrecord_key}
-        return records.primal_request(self._sent_model(mail)[0], mail.current.config, **keys)
+        return primal_request(self._sent_model(mail)[0], mail.current.config, **keys)
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
         """Return the client's model minus the one that it was sent."""
         options, problem = self._options, mail.current.problem
         assert problem is not None
-        uplink = records.read_unmodified(
+        uplink = read_unmodified(
             content,
             mail.plan.layout,
             sent=self._sent_model(mail)[1],
@@ -176,6 +178,6 @@ class UnmodifiedClients(Part):
         if self._sent is None or self._sent[0] is not current.state:
             assert current.problem is not None
             layout, primal = mail.plan.layout, mail.algorithm.retrieve(current.problem, current.state)
-            arrays = records.primal_record(layout, primal, mail.pass_through_arrays)
-            self._sent = (current.state, arrays, records.primal_vector(layout, arrays)[0])
+            arrays = primal_record(layout, primal, mail.pass_through_arrays)
+            self._sent = (current.state, arrays, primal_vector(layout, arrays)[0])
         return self._sent[1], self._sent[2]

@@ -24,9 +24,10 @@ from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.bounds import IncrementBounds, check_examples
 from flwr_fco.server.replies.checks import Round
 from flwr_fco.server.replies.mail import Mail
-from flwr_fco.wire import records
 from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.envelope import QUESTION, addressed
 from flwr_fco.wire.protocol import Node, Uplink
+from flwr_fco.wire.queries import question_records, read_answer
 from flwr_fco.wire.questions import Answer, Question
 from flwr_fco.work import FirstOrder
 
@@ -108,12 +109,12 @@ class Inquiry(Part):
         number, wanted = mail.current.number, tuple(wanted)
         current = Round(number, left_out=mail.left_out, kind="question")
         current.nodes = {node.node_id: node for node in nodes}
-        content = records.question_records(question)
+        content = question_records(question)
         contents = ((node.node_id, content.copy()) for node in nodes)
-        current.messages = records.messages(grid, contents, records.QUESTION, str(number))
+        current.messages = addressed(grid, contents, QUESTION, str(number))
 
         def read(node: Node, content: RecordDict) -> Answer:
-            found = records.read_answer(content, numbers=wanted, shapes=shapes)
+            found = read_answer(content, numbers=wanted, shapes=shapes)
             check_examples(found.examples, options.max_examples)
             return found._replace(partition=node.partition_id, node_id=node.node_id)
 

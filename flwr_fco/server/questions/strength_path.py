@@ -33,7 +33,7 @@ from flwr_fco.regularizers import Regularizer
 from flwr_fco.results import Number, Result, columns_of, write_csv
 from flwr_fco.server.parts import Host
 from flwr_fco.server.questions.inquiry import Inquiry
-from flwr_fco.wire import records
+from flwr_fco.wire.model import primal_record, primal_vector
 
 #: Up to how many points of the unregularized arrays are asked about, and how small their gradient is to become.
 _QUESTIONS, _TOLERANCE = 100, 1e-11
@@ -387,13 +387,13 @@ class StrengthPath:
                 largest, w = strength_max(strategy, grid)
                 # At the strength itself an entry is on the edge: rounding would let it in.
                 strengths = self.strengths_below(largest * (1.0 + _ABOVE))
-                arrays = records.primal_record(strategy.plan.layout, w, strategy.pass_through_arrays)
+                arrays = primal_record(strategy.plan.layout, w, strategy.pass_through_arrays)
             for strength in strengths:
                 strategy.regularizer = with_strength(before[0], strength)
                 result = strategy.start(grid, arrays, num_rounds, timeout, **options)
                 arrays = result.arrays
                 layout = strategy.plan.layout
-                w = records.primal_vector(layout, arrays)[0]
+                w = primal_vector(layout, arrays)[0]
                 held_out = held_out_loss(strategy, grid, w) if self.validate else (math.nan, math.nan)
                 nonzero = int(np.count_nonzero(w[layout.regularized_mask()]))
                 points.append(PathPoint(strength, result, nonzero, *held_out))

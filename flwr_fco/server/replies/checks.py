@@ -17,7 +17,7 @@ from flwr_fco.errors import FOR_A_MODEL, ConfigurationError, ProtocolError
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.options import MetricsFunction
 from flwr_fco.server.replies.centres import centre
-from flwr_fco.wire import records
+from flwr_fco.wire.envelope import content_of, sender_and_group, was_altered, what_is_missing
 from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.wire.uplink import Sent
 from flwr_fco.work import Work
@@ -206,8 +206,8 @@ class Round:
         heard: set[int] = set()
         failures, stamp = 0, str(self.number)
         for reply in replies:
-            sender, group = records.sender_and_group(reply)
-            content = records.content_of(reply)
+            sender, group = sender_and_group(reply)
+            content = content_of(reply)
             node = self.nodes.get(sender) or self.node_of(reply)
             if node is not None:
                 heard.add(node.node_id)
@@ -227,7 +227,7 @@ class Round:
                 good[node.node_id] = Reply(node, read(node, content) if known is None else known, content)
             except ProtocolError as error:
                 failures += 1
-                lost = content is not None and records.what_is_missing(content) == "state"
+                lost = content is not None and what_is_missing(content) == "state"
                 self.leave_out(caller, node, sender, "it has lost its state" if lost else str(error))
         for node in self.nodes.values():
             if node.node_id not in heard:
@@ -291,8 +291,8 @@ class Round:
         bad: list[Message] = []
         for reply in replies:
             node = self.node_of(reply)
-            content = records.content_of(reply)
-            if node is None or content is None or id(content) in self.checked or records.what_is_missing(content):
+            content = content_of(reply)
+            if node is None or content is None or id(content) in self.checked or what_is_missing(content):
                 usable.append(reply)
                 continue
             try:
@@ -331,17 +331,17 @@ class Round:
         answered: set[int] = set()
         stamp = str(self.number)
         for reply in replies:
-            sender, group = records.sender_and_group(reply)
-            content = records.content_of(reply)
+            sender, group = sender_and_group(reply)
+            content = content_of(reply)
             node = None if content is None else self.nodes.get(sender)
             if content is None and reply.error.code == _NODE_UNAVAILABLE:
                 answered.update(gone.node_id for gone in [self.node_of(reply)] if gone is not None)
-            missing = None if node is None or content is None else records.what_is_missing(content)
+            missing = None if node is None or content is None else what_is_missing(content)
             if node is None or content is None or missing is None or node.node_id in answered or group != stamp:
                 kept.append(reply)
                 if node is not None:
                     answered.add(node.node_id)
-            elif missing == "state" and not state_lost(node, records.was_altered(content)):
+            elif missing == "state" and not state_lost(node, was_altered(content)):
                 kept.append(reply)
                 answered.add(node.node_id)
             else:

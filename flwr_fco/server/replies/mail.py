@@ -32,10 +32,15 @@ from flwr_fco.server.replies.bounds import (
 )
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
 from flwr_fco.server.rounds.output import Output
-from flwr_fco.wire import records
+from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
+from flwr_fco.wire.downlink import downlink_records
+from flwr_fco.wire.envelope import RoundCache, addressed, count_bytes
+from flwr_fco.wire.flower import bytes_of
+from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric
+from flwr_fco.wire.model import config_of_round
 from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
-from flwr_fco.wire.uplink import Sent
+from flwr_fco.wire.uplink import Sent, num_examples, read_sent, read_uplink
 from flwr_fco.work import FirstOrder
 
 #: How often the silent nodes of a round are asked again where everyone must take part.
@@ -47,7 +52,7 @@ _GROWTH = 2.0
 class Language(Protocol):
     """How clients of a kind are told something, and how their answers are read."""
 
-    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: records.RoundCache) -> RecordDict:
+    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: RoundCache) -> RecordDict:
         """Return what a node is sent."""
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
@@ -66,13 +71,13 @@ class Language(Protocol):
 class OwnClients:
     """The language of this package's ClientApp."""
 
-    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: records.RoundCache) -> RecordDict:
+    def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: RoundCache) -> RecordDict:
         """Return what a node is sent, with the plan if it is the first time."""
         informed = node.node_id in mail.nodes.informed
         known = serialised.content(downlink, informed)
         if known is None:
             passed = mail.pass_through_arrays
-            known = records.downlink_records(
+            known = downlink_records(
                 downlink._replace(pass_through=passed) if passed else downlink,
                 digest=mail.digest,
                 arrayrecord_key=mail.options.arrayrecord_key,
@@ -88,7 +93,7 @@ class OwnClients:
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
         """Return the uplink of a reply."""
         plan, current = mail.plan, mail.current
-        return records.read_uplink(
+        return read_uplink(
             content,
             plan.layout,
             shapes=current.shapes,
@@ -244,7 +249,7 @@ class Mail(Part):
             exchange is None
             or type(self.language) is not OwnClients
             or self.plan.wire_dtype != "float64"
-            or options.train_metrics_aggr_fn is not records.average_metrics
+            or options.train_metrics_aggr_fn is not average_metrics
             or self.pass_through_arrays
             or not all(node.node_id in self.nodes.informed for node, _ in letters)
         ):
@@ -258,11 +263,11 @@ class Mail(Part):
             caller, replies, self._read_sent, all_or_none=self.algorithm.participation == "everyone"
         )
         if good is not None:
-            current.bytes_down += records.bytes_of([told.vectors for _, told in letters])
+            current.bytes_down += bytes_of([told.vectors for _, told in letters])
         return good
 
     def _read_sent(self, node: Node, sent: Sent) -> tuple[Uplink, RecordDict]:
-        uplink = records.read_sent(
+        uplink = read_sent(
             sent,
             self.plan.layout,
             shapes=self.current.shapes,
@@ -280,8 +285,8 @@ class Mail(Part):
         good : sequence of Reply
         """
         if self.current.messages:
-            return records.count_bytes(reply.content for reply in good)
-        return records.bytes_of([reply.value.vectors for reply in good])
+            return count_bytes(reply.content for reply in good)
+        return bytes_of([reply.value.vectors for reply in good])
 
     def open(
         self, server_round: int, nodes: Sequence[Node], config: ConfigRecord, problem: Problem, state: Any
@@ -301,7 +306,7 @@ class Mail(Part):
         self.current = current = Round(
             server_round,
             {node.node_id: node for node in nodes},
-            config=records.config_of_round(config, server_round),
+            config=config_of_round(config, server_round),
             left_out=self.left_out,
             state=state,
         )
@@ -353,10 +358,10 @@ class Mail(Part):
         ----------
         letters : sequence of (Node, Downlink)
         """
-        current, cache = self.current, records.RoundCache()
+        current, cache = self.current, RoundCache()
         contents = [(node.node_id, self.language.content(self, node, downlink, cache)) for node, downlink in letters]
-        messages = records.messages(self.grid, contents, "train", str(current.number))
-        current.bytes_down += records.count_bytes(content for _, content in contents)
+        messages = addressed(self.grid, contents, "train", str(current.number))
+        current.bytes_down += count_bytes(content for _, content in contents)
         if current.messages:
             current.repeats += messages
         else:
@@ -447,7 +452,7 @@ class Mail(Part):
         options, current, key = self.options, self.current, self.options.weighted_by_key
 
         def read(node: Node, content: RecordDict) -> Mapping[str, Any]:
-            metrics = records.check_metrics(content, key)
+            metrics = check_metrics(content, key)
             check_examples(metrics[key], options.max_examples)
             if options.client_weights is not None and node.partition_id not in options.client_weights:
                 raise ProtocolError("its partition is not one of those in client_weights")
@@ -462,7 +467,7 @@ class Mail(Part):
             return [reply.content for reply in good]
         given = options.client_weights or {}
         weights = [given.get(reply.node.partition_id or 0, 0.0) if given else 1.0 for reply in good]
-        return [records.with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
+        return [with_metric(r.content, key, weight) for r, weight in zip(good, weights, strict=True)]
 
     @property
     def _memories(self) -> Any:
@@ -476,11 +481,11 @@ class Mail(Part):
     def _read(self, node: Node, content: RecordDict) -> Uplink:
         """Return the uplink of a reply whose claims are possible."""
         uplink = self._possible(node, self.language.read(self, content), content)
-        return uplink if self._memories is None else uplink._replace(digest=records.uplink_digest(content))
+        return uplink if self._memories is None else uplink._replace(digest=uplink_digest(content))
 
     def _possible(self, node: Node, uplink: Uplink, content: RecordDict) -> Uplink:
         known = self.options.weighted_by_key == "num-examples"
-        self.language.check(self, node, uplink, uplink.examples if known else records.num_examples(content))
+        self.language.check(self, node, uplink, uplink.examples if known else num_examples(content))
         if self.options.client_weights is not None:
             if node.partition_id not in self.options.client_weights:
                 raise ProtocolError("its partition is not one of those in client_weights")

@@ -19,8 +19,8 @@ from flwr_fco.privacy.gaussian_dp import GaussianDP
 from flwr_fco.privacy.noise import BandedNoise, Draw, NoiseStream, TreeNoise, clipped, secure_normal
 from flwr_fco.server.options import CommonOptions, WorkOptions
 from flwr_fco.server.parts import Host, Part
+from flwr_fco.wire.metrics import average_metrics
 from flwr_fco.wire.protocol import Node, Uplink
-from flwr_fco.wire.records import average_metrics
 
 
 class _Run(NamedTuple):

@@ -26,7 +26,7 @@ from flwr_fco.server.replies.private import PrivateMean
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.server.rounds.hooks import Callback, Hooks, RoundHooks
 from flwr_fco.server.rounds.resuming import Progress
-from flwr_fco.wire import records
+from flwr_fco.wire.arrays import NOT_FINITE
 from flwr_fco.wire.delivery import send_and_receive
 
 #: How often in a row a run goes back.
@@ -259,7 +259,7 @@ class _Watch:
                 self._times = 0
         elif strategy.overflowed:
             self._diverged(number, "the update overflows")
-        elif not metrics["num-replies"] and self._all_left_out(number, records.NOT_FINITE):
+        elif not metrics["num-replies"] and self._all_left_out(number, NOT_FINITE):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
         too_long = skipped and not metrics["num-replies"] and self._all_left_out(number, TOO_LONG)
         self._too_long = self._too_long + 1 if too_long else 0

@@ -9,7 +9,7 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector, all_finite
-from flwr_fco.wire import records
+from flwr_fco.wire.model import primal_record
 from flwr_fco.wire.protocol import Plan
 
 
@@ -44,7 +44,7 @@ class Output(NamedTuple):
             The arrays that are not optimised.
         """
         point = plan.layout.rounded(point)
-        return cls(state, plan, records.primal_record(plan.layout, point, passed), point)
+        return cls(state, plan, primal_record(plan.layout, point, passed), point)
 
     def finite(self) -> bool:
         """Whether there is no NaN and no infinity in it: a map's exponential, or a dtype, may have no room for it."""

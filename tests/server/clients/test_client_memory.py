@@ -10,7 +10,8 @@ from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import DFedDAGT, FedDAGT, MultistepReFedDAGT, ReFedDAGT, Scaffold, Stage
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire import records
+from flwr_fco.wire.client_state import read_state, store_pending
+from flwr_fco.wire.envelope import StateMissingError
 from flwr_fco.wire.protocol import ClientStamp
 
 
@@ -22,8 +23,8 @@ def check_sums(strategy, grid, number, metrics):
         member = strategy.memories.members.get((0, partition))
         stamp = ClientStamp(strategy.memories.epoch, -1 if member is None else member.accepted)
         try:
-            state = records.read_state(grid.contexts[node_id], stamp, D)
-        except records.StateMissingError:
+            state = read_state(grid.contexts[node_id], stamp, D)
+        except StateMissingError:
             state = strategy.memories.memory((0, partition))
         held.append(strategy.state.control - (0.0 if state is None else state["own"]))
         scale = max(scale, np.abs(held[-1]).max())
@@ -171,19 +172,19 @@ def answer(value):
 
 def test_pending_is_committed_or_discarded_by_the_next_stamp():
     context = _flower.new_context(1, 2, {}, {})
-    assert records.read_state(context, ClientStamp(0, -1), 3) is None
-    records.store_pending(context, ClientStamp(0, -1), 1, None, vectors(1), answer(1))
-    assert records.read_state(context, ClientStamp(0, -1), 3) is None  # round 1 did not count
-    state = records.read_state(context, ClientStamp(0, 1), 3)  # it did
+    assert read_state(context, ClientStamp(0, -1), 3) is None
+    store_pending(context, ClientStamp(0, -1), 1, None, vectors(1), answer(1))
+    assert read_state(context, ClientStamp(0, -1), 3) is None  # round 1 did not count
+    state = read_state(context, ClientStamp(0, 1), 3)  # it did
     assert state["own"].tolist() == [1.0, 1.0, 1.0]
-    records.store_pending(context, ClientStamp(0, 1), 4, state, vectors(4), answer(4))
-    assert records.read_state(context, ClientStamp(0, 1), 3)["own"][0] == 1.0
-    assert records.read_state(context, ClientStamp(0, 4), 3)["own"][0] == 4.0
+    store_pending(context, ClientStamp(0, 1), 4, state, vectors(4), answer(4))
+    assert read_state(context, ClientStamp(0, 1), 3)["own"][0] == 1.0
+    assert read_state(context, ClientStamp(0, 4), 3)["own"][0] == 4.0
     for stamp in (ClientStamp(0, 3), ClientStamp(1, 4), ClientStamp(1, 1)):
-        with pytest.raises(records.StateMissingError, match=f"round {stamp.accepted}"):
-            records.read_state(context, stamp, 3)
-    assert records.read_state(context, ClientStamp(1, -1), 3) is None
-    assert records.read_state(context, ClientStamp(0, 7, vectors(9)), 3)["own"][0] == 9.0
+        with pytest.raises(StateMissingError, match=f"round {stamp.accepted}"):
+            read_state(context, stamp, 3)
+    assert read_state(context, ClientStamp(1, -1), 3) is None
+    assert read_state(context, ClientStamp(0, 7, vectors(9)), 3)["own"][0] == 9.0
 
 
 @pytest.mark.parametrize("cls", [FedDAGT, MultistepReFedDAGT, DFedDAGT])

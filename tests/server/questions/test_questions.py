@@ -34,7 +34,9 @@ from flwr_fco.strategies import (
     Scaffnew,
 )
 from flwr_fco.topology import chain
-from flwr_fco.wire import records
+from flwr_fco.wire.envelope import QUESTION, addressed
+from flwr_fco.wire.flower import serialised
+from flwr_fco.wire.queries import question_records, read_answer, read_question
 from flwr_fco.wire.questions import Answer, Question
 
 START = {"coefficients": np.zeros(3), "intercept": np.zeros(1)}
@@ -55,7 +57,7 @@ def prepared(objectives, strategy=None, app=None, **options):
     given = strategy or FedDualAvg(regularizer=L1(0.1), fraction_evaluate=0.0, **options)
     app = app or app_of(objectives)
     grid = InProcessGrid(app, len(objectives), raise_errors=False)
-    given.prepare(ArrayRecord({name: records._to_array(value) for name, value in START.items()}))
+    given.prepare(ArrayRecord({name: serialised(value) for name, value in START.items()}))
     return given, grid
 
 
@@ -125,14 +127,14 @@ def test_arrays_that_are_not_optimised_are_lent_and_given_back():
 @pytest.mark.parametrize(
     ("alter", "reason"),
     [
-        (lambda content: content["arrays"].update(extra=records._to_array(np.zeros(4))), "expected ['gradient']"),
+        (lambda content: content["arrays"].update(extra=serialised(np.zeros(4))), "expected ['gradient']"),
         (lambda content: content["metrics"].update(more=1.0), "the numbers are"),
         (lambda content: content["metrics"].update({"num-examples": 1e15}), "more than max_examples"),
         (lambda content: content["metrics"].update({"num-examples": 100_000}), "more than max_ratio"),
         (lambda content: content["metrics"].update(loss=np.nan), "expected a finite number"),
-        (lambda content: content["arrays"].update(gradient=records._to_array(np.full(4, np.inf))), "infinite"),
-        (lambda content: content["arrays"].update(gradient=records._to_array(np.zeros(5))), "expected float64[4]"),
-        (lambda content: content["arrays"].update(gradient=records._to_array(np.full(4, 1e9))), "more than max_ratio"),
+        (lambda content: content["arrays"].update(gradient=serialised(np.full(4, np.inf))), "infinite"),
+        (lambda content: content["arrays"].update(gradient=serialised(np.zeros(5))), "expected float64[4]"),
+        (lambda content: content["arrays"].update(gradient=serialised(np.full(4, 1e9))), "more than max_ratio"),
     ],
 )
 def test_an_answer_is_checked_as_a_reply_is(alter, reason):
@@ -176,16 +178,16 @@ def test_a_clients_limits_hold_for_questions(limits, change, reason):
     grid = InProcessGrid(app, 1)
     question = Question("gradient", objective.layout, {"primal": np.zeros(4)})._replace(**change)
     with grid.identity():
-        messages = records.messages(grid, [(2, records.question_records(question))], records.QUESTION, "1")
+        messages = addressed(grid, [(2, question_records(question))], QUESTION, "1")
     with pytest.raises(ClientError, match=reason):
         grid.send_and_receive(messages)
 
 
 def test_a_message_that_is_no_question():
     with pytest.raises(ProtocolError, match="not a question"):
-        records.read_question(RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()}))
+        read_question(RecordDict({"arrays": ArrayRecord(), "config": ConfigRecord()}))
     with pytest.raises(ProtocolError, match="exactly one MetricRecord"):
-        records.read_answer(
+        read_answer(
             RecordDict({"arrays": ArrayRecord(), "a": MetricRecord(), "b": MetricRecord()}), numbers=(), shapes={}
         )
 
@@ -355,7 +357,7 @@ def test_dual_fl_on_losses_that_are_not_smooth():
 def test_one_liar_cannot_set_the_rate():
     def liar(message, context, call_next):
         reply = call_next(message, context)
-        if int(context.node_config["partition-id"]) == 3 and message.metadata.message_type == records.QUESTION:
+        if int(context.node_config["partition-id"]) == 3 and message.metadata.message_type == QUESTION:
             reply.content["metrics"]["l2"] = claim
         return reply
 
@@ -480,7 +482,7 @@ def test_no_server_rate_where_there_is_no_rule(kind, options):
 
 def test_nobody_answers():
     def silent(message, context, call_next):
-        if message.metadata.message_type == records.QUESTION:
+        if message.metadata.message_type == QUESTION:
             raise RuntimeError("no")
         return call_next(message, context)
 

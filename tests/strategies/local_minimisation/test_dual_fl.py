@@ -31,7 +31,8 @@ from flwr_fco.strategies import (
 from flwr_fco.strategies.local_minimisation.dual_fl import linear_tolerance, sublinear_tolerance
 from flwr_fco.testing import FaultyGrid
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire import records
+from flwr_fco.wire.client_state import read_state
+from flwr_fco.wire.envelope import StateMissingError
 from flwr_fco.wire.protocol import ClientStamp
 
 NU = 0.05
@@ -58,8 +59,8 @@ def held_by_clients(strategy, grid):
         member = strategy.memories.members.get((0, partition))
         stamp = ClientStamp(strategy.memories.epoch, -1 if member is None else member.accepted)
         try:
-            state = records.read_state(grid.contexts[node_id], stamp, D)
-        except records.StateMissingError:
+            state = read_state(grid.contexts[node_id], stamp, D)
+        except StateMissingError:
             state = strategy.memories.memory((0, partition))
         held[partition] = state
     return held
