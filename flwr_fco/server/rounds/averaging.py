@@ -68,12 +68,14 @@ class PointAverage(Part):
 
     def forget(self) -> None:
         """Return to the state before the first round."""
+        #: The sum of the points that count, and how many have come; of a moving average also the last points.
         self._total: Vector = np.zeros(0)
         self._count = 0
+        self._points: Vector = np.zeros((0, 0))
         self._before: tuple[Vector, int, list[tuple[int, Vector]]] = (self._total, 0, [])
 
     def start(self, size: int) -> None:
-        """Begin with no point: a sum of none, or room for the last points, one below the other.
+        """Begin with no point: a sum of none, and room for the last points, one below the other.
 
         Parameters
         ----------
@@ -89,7 +91,8 @@ class PointAverage(Part):
         if not self.averages:
             return
         try:
-            self._total = np.zeros((self.window, size) if self.output == "moving-average" else size)
+            self._total = np.zeros(size)
+            self._points = np.zeros((self.window if self.output == "moving-average" else 0, size))
         except (MemoryError, ValueError) as error:
             raise ConfigurationError(
                 f"window={self.window}: that many models of {size} numbers do not fit into the memory; expected the "
@@ -106,8 +109,11 @@ class PointAverage(Part):
         for point in points:
             if self.output == "moving-average":
                 place = self._count % self.window
-                self._before[2].append((place, self._total[place].copy()))
-                self._total[place] = point
+                replaced = self._points[place].copy()
+                self._before[2].append((place, replaced))
+                self._points[place] = point
+                # Once in a window the sum is taken anew: what rounding adds to it does not grow with the rounds.
+                self._total = self._total + (point - replaced) if place else self._points.sum(axis=0)
             else:
                 self._total = self._total + point
             self._count += 1
@@ -120,13 +126,11 @@ class PointAverage(Part):
         """Undo what has come since :meth:`begin_round`: the round has not counted."""
         self._total, self._count, replaced = self._before
         for place, point in reversed(replaced):
-            self._total[place] = point
+            self._points[place] = point
 
     def mean(self) -> Vector:
         """Return the mean of the points that count."""
-        if self.output == "moving-average":
-            return np.asarray(self._total[: min(self._count, self.window)].mean(axis=0))
-        return np.asarray(self._total / self._count)
+        return np.asarray(self._total / min(self._count, self.window if len(self._points) else self._count))
 
     def point(self, last: Callable[[], Vector]) -> Vector:
         """Return the primal point that evaluation and the user see.
@@ -141,7 +145,10 @@ class PointAverage(Part):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the points that count, or their sum, and their number."""
-        return {"total": self._total, "count": np.array(self._count)} if self.averages else {}
+        if not self.averages:
+            return {}
+        points = {"points": self._points} if len(self._points) else {}
+        return {"total": self._total, "count": np.array(self._count), **points}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave.
@@ -154,6 +161,8 @@ class PointAverage(Part):
         if not self.averages:
             return
         total = np.array(saved_array(arrays, "total", np.float64, self._total.shape))
+        if len(self._points):
+            self._points = np.array(saved_array(arrays, "points", np.float64, self._points.shape))
         self._total, self._count = total, int(saved_array(arrays, "count", np.int64, (), smallest=0))
 
     def __str__(self) -> str:
