@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import eigh
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
@@ -349,7 +348,7 @@ class LinearModel(Objective):
         n, d = self.design.shape
         order = d + self.intercept
         if order <= LARGEST_GRAM and (n >= order or self.intercept):
-            spectrum = eigh(self._hessian_bound(self._factor), eigvals_only=True)
+            spectrum = _eigenvalues(self._hessian_bound(self._factor))
             smallest, largest = float(spectrum[0]), float(spectrum[-1])
             # Of a singular matrix rounding leaves something on either side of zero.
             return smallest if smallest > order * np.finfo(np.float64).eps * largest else 0.0
@@ -359,7 +358,7 @@ class LinearModel(Objective):
         mean = float(np.linalg.norm(self._column_means()))
         bound = self._factor * np.array([[mean * mean, mean], [mean, 1.0]]) + np.diag([self.l2, 0.0])
         # The smaller root by the product of both: no cancellation.
-        return self._factor * self.l2 / float(eigh(bound, eigvals_only=True)[-1])
+        return self._factor * self.l2 / float(_eigenvalues(bound)[-1])
 
     def _column_means(self) -> Vector:
         sums = np.zeros(self.design.shape[1])
@@ -560,4 +559,11 @@ def examples_of(values: NDArray[Any], limit: int = 6) -> str:
 
 def _top(matrix: NDArray[np.float64]) -> float:
     last = matrix.shape[0] - 1
-    return float(eigh(matrix, eigvals_only=True, subset_by_index=[last, last])[0])
+    return float(_eigenvalues(matrix, subset_by_index=[last, last])[0])
+
+
+def _eigenvalues(matrix: NDArray[np.float64], **options: Any) -> NDArray[np.float64]:
+    # Not all clients need it, and each message of a deployment is a new process.
+    from scipy.linalg import eigh
+
+    return np.asarray(eigh(matrix, eigvals_only=True, **options))

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
-from scipy.linalg import lapack
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels
@@ -157,6 +156,8 @@ def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | No
 def _verified(gram: Array, level: float, values: Array, vectors: Array) -> tuple[Array, Array] | None:
     rest = (vectors * values) @ vectors.T - gram
     rest.flat[:: gram.shape[0] + 1] += level
+    from scipy.linalg import lapack
+
     _, failed = lapack.dpotrf(rest.T, lower=1, overwrite_a=1, clean=0)
     return None if failed else (values, vectors)
 

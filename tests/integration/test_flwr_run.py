@@ -11,7 +11,7 @@ import pytest
 
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.experiments.app.main_job import read_settings
-from flwr_fco.experiments.runs.local_superlink import _descendants, _processes, flower_run, local_superlink
+from flwr_fco.experiments.runs.local_superlink import _processes, descendants, flower_run, local_superlink
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.run_folder import read_run
 
@@ -115,7 +115,7 @@ def test_make_run_leaves_no_process_when_it_is_stopped(tmp_path, request, number
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         assert job.poll() is None
-        before = set(_descendants(job.pid))
+        before = set(descendants(job.pid))
         if len(before) >= least and moment in _log_of(tmp_path):
             break
         time.sleep(0.1)

@@ -6,7 +6,6 @@ import math
 from collections import deque
 
 import numpy as np
-from scipy.linalg import solve_triangular
 
 from flwr_fco.client_apps.minimisers.line_search import backtrack
 from flwr_fco.client_apps.minimisers.problem import Curvature, LocalProblem
@@ -92,6 +91,8 @@ class _Curvatures:
         steps, changes = np.array(self._steps), np.array(self._changes)
         products = steps @ changes.T
         # R: upper triangle of S'Y, D: its diagonal.
+        from scipy.linalg import solve_triangular
+
         inverse = solve_triangular(np.triu(products), np.eye(len(steps)))
         scale = products[-1, -1] / float(changes[-1] @ changes[-1])
         middle = inverse.T @ (np.diag(np.diag(products)) + scale * (changes @ changes.T)) @ inverse

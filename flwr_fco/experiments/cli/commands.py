@@ -1,4 +1,4 @@
-"""The command ``flwr-fco``: list, run, path, sweep, reproduce, plot, report.
+"""The command ``flwr-fco``: list, run, path, sweep, reproduce, plot, report, deploy.
 
 Imports that take time (Flower, numba, Ray) are inside the commands, so that ``--help`` answers at once.
 """
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from flwr_fco.experiments.cli import listing, reproducing, running, showing
+from flwr_fco.experiments.cli import deploying, listing, reproducing, running, showing
 from flwr_fco.experiments.cli.shell import Command
 
 app = typer.Typer(
@@ -30,6 +30,7 @@ for name, function in (
     ("report", showing.report),
 ):
     app.command(name, cls=Command)(function)
+app.add_typer(deploying.app)
 
 
 def _show_version(wanted: bool) -> None:

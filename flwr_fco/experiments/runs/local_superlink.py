@@ -106,7 +106,8 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
         _wait_until_healthy(process, ports[0], home / "superlink.log")
         yield own
     finally:
-        _end(process)
+        end(process.pid)
+        process.wait()
 
 
 def flower_run(
@@ -187,25 +188,35 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) 
     raise FlwrFcoError(f"the SuperLink did not start on port {port}; the end of {log}:\n{tail}")
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End the SuperLink by its pid, then what is left of its session and of those that it started."""
-    sessions = {process.pid}
-    for pid in _descendants(process.pid):
+def end(leader: int, number: signal.Signals = signal.SIGTERM) -> None:
+    """End a process that leads a session, then what is left of its session and of those that it started.
+
+    Parameters
+    ----------
+    leader : int
+        Its pid; it may have ended.
+    number : signal.Signals, default SIGTERM
+        What it is sent; the others are killed.
+    """
+    sessions = {leader}
+    for pid in descendants(leader):
         with suppress(ProcessLookupError):
             sessions.add(os.getsid(pid))
-    if process.poll() is None:
-        process.terminate()
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(SHUTDOWN)
+    deadline = time.monotonic() + SHUTDOWN
+    if leader in _members({leader}):
+        os.kill(leader, number)
+        while leader in _members({leader}) and time.monotonic() < deadline:
+            time.sleep(0.05)
     # A session keeps its number while a member lives. More than one pass: a process may just be starting another.
     deadline = time.monotonic() + SHUTDOWN
     while (left := _members(sessions)) and time.monotonic() < deadline:
         for pid in left:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        process.poll()
         time.sleep(0.05)
-    process.wait()
+    # If it is a child of ours.
+    with suppress(ChildProcessError):
+        os.waitpid(leader, os.WNOHANG)
 
 
 def _members(sessions: set[int]) -> list[int]:
@@ -218,7 +229,12 @@ def _members(sessions: set[int]) -> list[int]:
     return members
 
 
-def _descendants(root: int) -> list[int]:
+def exists(pid: int) -> bool:
+    """Whether there is a process of this number, whosever it is."""
+    return pid in _processes()
+
+
+def descendants(root: int) -> list[int]:
     """Return children, grandchildren and so on."""
     parents = {pid: parent for pid, (parent, _) in _processes().items()}
     found = [root]

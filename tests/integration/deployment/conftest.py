@@ -4,21 +4,19 @@ import json
 import os
 import shutil
 import signal
-import socket
-import subprocess
 import sys
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from flwr_fco.experiments.runs.local_superlink import _descendants, _end, command
+from flwr_fco.experiments.runs.deployment import LocalDeployment, free_ports
 
 APP = Path(__file__).parent / "app"
-#: Seconds for a process to be ready, and for a run.
-READY, RUN = 120, 900
+#: Seconds for a run.
+RUN = 900
 
 
 def wait_until(condition, seconds, what):
@@ -30,102 +28,27 @@ def wait_until(condition, seconds, what):
     raise AssertionError(f"{what}: not within {seconds} s")
 
 
-class Deployment:
-    """Processes by name, in a folder with their keys, logs and FLWR_HOME."""
+class Deployment(LocalDeployment):
+    """A deployment whose runs the tests follow."""
 
-    def __init__(self, home, nodes=3):
-        self.home, self.nodes = home, nodes
-        with ExitStack() as reserved:
-            sockets = [reserved.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + nodes + 2)]
-            ports = [str(holder.getsockname()[1]) for holder in sockets]
-        self.http, *self.ports = ports
+    def __init__(self, home, tell=print):
+        super().__init__(home, tell)
+        self.processes = {}
+
+    @property
+    def environment(self):
         root = Path(__file__).parents[3]
         paths = [str(root), os.environ.get("PYTHONPATH", "")]
-        self.environment = {
-            **os.environ,
-            "PATH": os.pathsep.join([os.path.dirname(command("flwr")), os.environ.get("PATH", "")]),
+        return {
+            **super().environment,
             "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-            "PYTHONUNBUFFERED": "1",
             "OMP_NUM_THREADS": "1",
-            "FLWR_HOME": str(home),
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.05",
         }
-        self.processes = {}
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "here"\n\n[superlink.here]\naddress = "127.0.0.1:{self.http}"\n'
-            f'root-certificates = "{home}/ca.crt"\n'
-        )
-        self._certify()
 
-    def _certify(self):
-        """Make a CA, and a certificate of it for the SuperLink."""
-
-        def openssl(*arguments):
-            subprocess.run(["openssl", *arguments], cwd=self.home, check=True, capture_output=True)
-
-        for name in ("ca", "other-ca"):
-            openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", f"/CN={name}",
-                    "-keyout", f"{name}.key", "-out", f"{name}.crt")  # fmt: skip
-        openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost", "-keyout", "server.key",
-                "-out", "server.csr")  # fmt: skip
-        (self.home / "server.ext").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
-        openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial",
-                "-days", "2", "-extfile", "server.ext", "-out", "server.pem")  # fmt: skip
-
-    def start(self, name, program, *arguments):
-        with (self.home / f"{name}.log").open("a") as output:
-            self.processes[name] = subprocess.Popen(
-                [command(program), *arguments],
-                env=self.environment,
-                cwd=self.home,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+    def spawn(self, name, program):
+        self.processes[name] = super().spawn(name, program)
         return self.processes[name]
-
-    def log(self, name):
-        path = self.home / f"{name}.log"
-        return path.read_text(errors="replace") if path.exists() else ""
-
-    def start_superlink(self):
-        self.start(
-            "superlink", "flower-superlink", "--host", "127.0.0.1", "--port", self.http,
-            "--ssl-ca-certfile", "ca.crt", "--ssl-certfile", "server.pem", "--ssl-keyfile", "server.key",
-            "--enable-supernode-auth", "--database", str(self.home / "state.db"),
-        )  # fmt: skip
-        # `flwr supernode list` is what a user would try.
-        wait_until(lambda: self.flwr("supernode", "list").returncode == 0, READY, "the SuperLink answers")
-
-    def flwr(self, *arguments):
-        return subprocess.run(
-            [command("flwr"), *arguments],
-            env=self.environment,
-            cwd=self.home,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=READY,
-            check=False,
-        )
-
-    def make_key(self, i, register=True):
-        key = self.home / f"node-{i}"
-        subprocess.run(["ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", str(key)], check=True)
-        if register:
-            done = self.flwr("supernode", "register", f"{key}.pub")
-            assert done.returncode == 0, done.stdout + done.stderr
-
-    def start_node(self, i, ca="ca.crt"):
-        return self.start(
-            f"node-{i}", "flower-supernode", "--superlink", f"127.0.0.1:{self.http}", "--root-certificates", ca,
-            "--auth-supernode-private-key", f"node-{i}", "--host", "127.0.0.1", "--port", self.ports[i],
-            "--node-config", f"partition-id={i} num-partitions={self.nodes}",
-        )  # fmt: skip
 
     def start_all(self):
         self.start_superlink()
@@ -133,27 +56,17 @@ class Deployment:
             self.make_key(i)
             self.start_node(i)
 
+    def start_stranger(self, i, *, register, ca):
+        """Start a node that is to stay out."""
+        self.make_key(i, register=register)
+        self.spawn(f"node-{i}", self.node_command(i, free_ports(1)[0], ca))
+
     def kill(self, name):
         """SIGKILL a process and all that it has started."""
-        process = self.processes.pop(name)
-        for pid in [process.pid, *_descendants(process.pid)]:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        # And those of its session whose parent has gone before.
-        _end(process)
+        self.stop(name, signal.SIGKILL)
 
     def restart_node(self, i):
-        """Start a killed node again with its key, which the SuperLink refuses until it has missed its signs of life."""
-        deadline = time.monotonic() + 180
-        while time.monotonic() < deadline:
-            before = len(self.log(f"node-{i}"))
-            self.start_node(i)
-            # One that is refused says so, and may stay all the same: its SuperExec waits for it.
-            time.sleep(8)
-            if "Exit Code" not in self.log(f"node-{i}")[before:]:
-                return
-            self.kill(f"node-{i}")
-        raise AssertionError(self.log(f"node-{i}")[-2000:])
+        self.start_node(i, again=True)
 
     def begin(self, name, **config):
         """Submit a run of the app; return its process, which streams the log into NAME.log."""
@@ -162,7 +75,7 @@ class Deployment:
         app = self.home / "app"
         if not app.exists():
             shutil.copytree(APP, app)
-        return self.start(name, "flwr", "run", str(app), "--stream", "-c", text)
+        return self.spawn(name, ["flwr", "run", str(app), "--stream", "-c", text])
 
     def rounds(self, name):
         return self.log(name).count("[ROUND ")
@@ -186,8 +99,9 @@ class Deployment:
         return self.ended(name)
 
     def end(self):
-        for process in reversed(self.processes.values()):
-            _end(process)
+        for name, process in reversed(self.processes.items()):
+            self.stop(name)
+            process.wait()
 
 
 @pytest.fixture
@@ -196,9 +110,7 @@ def deployments(tmp_path):
     with ExitStack() as made:
 
         def make(nodes=3, *, started=True):
-            home = tmp_path / f"home-{nodes}"
-            home.mkdir()
-            deployment = Deployment(home, nodes)
+            deployment = Deployment.create(tmp_path / f"home-{nodes}", nodes, tell=print)
             made.callback(deployment.end)
             if started:
                 deployment.start_all()

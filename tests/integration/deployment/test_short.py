@@ -14,10 +14,9 @@ def same(arrays, others):
 
 def test_the_bits_are_those_of_simulate_and_strangers_stay_out(deployments, here):
     deployment = deployments()
-    deployment.make_key(3, register=False)
-    deployment.start_node(3)
-    deployment.make_key(4)
-    deployment.start_node(4, ca="other-ca.crt")
+    deployment.make_ca("other-ca")
+    deployment.start_stranger(3, register=False, ca="ca.crt")
+    deployment.start_stranger(4, register=True, ca="other-ca.crt")
     for strategy in ("FedDualAvg", "FedDAGT"):
         arrays, rows, left_out = deployment.run(strategy, strategy=strategy, rounds=3)
         expected, expected_rows = here(strategy, 3)

@@ -1,0 +1,215 @@
+"""Seconds, bytes and CPU of a round in a real deployment: SuperLink, SuperNodes, TLS, authentication, on this machine.
+
+    python benchmarks/deployment.py                       Flower's FedAvg and FedDualAvg by turns (five minutes)
+    python benchmarks/deployment.py --all --size 1000000  every strategy, for the table of docs/deployment.md
+    python benchmarks/deployment.py --quick               two rounds of both
+
+FedAvg's client is bare: NumPy and Flower, a gradient step on the same rows. Every message is a new process on a
+SuperNode; its CPU is that of all processes that the SuperNode has started, divided by the messages. Each turn is a run
+of its own in the same deployment. Seconds are between the ends of two rounds, the first one aside.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from flwr_fco.experiments.runs.deployment import CONNECTION, LocalDeployment
+from flwr_fco.experiments.runs.local_superlink import descendants
+
+APP = {
+    "pyproject.toml": """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "timed"
+version = "1.0.0"
+description = "The app of a benchmark."
+license = "Apache-2.0"
+dependencies = []
+[tool.flwr.app]
+publisher = "flwr-fco"
+[tool.flwr.app.components]
+serverapp = "timed.server:app"
+clientapp = "timed.CLIENT:app"
+[tool.flwr.app.config]
+strategy = "FedAvg"
+rounds = 2
+size = 1000
+out = ""
+""",
+    "timed/__init__.py": "",
+    "timed/bare.py": """
+import numpy as np
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict, Message
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+@app.train()
+def train(message, context):
+    size = int(context.run_config["size"])
+    rng = np.random.default_rng(int(context.node_config["partition-id"]))
+    features = rng.standard_normal((20, size))
+    targets = features[:, 0]
+    record = message.content["arrays"]
+    w = record["coefficients"].numpy()
+    for _ in range(5):
+        w = w - 1e-7 * features.T @ (features @ w - targets)
+    content = {"arrays": ArrayRecord({"coefficients": Array(w)}), "metrics": MetricRecord({"num-examples": 20})}
+    return Message(RecordDict(content), reply_to=message)
+""",
+    "timed/ours.py": """
+import numpy as np
+from flwr_fco.client_apps import client_app
+from flwr_fco.objectives import LeastSquares
+
+def load(context):
+    size = int(context.run_config["size"])
+    rng = np.random.default_rng(int(context.node_config["partition-id"]))
+    features = rng.standard_normal((20, size))
+    return LeastSquares(features, features[:, 0], intercept=False)
+
+app = client_app(load)
+""",
+    "timed/server.py": """
+import json, time
+import numpy as np
+from pathlib import Path
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+import flwr_fco.strategies as ours
+
+app = ServerApp()
+
+@app.main()
+def main(grid, context):
+    config, times = context.run_config, []
+    nodes = len(list(grid.get_node_ids()))
+    common = {"fraction_evaluate": 0.0, "min_train_nodes": nodes, "min_available_nodes": nodes}
+    name = config["strategy"]
+    if name == "FedAvg":
+        strategy = FedAvg(**common)
+    else:
+        cls = getattr(ours, name)
+        options = {"regularizer": ours.Zero()} if cls.no_psi else {}
+        work = {"local_steps": 5, "batch_size": None, "client_lr": 1e-7}
+        known = {field: value for field, value in work.items() if field in cls.__dataclass_fields__}
+        strategy = cls(**options, **known, **common)
+    start = ArrayRecord({"coefficients": Array(np.zeros(int(config["size"])))})
+    def note(number, arrays):
+        times.append(time.time())
+    result = strategy.start(grid, start, int(config["rounds"]), evaluate_fn=note)
+    rows = [dict(metrics) for _, metrics in sorted(result.train_metrics_clientapp.items())]
+    Path(config["out"]).write_text(json.dumps({"times": times, "rows": rows}))
+""",
+}
+
+
+def write_apps(folder: Path) -> None:
+    """Write the app twice: with the bare client and with ours."""
+    for client in ("bare", "ours"):
+        for name, text in APP.items():
+            path = folder / client / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("CLIENT", client).lstrip(), encoding="utf-8")
+
+
+def cpu_seconds(pids: list[int]) -> float:
+    """Return what processes and all that they have started and waited for have used."""
+    ticks = 0
+    for pid in {own for root in pids for own in (root, *descendants(root))}:
+        try:
+            fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            continue
+        ticks += sum(map(int, fields[11:15]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def measure(deployment: LocalDeployment, strategy: str, rounds: int, size: int) -> dict[str, float]:
+    """Run a strategy; return seconds a round, bytes a round and CPU a message."""
+    out = deployment.home / "out.json"
+    out.unlink(missing_ok=True)
+    nodes = [pid for name in deployment.names[1:] if (pid := deployment.pid(name)) is not None]
+    before = cpu_seconds(nodes)
+    config = {"strategy": strategy, "rounds": rounds, "size": size, "out": str(out)}
+    text = " ".join(f"{key}={json.dumps(value)}" for key, value in config.items())
+    app = deployment.home / ("bare" if strategy == "FedAvg" else "ours")
+    done = deployment.flwr("run", str(app), CONNECTION, "-c", text)
+    if done.returncode != 0:
+        raise SystemExit(done.stdout + done.stderr)
+    deadline = time.monotonic() + 60.0 * rounds
+    while not out.exists():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"{strategy}: no end\n{deployment.log('superlink')[-3000:]}")
+        time.sleep(0.5)
+    time.sleep(5.0)
+    told = json.loads(out.read_text(encoding="utf-8"))
+    rows, times = told["rows"], told["times"]
+    # Before the first round ours asks each node which partition it has.
+    messages = rounds + (strategy != "FedAvg")
+    return {
+        "seconds": statistics.median(end - begin for begin, end in itertools.pairwise(times[1:])),
+        "cpu": (cpu_seconds(nodes) - before) / (messages * len(nodes)),
+        "down": statistics.median(row.get("bytes-down", 0) for row in rows),
+        "up": statistics.median(row.get("bytes-up", 0) for row in rows),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="two rounds of both")
+    parser.add_argument("--all", action="store_true", help="every strategy, once")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=6)
+    parser.add_argument("--size", type=int, default=1_000, help="coefficients")
+    parser.add_argument("--nodes", type=int, default=2)
+    given = parser.parse_args()
+    if given.quick:
+        given.turns, given.rounds = 1, 3
+    os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    names = ["FedAvg", "FedDualAvg"]
+    if given.all:
+        from flwr_fco.strategies import STRATEGIES
+
+        names, given.turns = ["FedAvg", *(name for name in STRATEGIES if name != "FedAvg")], 1
+    with tempfile.TemporaryDirectory() as folder:
+        deployment = LocalDeployment.create(Path(folder) / "home", given.nodes)
+        write_apps(deployment.home)
+        try:
+            deployment.start_superlink()
+            for i in range(given.nodes):
+                deployment.make_key(i)
+                deployment.start_node(i)
+            deployment.wait_for_nodes()
+            found: dict[str, list[dict[str, float]]] = {name: [] for name in names}
+            for _ in range(given.turns):
+                for name in names:
+                    found[name].append(measure(deployment, name, given.rounds, given.size))
+                    print(name, found[name][-1], flush=True)
+        finally:
+            for name in reversed(deployment.names):
+                deployment.stop(name)
+    print("| strategy | seconds a round | CPU seconds a message | bytes down a client | bytes up a client |")
+    print("|---|---|---|---|---|")
+    for name, rows in found.items():
+        median = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
+        sizes = " | ".join(f"{median[key] / given.nodes:,.0f}" if median[key] else "" for key in ("down", "up"))
+        print(f"| {name} | {median['seconds']:.2f} | {median['cpu']:.2f} | {sizes} |")
+    if not given.all:
+        bare, ours = (statistics.median(row["cpu"] for row in found[name]) for name in names)
+        print(f"CPU of a message: {ours / bare:.2f} times that of the bare client")
+
+
+if __name__ == "__main__":
+    main()

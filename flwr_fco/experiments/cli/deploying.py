@@ -1,0 +1,123 @@
+"""``flwr-fco deploy``: SuperLink and SuperNodes on this machine, with TLS and authentication."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.experiments.cli.shell import Command, console, make_table, say
+
+if TYPE_CHECKING:
+    from flwr_fco.experiments.runs.deployment import LocalDeployment
+
+app = typer.Typer(
+    name="deploy",
+    help="A SuperLink and SuperNodes with TLS and authentication on this machine, started by the commands that it "
+    "prints. Several machines: docs/deployment.md.",
+    no_args_is_help=True,
+)
+
+Home = Annotated[Path, typer.Argument(metavar="DIR", help="The deployment's folder: keys, logs, state, FLWR_HOME.")]
+Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="superlink, node-0, node-1, ...; all by default.")]
+
+
+def _tell(text: str) -> None:
+    say(text, wrapped=False)
+
+
+def _opened(home: Path) -> LocalDeployment:
+    from flwr_fco.experiments.runs.deployment import LocalDeployment
+
+    return LocalDeployment(home, _tell)
+
+
+def _chosen(deployment: LocalDeployment, name: str | None) -> list[str]:
+    if name is not None and name not in deployment.names:
+        raise ConfigurationError(f"{name!r} is no process of {deployment.home}; expected {', '.join(deployment.names)}")
+    return [name] if name else list(deployment.names)
+
+
+@app.command(cls=Command)
+def local(
+    home: Home,
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of SuperNodes.")] = 3,
+    app_folder: Annotated[
+        Path | None, typer.Option("--app", metavar="PATH", help="A Flower App to run when all is up.")
+    ] = None,
+    node_config: Annotated[
+        str, typer.Option("--node-config", help="Added to every SuperNode's, such as 'data-path=\"/data\"'.")
+    ] = "",
+) -> None:
+    """Make keys and certificates, start a SuperLink and SuperNodes, register them; keys are never overwritten."""
+    from flwr_fco.experiments.runs.deployment import CONNECTION, LocalDeployment
+
+    if app_folder is not None and not (app_folder / "pyproject.toml").is_file():
+        raise ConfigurationError(f"{app_folder} is no Flower App: it has no pyproject.toml")
+    deployment = LocalDeployment.create(home, nodes, node_config=node_config, tell=_tell)
+    deployment.start_superlink()
+    for i in range(nodes):
+        deployment.make_key(i)
+        deployment.start_node(i)
+    deployment.wait_for_nodes()
+    if app_folder is not None:
+        say(deployment.submit(app_folder.resolve()).rstrip())
+    _status(deployment)
+    text = "Run an app" if app_folder is None else "Run it again"
+    place = "PATH" if app_folder is None else str(app_folder.resolve())
+    _tell(f"\n{text}: FLWR_HOME={shlex.quote(str(deployment.home))} flwr run {place} {CONNECTION} --stream")
+    say(f"End it all: flwr-fco deploy stop {home}")
+
+
+def _status(deployment: LocalDeployment) -> None:
+    connected = deployment.connected()
+    table = make_table(f"{deployment.home}, SuperLink at {deployment.address}", ["name", "process", "SuperLink says"])
+    for name in deployment.names:
+        pid = deployment.pid(name)
+        if name == deployment.names[0]:
+            said = "does not answer" if connected is None else "answers"
+        else:
+            said = "" if connected is None else connected.get(name, "never connected")
+        table.add_row(name, "not running" if pid is None else str(pid), said)
+    console().print(table)
+
+
+@app.command(cls=Command)
+def status(home: Home) -> None:
+    """Show which processes are alive, and which SuperNodes the SuperLink holds for connected."""
+    _status(_opened(home))
+
+
+@app.command(cls=Command)
+def logs(
+    home: Home, name: Name = None, lines: Annotated[int, typer.Option("-n", min=1, help="Last lines of each.")] = 20
+) -> None:
+    """Show the last lines of what the processes have said."""
+    deployment = _opened(home)
+    for own in _chosen(deployment, name):
+        say(f"== {deployment.home / own}.log")
+        say("\n".join(deployment.log(own).splitlines()[-lines:]))
+
+
+@app.command(cls=Command)
+def stop(home: Home, name: Name = None) -> None:
+    """End the processes and all that they have started; keys, state and logs stay."""
+    deployment = _opened(home)
+    alive = [own for own in reversed(_chosen(deployment, name)) if deployment.stop(own)]
+    say(f"Stopped: {', '.join(alive) or 'nothing was running'}")
+
+
+@app.command(cls=Command)
+def restart(home: Home, name: Name = None) -> None:
+    """Start what has died, or stop and start NAME. A killed SuperNode's key is refused (412) for a minute: it waits.
+
+    A run that was under way ends with the SuperLink: run the app again with `resume` (docs/deployment.md).
+    """
+    deployment = _opened(home)
+    chosen = _chosen(deployment, name)
+    for own in chosen if name else [own for own in chosen if deployment.pid(own) is None]:
+        deployment.restart(own)
+    _status(deployment)
