@@ -1,7 +1,8 @@
 """Seconds, bytes and CPU of a round in a real deployment: SuperLink, SuperNodes, TLS, authentication, on this machine.
 
     python benchmarks/deployment.py                       Flower's FedAvg and FedDualAvg by turns (five minutes)
-    python benchmarks/deployment.py --all --size 1000000  every strategy, for the table of docs/deployment.md
+    python benchmarks/deployment.py --size 1000000 --strategies FedDualAvg FedDAGT FeDualEx DualFL
+                                                          the table of docs/deployment.md
     python benchmarks/deployment.py --quick               two rounds of both
 
 FedAvg's client is bare: NumPy and Flower, a gradient step on the same rows. Every message is a new process on a
@@ -168,7 +169,7 @@ def measure(deployment: LocalDeployment, strategy: str, rounds: int, size: int) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="two rounds of both")
-    parser.add_argument("--all", action="store_true", help="every strategy, once")
+    parser.add_argument("--strategies", nargs="+", default=["FedDualAvg"], help="beside Flower's FedAvg")
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--size", type=int, default=1_000, help="coefficients")
@@ -178,11 +179,7 @@ def main() -> None:
         given.turns, given.rounds = 1, 3
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
-    names = ["FedAvg", "FedDualAvg"]
-    if given.all:
-        from flwr_fco.strategies import STRATEGIES
-
-        names, given.turns = ["FedAvg", *(name for name in STRATEGIES if name != "FedAvg")], 1
+    names = ["FedAvg", *given.strategies]
     with tempfile.TemporaryDirectory() as folder:
         deployment = LocalDeployment.create(Path(folder) / "home", given.nodes)
         write_apps(deployment.home)
@@ -206,9 +203,10 @@ def main() -> None:
         median = {key: statistics.median(row[key] for row in rows) for key in rows[0]}
         sizes = " | ".join(f"{median[key] / given.nodes:,.0f}" if median[key] else "" for key in ("down", "up"))
         print(f"| {name} | {median['seconds']:.2f} | {median['cpu']:.2f} | {sizes} |")
-    if not given.all:
-        bare, ours = (statistics.median(row["cpu"] for row in found[name]) for name in names)
-        print(f"CPU of a message: {ours / bare:.2f} times that of the bare client")
+    bare = statistics.median(row["cpu"] for row in found["FedAvg"])
+    for name in given.strategies:
+        ratio = statistics.median(row["cpu"] for row in found[name]) / bare
+        print(f"CPU of a message of {name}: {ratio:.2f} times that of the bare client")
 
 
 if __name__ == "__main__":

@@ -315,7 +315,7 @@ class LocalDeployment:
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
         listing = subprocess.run(
-            ["ps", "-p", str(pid), "-o", "stat=,command="], capture_output=True, text=True, check=False
+            ["ps", "-ww", "-p", str(pid), "-o", "stat=,command="], capture_output=True, text=True, check=False
         ).stdout.strip()
         # All of our commands name the CA of this folder.
         return pid if str(self.home) in listing and not listing.startswith("Z") else None
