@@ -14,7 +14,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
-from flwr_fco.objectives.design import LinearData
+from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
@@ -159,7 +159,7 @@ def compiled_steps(
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None
     data = objective.linear_data()
-    if data is None or data.link == "softmax":
+    if data is None or data.link == "softmax" or isinstance(data.design, SparseDesign):
         return None
     # The loop cuts shuffled epochs itself, so an objective with batches of its own does not use it.
     if type(objective).batches is not Objective.batches:
