@@ -52,6 +52,9 @@ from flwr_fco.strategies import FedDualAvg
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
+#: Sparse features of up to this many entries are trained on as dense ones: these can be centred, which takes fewer
+#: rounds.
+_SMALL = 2**22
 #: Rounds between two looks at the certificate.
 _EVERY = 20
 
@@ -303,6 +306,8 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
             X, y, weights, owner = X[counts], y[counts], weights[counts], owner[counts]
         rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
+        if is_sparse(X) and math.prod(X.shape) <= _SMALL:
+            X = X.toarray()
         parts = [X[own] if is_sparse(X) else np.ascontiguousarray(X[own]) for own in rows]
         return _Parts(parts, y, weights, rows, sample_weight is not None)
 
@@ -439,7 +444,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, shape (n, d), or a list of them
+        X : array-like or sparse matrix, shape (n, d), or a list of them
             The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
         y : array-like, shape (n,), or a list of them
             The targets.
@@ -474,7 +479,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, shape (n, d)
+        X : array-like or sparse matrix, shape (n, d)
         """
         check_is_fitted(self)
         features: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
@@ -562,7 +567,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         Parameters
         ----------
-        X : array-like, shape (n, d), or a list of them
+        X : array-like or sparse matrix, shape (n, d), or a list of them
             The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
         y : array-like, shape (n,), or a list of them
             The classes.
@@ -606,7 +611,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         Parameters
         ----------
-        X : array-like, shape (n, d)
+        X : array-like or sparse matrix, shape (n, d)
         """
         check_is_fitted(self)
         features: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
@@ -618,7 +623,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         Parameters
         ----------
-        X : array-like, shape (n, d)
+        X : array-like or sparse matrix, shape (n, d)
         """
         scores = self.decision_function(X)
         if scores.ndim == 1:
@@ -631,7 +636,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         Parameters
         ----------
-        X : array-like, shape (n, d)
+        X : array-like or sparse matrix, shape (n, d)
         """
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)

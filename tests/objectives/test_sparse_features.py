@@ -242,7 +242,9 @@ def test_every_strategy_agrees(name):
     assert np.abs(points[0]).max() > 1e-3
 
 
-def test_the_estimators_agree_with_dense_ones():
+@pytest.mark.parametrize("largest", [0, 2**22])
+def test_the_estimators_agree_with_dense_ones(largest, monkeypatch):
+    monkeypatch.setattr("flwr_fco.sklearn._SMALL", largest)
     X, y = rows(80, 12), numbers(5, 80)
     for make, target in ((FederatedLasso(0.005), y), (FederatedLogisticRegression(C=2.0), y > 0)):
         dense = make.fit(X.toarray(), target)
