@@ -97,14 +97,14 @@ class LinearModel(Objective):
         """Columns of the coefficients."""
         return self._num_outputs
 
-    def with_features(self, features: ArrayLike) -> Self:
+    def with_features(self, features: ArrayLike | Design) -> Self:
         """Return the same loss of the same examples with other features.
 
         Parameters
         ----------
-        features : array-like, shape (n, any)
+        features : array-like or Design, shape (n, any)
         """
-        design = Design.of(features)
+        design = features if isinstance(features, Design) else Design.of(features)
         other = copy.copy(self)
         shape = (design.shape[1], *self.layout["coefficients"].shape[1:])
         other._set_data(design, shape, intercept=self.intercept, l2=self.l2, num_outputs=self._num_outputs)
