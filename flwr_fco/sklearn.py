@@ -45,13 +45,16 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective
 from flwr_fco.objectives.base import Batch
-from flwr_fco.objectives.design import require_dense
+from flwr_fco.objectives.design import is_sparse, stacked
 from flwr_fco.regularizers import L1, Regularizer, Zero
 from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDualAvg
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
+#: Sparse features of up to this many entries are trained on as dense ones: these can be centred, which takes fewer
+#: rounds.
+_SMALL = 2**22
 #: Rounds between two looks at the certificate.
 _EVERY = 20
 
@@ -153,7 +156,6 @@ def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[
             )
     X, first = list(X), _columns(X[0])
     for number, features in enumerate(X):
-        require_dense(f"X[{number}]", features)
         width, expected, own = np.shape(features)[-1], np.shape(X[0])[-1], _columns(features)
         if width != expected:
             raise ConfigurationError(
@@ -168,20 +170,21 @@ def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[
                 )
             X[number] = features[first]
         for name, given in beside.items():
-            if len(features) != len(given[number]):
+            if features.shape[0] != len(given[number]):
                 raise ConfigurationError(
-                    f"part {number} has {len(features)} rows in X and {len(given[number])} in {name}; expected as many"
+                    f"part {number} has {features.shape[0]} rows in X and {len(given[number])} in {name}; expected as "
+                    "many"
                 )
-        if not len(features):
+        if not features.shape[0]:
             raise ConfigurationError(f"part {number} has no rows; leave it out")
         if isinstance(np.asarray(y[number]).flat[0], str) != isinstance(np.asarray(y[0]).flat[0], str):
             raise ConfigurationError(
                 f"part {number} has other labels than part 0: texts and numbers; expected one kind"
             )
-    owner = np.repeat(np.arange(len(X)), [len(part) for part in X])
-    X, y, sample_weight = (
-        None if parts is None else np.concatenate([np.asarray(part) for part in parts])
-        for parts in (X, y, sample_weight)
+    owner = np.repeat(np.arange(len(X)), [part.shape[0] for part in X])
+    X = stacked([part if is_sparse(part) else np.asarray(part) for part in X])
+    y, sample_weight = (
+        None if parts is None else np.concatenate([np.asarray(part) for part in parts]) for parts in (y, sample_weight)
     )
     return X, y, sample_weight, owner, np.array(first, dtype=object) if first else None
 
@@ -222,6 +225,33 @@ class _Weighted(Objective):
         return np.concatenate(parts, out=out)
 
 
+def _sparse_curvature(rows: Any, weights: Vector, l2: float, intercept: bool) -> tuple[Vector, float]:
+    """Return the diagonal D of A' diag(weights) A + l2 I, A the rows and a column of ones, and its largest ratio to D.
+
+    Rows that are not dense are not centred, which would make them so.
+    """
+    from scipy.sparse.linalg import LinearOperator, eigsh
+
+    d = rows.shape[1]
+    metric = np.asarray(rows.multiply(rows).T @ weights) + l2
+    metric[metric <= 0.0] = 1.0
+    scales = 1.0 / np.sqrt(np.append(metric, weights.sum()) if intercept else metric)
+
+    def multiply(vector: Vector) -> Vector:
+        scaled = scales * vector.reshape(-1)
+        change = weights * (rows @ scaled[:d] + (scaled[d] if intercept else 0.0))
+        product = rows.T @ change + l2 * scaled[:d]
+        return np.asarray(scales * (np.append(product, change.sum()) if intercept else product))
+
+    if scales.size == 1:
+        return metric, float(multiply(np.ones(1))[0])
+    operator = LinearOperator((scales.size, scales.size), matvec=multiply, dtype=np.float64)
+    start = np.random.default_rng(0).normal(size=scales.size)
+    largest = eigsh(operator, k=1, which="LA", v0=start, tol=1e-6, return_eigenvectors=False)
+    # What Lanczos finds is from below.
+    return metric, float(largest[0]) * (1.0 + 1e-6)
+
+
 # Dataclasses, because scikit-learn takes an estimator's parameters from the signature of its constructor: each is
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
@@ -232,6 +262,11 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
     num_clients: int = field(default=4, kw_only=True)
     max_rounds: int = field(default=5000, kw_only=True)
     tol: float = field(default=1e-9, kw_only=True)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
 
     def _check_settings(self) -> None:
         # scikit-learn's estimators check in `fit`, and leave their parameters as they were given.
@@ -253,15 +288,15 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                     "groups is for one X, y; here X is a list, whose parts are the clients already"
                 )
             X, y, sample_weight, groups, names = _joined(X, y, sample_weight)
-        X, y = validate_data(self, X, y, dtype=np.float64, **checks)
+        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse="csr", **checks)
         if names is not None:
             self.feature_names_in_ = names
         if groups is None:
-            owner = np.arange(len(X)) % min(self.num_clients, len(X))
+            owner = np.arange(X.shape[0]) % min(self.num_clients, X.shape[0])
         else:
             check_consistent_length(X, groups)
             _, owner = np.unique(column_or_1d(groups), return_inverse=True)
-        weights = np.ones(len(X))
+        weights = np.ones(X.shape[0])
         if sample_weight is not None:
             found = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
             weights = column_or_1d(found)
@@ -271,7 +306,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 raise ConfigurationError("sample_weight is negative somewhere or zero everywhere; expected weights > 0")
             X, y, weights, owner = X[counts], y[counts], weights[counts], owner[counts]
         rows = [np.flatnonzero(owner == m) for m in np.unique(owner)]
-        return _Parts([np.ascontiguousarray(X[own]) for own in rows], y, weights, rows, sample_weight is not None)
+        if is_sparse(X) and math.prod(X.shape) <= _SMALL:
+            X = X.toarray()
+        parts = [X[own] if is_sparse(X) else np.ascontiguousarray(X[own]) for own in rows]
+        return _Parts(parts, y, weights, rows, sample_weight is not None)
 
     def _run(
         self, make: Any, given: _Parts, outputs: int, curvature: float, l1: float, l2: float
@@ -286,16 +324,23 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         masses = [float(own.sum()) for own in own_weights]
         total = math.fsum(masses)
         # What the clients tell before round 1: sums of features, and of their products.
-        centre = sum((own @ part for own, part in zip(own_weights, parts, strict=True)), np.zeros(d)) / total
-        if self.fit_intercept:
-            parts = [part - centre for part in parts]
-        second = sum(
-            (part.T @ (own[:, None] * part) for own, part in zip(own_weights, parts, strict=True)), np.zeros((d, d))
-        )
-        hessian = curvature / total * second + l2 * np.eye(d)
-        metric = np.diag(hessian).copy()
-        metric[metric <= 0.0] = 1.0
-        largest = np.linalg.eigvalsh(hessian / np.sqrt(np.outer(metric, metric)))[-1] if d else 1.0
+        centre = np.zeros(d)
+        if any(is_sparse(part) for part in parts):
+            metric, largest = _sparse_curvature(
+                stacked(parts), np.concatenate(own_weights) * (curvature / total), l2, self.fit_intercept
+            )
+        else:
+            centre = sum((own @ part for own, part in zip(own_weights, parts, strict=True)), centre) / total
+            if self.fit_intercept:
+                parts = [part - centre for part in parts]
+            second = sum(
+                (part.T @ (own[:, None] * part) for own, part in zip(own_weights, parts, strict=True)),
+                np.zeros((d, d)),
+            )
+            hessian = curvature / total * second + l2 * np.eye(d)
+            metric = np.diag(hessian).copy()
+            metric[metric <= 0.0] = 1.0
+            largest = np.linalg.eigvalsh(hessian / np.sqrt(np.outer(metric, metric)))[-1] if d else 1.0
         rate = 1.0 / max(float(largest), 1.0)
         weights = [np.repeat(metric, outputs)] + ([np.full(outputs, curvature)] if self.fit_intercept else [])
         objectives = [make(given.rows[m], part) for m, part in enumerate(parts)]
@@ -399,7 +444,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, shape (n, d), or a list of them
+        X : array-like or sparse matrix, shape (n, d), or a list of them
             The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
         y : array-like, shape (n,), or a list of them
             The targets.
@@ -434,10 +479,10 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array-like, shape (n, d)
+        X : array-like or sparse matrix, shape (n, d)
         """
         check_is_fitted(self)
-        features: Any = validate_data(self, X, reset=False, dtype=np.float64)
+        features: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         return np.asarray(features @ self.coef_ + self.intercept_)
 
 
@@ -522,7 +567,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         Parameters
         ----------
-        X : array-like, shape (n, d), or a list of them
+        X : array-like or sparse matrix, shape (n, d), or a list of them
             The rows, which are dealt to `num_clients` clients in turn; or each client's own rows.
         y : array-like, shape (n,), or a list of them
             The classes.
@@ -566,10 +611,10 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         Parameters
         ----------
-        X : array-like, shape (n, d)
+        X : array-like or sparse matrix, shape (n, d)
         """
         check_is_fitted(self)
-        features: Any = validate_data(self, X, reset=False, dtype=np.float64)
+        features: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
         scores = features @ self.coef_.T + self.intercept_
         return np.asarray(scores[:, 0] if self.classes_.size == 2 else scores)
 
@@ -578,7 +623,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         Parameters
         ----------
-        X : array-like, shape (n, d)
+        X : array-like or sparse matrix, shape (n, d)
         """
         scores = self.decision_function(X)
         if scores.ndim == 1:
@@ -591,7 +636,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         Parameters
         ----------
-        X : array-like, shape (n, d)
+        X : array-like or sparse matrix, shape (n, d)
         """
         scores = self.decision_function(X)
         best = (scores > 0.0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)

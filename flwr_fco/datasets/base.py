@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
+from flwr_fco.objectives.design import stacked
 
 __all__ = ["FederatedDataset", "Samples"]
 
@@ -18,14 +19,15 @@ __all__ = ["FederatedDataset", "Samples"]
 class Samples(NamedTuple):
     """Features and targets (or labels), one row per example: the first two arguments of an objective."""
 
-    features: NDArray[Any]
+    #: An array, or a sparse matrix by rows.
+    features: Any
     targets: NDArray[Any]
 
 
 def together(parts: Iterable[Samples]) -> Samples:
     """Return the examples of several parts, one after the other."""
     features, targets = zip(*parts, strict=True)
-    return Samples(np.concatenate(features), np.concatenate(targets))
+    return Samples(stacked(features), np.concatenate(targets))
 
 
 class FederatedDataset(ABC):

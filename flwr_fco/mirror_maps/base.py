@@ -7,15 +7,17 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.spec import Specified
 from flwr_fco.errors import ConfigurationError, MagnitudeError, UnsupportedPairError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
+from flwr_fco.kernels.mirror import diagonal_terms
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
 
@@ -73,6 +75,61 @@ class MirrorMap(Specified, ABC):
         out : ndarray, optional
             Where to write the result; may be `z`.
         """
+
+    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+        """Return h and psi at some coordinates, or None if one of them is no sum over coordinates.
+
+        Parameters
+        ----------
+        regularizer : BoundRegularizer
+            psi on the flat vector.
+        indices : ndarray of int, shape (k,)
+            The coordinates.
+        """
+        return None
+
+    def retrieve_at(
+        self,
+        z: Vector,
+        t: float,
+        regularizer: BoundRegularizer,
+        indices: NDArray[np.integer[Any]],
+        out: Vector | None = None,
+    ) -> Vector:
+        """Return some coordinates of :meth:`retrieve`, at the cost of these alone.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (d,)
+            The dual.
+        t : float
+            The weight of psi.
+        regularizer : BoundRegularizer
+            psi on the flat vector.
+        indices : ndarray of int, shape (k,)
+            The coordinates.
+        out : ndarray of float64, shape (k,), optional
+            Where to write the result.
+
+        Raises
+        ------
+        UnsupportedPairError
+            If h or psi is no sum over coordinates.
+
+        Examples
+        --------
+        >>> from flwr_fco.regularizers import L1
+        >>> psi = L1(1.0).bind(Layout.from_arrays({"w": np.zeros(3)}))
+        >>> Euclidean().retrieve_at(np.array([3.0, -0.5, -2.0]), 1.0, psi, np.array([2, 0]))
+        array([-1.,  2.])
+        """
+        found = self.at(regularizer, indices)
+        if found is None:
+            raise UnsupportedPairError(
+                f"{type(self).__name__} and {regularizer.regularizer!r} are no sums over coordinates, so that a "
+                "coordinate cannot be retrieved alone; use retrieve"
+            )
+        return found.retrieve(z[indices], t, out=out)
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
         """Return what compiled loops need for :meth:`retrieve`, or None if they cannot compute it.
@@ -187,6 +244,10 @@ class Euclidean(MirrorMap):
         thresholds = l1_thresholds(regularizer)
         return None if type(self) is not Euclidean or thresholds is None else Retrieval(thresholds)
 
+    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+        """Return psi at some coordinates; see :meth:`MirrorMap.at`."""
+        return Coordinates.of(self, None, regularizer, indices) if type(self) is Euclidean else None
+
 
 class Terms(NamedTuple):
     """The separable terms of t psi as kernels take them: float64 arrays of one element or as many as the vector."""
@@ -211,6 +272,94 @@ class Block(NamedTuple):
     def whole(self) -> bool:
         """Whether the block is known to be the whole vector."""
         return self.place == slice(None)
+
+
+def terms_at(terms: SeparableTerms, indices: NDArray[np.integer[Any]]) -> SeparableTerms:
+    """Return the terms at some coordinates.
+
+    Parameters
+    ----------
+    terms : SeparableTerms
+    indices : ndarray of int, shape (k,)
+    """
+    return SeparableTerms(*(field[indices] if isinstance(field, np.ndarray) else field for field in terms))
+
+
+class Coordinates(NamedTuple):
+    """h and psi at some coordinates, where both are sums over coordinates.
+
+    Parameters
+    ----------
+    geometry : MirrorMap
+    regularizer : BoundRegularizer
+        h and psi, for error messages.
+    own : TermwiseMap or None
+        h at these coordinates; None for the Euclidean one.
+    terms : SeparableTerms
+        psi's: each a number, or an array of shape (k,).
+
+    Examples
+    --------
+    >>> from flwr_fco.regularizers import L1
+    >>> layout = Layout.from_arrays({"w": np.zeros(3)})
+    >>> Euclidean().at(L1(0.5).bind(layout), np.array([0, 2])).retrieve(np.array([3.0, -0.5]), 2.0)
+    array([2., 0.])
+    """
+
+    geometry: MirrorMap
+    regularizer: BoundRegularizer
+    own: TermwiseMap | None
+    terms: SeparableTerms
+
+    @classmethod
+    def of(
+        cls,
+        geometry: MirrorMap,
+        own: TermwiseMap | None,
+        regularizer: BoundRegularizer,
+        indices: NDArray[np.integer[Any]],
+    ) -> Self | None:
+        """Return them, or None if psi is no sum over coordinates."""
+        parts = _split(regularizer, (regularizer.layout.size,))
+        if parts is None or parts.balls:
+            return None
+        terms = terms_at(parts.terms, indices)
+        fields = (_collapsed(field) if np.ndim(field) else field for field in terms)
+        return cls(geometry, regularizer, own, SeparableTerms(*fields))
+
+    def without_psi(self) -> Self:
+        """Return h alone."""
+        return self._replace(terms=SeparableTerms())
+
+    def retrieve(
+        self, z: Vector, t: float, places: NDArray[np.integer[Any]] | None = None, out: Vector | None = None
+    ) -> Vector:
+        """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at some of them.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (k,) or that of `places`
+        t : float
+            The weight of psi.
+        places : ndarray of int, optional
+            Which of the coordinates; all by default.
+        out : ndarray, shape of z, optional
+            Where to write the result; may be `z`.
+        """
+        own, terms = self.own, self.terms
+        if places is not None:
+            own = None if own is None else own.restrict(places)
+            terms = terms_at(terms, places)
+        scaled = _scaled(terms, t, z.size)
+        out = np.empty_like(z) if out is None else out
+        if own is None:
+            diagonal_terms(z, _ONE, *scaled, out)
+        elif not own.solve(z, scaled, out):
+            raise _without_point(self.geometry, self.regularizer, z, t)
+        return out
+
+
+_ONE = np.ones(1)
 
 
 class _Parts(NamedTuple):
@@ -264,9 +413,13 @@ class TermwiseMap(MirrorMap):
         """Raise :class:`ConfigurationError` if the map cannot act on a model of this layout."""
         self.check_size(layout.size)
 
-    def restrict(self, place: slice) -> TermwiseMap:
+    def restrict(self, place: slice | NDArray[np.integer[Any]]) -> TermwiseMap:
         """Return the map on a part of the vector (asked for only if h is separable)."""
         return self
+
+    def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
+        """Return h and psi at some coordinates; see :meth:`MirrorMap.at`."""
+        return Coordinates.of(self, self.restrict(indices), regularizer, indices) if self.separable else None
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
         """Write the minimiser with a ball or simplex on a block; `out` must not overlap `z`."""
@@ -333,23 +486,7 @@ class TermwiseMap(MirrorMap):
             block = parts.balls[0]
             feasible = self.constrain(z, block._replace(shape=block.shape or z.shape), terms, out)
         if not feasible:
-            largest = float(np.abs(z).max(initial=0.0))
-            psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
-            if not largest < math.inf:
-                raise MagnitudeError(
-                    f"the dual has grown to {largest} at t = {t:.3g}, so it has no primal point: the method diverges. "
-                    "Lower the rates."
-                )
-            text = (
-                f"no point of the domain of {self!r} satisfies {psi!r} (in dimension {z.size}): the two sets "
-                "do not meet. Widen the constraint or change the radius of the map."
-            )
-            if largest < _OVERFLOWING and t < _OVERFLOWING:
-                raise ConfigurationError(text)
-            raise MagnitudeError(
-                f"the dual has grown to {largest:.3g} at t = {t:.3g}, where its primal point cannot be told: the "
-                f"method diverges (lower the rates), or {text}"
-            )
+            raise _without_point(self, regularizer, z, t)
         return out
 
     def _can_constrain(self, parts: _Parts) -> bool:
@@ -357,6 +494,27 @@ class TermwiseMap(MirrorMap):
         if len(parts.balls) > 1 and not self.separable:
             return False
         return all(self.constraint_method(block.ball, block.whole) != "refused" for block in parts.balls)
+
+
+def _without_point(h: MirrorMap, regularizer: Proximable, z: Vector, t: float) -> ConfigurationError:
+    """Return the error where no primal point was found."""
+    largest = float(np.abs(z).max(initial=0.0))
+    psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
+    if not largest < math.inf:
+        return MagnitudeError(
+            f"the dual has grown to {largest} at t = {t:.3g}, so it has no primal point: the method diverges. "
+            "Lower the rates."
+        )
+    text = (
+        f"no point of the domain of {h!r} satisfies {psi!r} (in dimension {z.size}): the two sets "
+        "do not meet. Widen the constraint or change the radius of the map."
+    )
+    if largest < _OVERFLOWING and t < _OVERFLOWING:
+        return ConfigurationError(text)
+    return MagnitudeError(
+        f"the dual has grown to {largest:.3g} at t = {t:.3g}, where its primal point cannot be told: the "
+        f"method diverges (lower the rates), or {text}"
+    )
 
 
 #: Beyond this, differences of duals say nothing any more.

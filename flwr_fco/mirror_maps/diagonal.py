@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -78,7 +79,7 @@ class DiagonalMetric(TermwiseMap):
         kernels.diagonal_terms(z, self.weights, *terms, out)
         return True
 
-    def restrict(self, place: slice) -> DiagonalMetric:
+    def restrict(self, place: slice | NDArray[np.integer[Any]]) -> DiagonalMetric:
         """Return the metric of a part of the coordinates."""
         return DiagonalMetric(self.weights[place])
 

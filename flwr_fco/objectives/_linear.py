@@ -12,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.losses import add_least_squares_gradient
 from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.design import CHUNK, Design, LinearData, check_finite
 
@@ -84,23 +83,28 @@ class LinearModel(Objective):
     def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
         """Return weight times the second derivatives of the losses times a change of the scores."""
 
-    @abstractmethod
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
+        scores = self.design.predict(w, batch, self._num_outputs)
+        self._slopes(scores, self._targets if batch is None else self._targets[batch], scale / scores.shape[0])
+        if self.l2 != 0.0:
+            size = self._num_coefficients
+            out[:size] += (scale * self.l2) * w[:size]
+        self.design.add_rows(scores, out, batch)
 
     @property
     def num_outputs(self) -> int:
         """Columns of the coefficients."""
         return self._num_outputs
 
-    def with_features(self, features: ArrayLike) -> Self:
+    def with_features(self, features: ArrayLike | Design) -> Self:
         """Return the same loss of the same examples with other features.
 
         Parameters
         ----------
-        features : array-like, shape (n, any)
+        features : array-like or Design, shape (n, any)
         """
-        design = Design.of(features)
+        design = features if isinstance(features, Design) else Design.of(features)
         other = copy.copy(self)
         shape = (design.shape[1], *self.layout["coefficients"].shape[1:])
         other._set_data(design, shape, intercept=self.intercept, l2=self.l2, num_outputs=self._num_outputs)
@@ -108,8 +112,8 @@ class LinearModel(Objective):
 
     @property
     def features(self) -> NDArray[Any]:
-        """The features as a matrix, shape (n, d); the memory that was given where that was possible."""
-        return self.design.matrix
+        """The features as a matrix, shape (n, d), or a csr_array; the memory that was given where that was possible."""
+        return self.design.matrix  # type: ignore[no-any-return]
 
     def linear_data(self) -> LinearData | None:
         """Return the design matrix, the link, the targets and the constants."""
@@ -322,11 +326,10 @@ class LinearModel(Objective):
         if b == n:
             return full
         spectral, entrywise = self._curvature
-        largest = 0.0
-        for _, block in self.design.blocks():
-            squares = np.square(block)
-            rows = squares.sum(axis=1) + self.intercept if norm == "l2" else squares.max(axis=1)
-            largest = max(largest, float(rows.max()))
+        if norm == "l2":
+            largest = float(self.design.row_squares().max()) + self.intercept
+        else:
+            largest = self.design.largest_square()
         single = spectral * largest + self.l2
         if norm == "l1":
             single = entrywise * max(largest, float(self.intercept)) + self.l2
@@ -386,14 +389,12 @@ class LinearModel(Objective):
         from scipy.sparse.linalg import LinearOperator, eigsh
 
         def multiply(v: Vector) -> Vector:
-            # The gradient of least squares with targets 0 is the Hessian times the point.
             product = np.zeros(order)
             vector = np.ascontiguousarray(v.reshape(-1))
-            design = self.design
-            add_least_squares_gradient(design.matrix, zeros, design.rows, vector, curvature, self.l2, product)
+            product[: self.design.shape[1]] = self.l2 * vector[: self.design.shape[1]]
+            self.design.add_rows(curvature / n * self.design.predict(vector), product)
             return product
 
-        zeros = np.zeros(n)
         operator = LinearOperator((order, order), matvec=multiply, dtype=np.float64)
         start = np.random.default_rng(0).normal(size=order)
         estimate = eigsh(operator, k=1, which="LA", v0=start, tol=LANCZOS_TOLERANCE, return_eigenvectors=False)

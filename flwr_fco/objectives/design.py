@@ -7,9 +7,9 @@ one column per output, then one intercept per output if the model has intercepts
 
 from __future__ import annotations
 
-import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_rows, margins
+from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
 
 #: Rows or columns that are widened to float64 at a time.
 CHUNK = 4096
@@ -55,7 +56,7 @@ class Design:
     """
 
     def __init__(self, matrix: NDArray[Any]) -> None:
-        self.matrix = matrix
+        self.matrix: Any = matrix
         self.shape: tuple[int, int] = matrix.shape
         self.rows: Rows = np.arange(matrix.shape[0])
 
@@ -65,8 +66,9 @@ class Design:
 
         Parameters
         ----------
-        features : array-like, shape (n, ...)
-            float32 and float64 are used as they are, other dtypes and orders are converted once.
+        features : array-like, shape (n, ...), or sparse, shape (n, d)
+            float32 and float64 are used as they are, other dtypes and orders are converted once. A sparse matrix or
+            array of SciPy's in any format, or a frame of pandas' sparse columns: a :class:`SparseDesign`.
         name : str, default "features"
             For error messages.
         ndim : {2, 3}, default 2
@@ -77,7 +79,10 @@ class Design:
         ConfigurationError
             If they are not finite numbers of such a shape, or there are none.
         """
-        require_dense(name, features)
+        if is_sparse(features):
+            if ndim == 2:
+                return SparseDesign(canonical_rows(name, features))
+            raise ConfigurationError(f"{name}: {_sparse_kind(features)}; expected a dense array of three dimensions")
         # asarray also turns a memory map into an ordinary view of it, which kernels accept faster.
         array = np.asarray(features)
         if array.dtype.kind not in "fiub":
@@ -85,11 +90,7 @@ class Design:
         if array.ndim != ndim:
             wanted = "(examples, features)" if ndim == 2 else "(examples, rows, columns)"
             raise ConfigurationError(f"{name} have shape {array.shape}; expected {wanted}. Reshape them first.")
-        if 0 in array.shape:
-            raise ConfigurationError(
-                f"{name} have shape {array.shape}; expected at least one example and one feature. "
-                "A client without data should not take part."
-            )
+        _require_some(name, array.shape)
         # A byte order or a precision of its own is converted once, here.
         dtype = np.dtype(np.float32) if array.dtype == np.float32 else np.dtype(np.float64)
         array = np.require(array, dtype, ["C", "A"])
@@ -234,13 +235,21 @@ class Design:
     def _check_products(self, gram: NDArray[np.float64]) -> None:
         if not all_finite(gram):
             raise ConfigurationError(
-                f"features of up to {np.abs(self.matrix).max():.3g} are too large: their products overflow. Scale "
+                f"features of up to {abs(self.matrix).max():.3g} are too large: their products overflow. Scale "
                 "them, to unit variance for example"
             )
 
     def mean_squares(self) -> Vector:
         """Return the mean square of each column, shape (d,)."""
         return np.asarray(np.einsum("ij,ij->j", self.matrix, self.matrix, dtype=np.float64) / self.shape[0])
+
+    def row_squares(self) -> Vector:
+        """Return ||x_i||^2 of each row, shape (n,)."""
+        return np.concatenate([np.square(block).sum(axis=1) for _, block in self.blocks()])
+
+    def largest_square(self) -> float:
+        """Return the largest square of an entry."""
+        return float(np.square(np.abs(self.matrix).max(), dtype=np.float64))
 
     def support(self, rows: Rows | None = None) -> NDArray[np.int64]:
         """Return the columns in which any of the rows is not zero, in ascending order.
@@ -258,6 +267,132 @@ class Design:
         for start in range(0, self.shape[axis], step):
             block = self.matrix[start : start + step] if axis == 0 else self.matrix[:, start : start + step]
             yield block.astype(np.float64, copy=False)
+
+
+class SparseDesign(Design):
+    """A sparse matrix of features: what is done with it costs as many operations as there are non-zeros.
+
+    Parameters
+    ----------
+    matrix : csr_array of float64 or float32, shape (n, d)
+        With sorted columns in each row, none of them twice, as :func:`canonical_rows` returns it.
+
+    Attributes
+    ----------
+    matrix : csr_array
+        As given, with the columns as int32.
+    starts : ndarray of int64, shape (n + 1,)
+        Where each row begins.
+
+    Examples
+    --------
+    >>> from scipy.sparse import csr_array
+    >>> design = Design.of(csr_array([[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]]))
+    >>> design.predict(np.array([1.0, 7.0, 3.0, 0.5]))
+    array([1.5, 6.5])
+    >>> design.columns, design.compact.shape
+    (array([0, 2], dtype=int32), (2, 2))
+    """
+
+    def __init__(self, matrix: Any) -> None:
+        super().__init__(matrix)
+        self.starts = matrix.indptr.astype(np.int64)
+
+    @cached_property
+    def columns(self) -> NDArray[np.int32]:
+        """The columns in which some row is not zero, in ascending order."""
+        return self._compacted[0]
+
+    @cached_property
+    def compact(self) -> SparseDesign:
+        """The same rows on these columns alone."""
+        return self._compacted[1]
+
+    @cached_property
+    def _compacted(self) -> tuple[NDArray[np.int32], SparseDesign]:
+        from scipy.sparse import csr_array
+
+        columns, local = np.unique(self.matrix.indices, return_inverse=True)
+        parts = (self.matrix.data, local.astype(np.int32), self.matrix.indptr)
+        return columns, SparseDesign(csr_array(parts, shape=(self.shape[0], columns.size)))
+
+    def predict(
+        self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None
+    ) -> NDArray[np.float64]:
+        """Return x_i' W + b for the given rows; see :meth:`Design.predict`."""
+        rows = self.rows if rows is None else rows
+        scores = np.empty((rows.size, num_outputs))
+        weights, offsets = self._split(w, num_outputs)
+        row_scores(*self.rows_data, rows, weights, offsets, scores)
+        return scores.reshape(-1) if num_outputs == 1 else scores
+
+    def add_rows(self, coefficients: NDArray[np.float64], out: Vector, rows: Rows | None = None) -> None:
+        """Add sum_i (x_i, 1) coefficients_i' to `out` in place; see :meth:`Design.add_rows`."""
+        rows = self.rows if rows is None else rows
+        if coefficients.shape[0] != rows.size:
+            raise ValueError("there must be one coefficient a row")
+        slopes = np.ascontiguousarray(coefficients).reshape(rows.size, -1)
+        weights, offsets = self._split(out, slopes.shape[1])
+        add_sparse_rows(*self.rows_data, rows, slopes, weights, offsets)
+
+    @property
+    def rows_data(self) -> tuple[Any, Any, Any]:
+        """What kernels read: where each row begins, the columns, the values."""
+        return self.starts, self.matrix.indices, self.matrix.data
+
+    def _split(self, w: Vector, num_outputs: int) -> tuple[NDArray[np.float64], Vector]:
+        end = self.shape[1] * num_outputs
+        if w.size not in (end, end + num_outputs):
+            raise ValueError("the vector w has another length than the objective's layout")
+        return w[:end].reshape(-1, num_outputs), w[end:]
+
+    def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, Any]]:
+        """Yield all of the rows at once, as a sparse matrix of float64; see :meth:`Design.blocks`."""
+        if rows is not None and rows.size and (int(rows.min()) < 0 or int(rows.max()) >= self.shape[0]):
+            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+        block = self.matrix if rows is None else self.matrix[rows]
+        yield slice(0, block.shape[0]), block.astype(np.float64, copy=False)
+
+    def gram(self, intercept: bool = False) -> NDArray[np.float64]:
+        """Return A'A as a dense matrix; see :meth:`Design.gram`."""
+        n, d = self.shape
+        ((_, rows),) = self.blocks()
+        gram = np.zeros((d + intercept, d + intercept))
+        gram[:d, :d] = (rows.T @ rows).toarray()
+        self._check_products(gram)
+        if intercept:
+            gram[:d, d] = gram[d, :d] = rows.sum(axis=0)
+            gram[d, d] = n
+        return gram
+
+    def gram_of_rows(self, intercept: bool = False) -> NDArray[np.float64]:
+        """Return AA' as a dense matrix; see :meth:`Design.gram_of_rows`."""
+        ((_, rows),) = self.blocks()
+        gram: NDArray[np.float64] = (rows @ rows.T).toarray()
+        gram += float(intercept)
+        self._check_products(gram)
+        return gram
+
+    def mean_squares(self) -> Vector:
+        """Return the mean square of each column, shape (d,)."""
+        return np.asarray(np.bincount(self.matrix.indices, self._squares, self.shape[1]) / self.shape[0])
+
+    def row_squares(self) -> Vector:
+        """Return ||x_i||^2 of each row, shape (n,)."""
+        rows = np.repeat(self.rows, np.diff(self.starts))
+        return np.asarray(np.bincount(rows, self._squares, self.shape[0]), dtype=np.float64)
+
+    def largest_square(self) -> float:
+        """Return the largest square of an entry."""
+        return float(self._squares.max(initial=0.0))
+
+    @property
+    def _squares(self) -> Vector:
+        return np.asarray(np.square(self.matrix.data, dtype=np.float64))
+
+    def support(self, rows: Rows | None = None) -> NDArray[np.int64]:
+        """Return the columns in which any of the rows is not zero, in ascending order."""
+        return np.unique(self.matrix.indices if rows is None else self.matrix[rows].indices).astype(np.int64)
 
 
 class LinearData(NamedTuple):
@@ -289,19 +424,92 @@ class LinearData(NamedTuple):
     num_outputs: int = 1
 
 
-def _is_sparse(features: Any) -> bool:
+def is_sparse(features: Any) -> bool:
+    """Whether these are a sparse matrix or array of SciPy's, or a frame of pandas' sparse columns."""
     # Whoever has such a matrix has loaded its module: a client without one is spared that, in a process a message.
     sparse = sys.modules.get("scipy.sparse")
-    return sparse is not None and bool(sparse.issparse(features))
+    return (sparse is not None and bool(sparse.issparse(features))) or hasattr(
+        getattr(features, "sparse", None), "to_coo"
+    )
 
 
-def require_dense(name: str, features: Any) -> None:
-    """Raise :class:`ConfigurationError` for a sparse matrix of SciPy's, which NumPy would take for a single object."""
-    if _is_sparse(features):
-        size = 8e-6 * math.prod(features.shape)
+def canonical_rows(name: str, features: Any) -> Any:
+    """Return a sparse matrix by rows: columns sorted and unique, no stored zeros, indices of 32 bits.
+
+    Parameters
+    ----------
+    name : str
+        For error messages.
+    features : sparse matrix or array, or a frame of sparse columns, shape (n, d)
+        Is not changed; its memory is used where it is in this form already.
+
+    Returns
+    -------
+    csr_array of float64 or float32, shape (n, d)
+
+    Raises
+    ------
+    ConfigurationError
+        If it is damaged, has an entry that is not finite, no example or no feature, or is too wide.
+    """
+    from scipy.sparse import csr_array
+
+    if not hasattr(features, "tocsr"):
+        try:
+            features = features.sparse.to_coo()
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"{name}: a frame of sparse columns that cannot be read: {error}") from error
+    if features.ndim != 2:
         raise ConfigurationError(
-            f"{name}: a sparse {type(features).__name__} of shape {features.shape}; expected a dense array. Give its "
-            f".toarray(), which takes {size:.3g} MB (half of that as float32)"
+            f"{name}: {_sparse_kind(features)}; expected (examples, features). Reshape them first."
+        )
+    if features.dtype.kind not in "fiub":
+        raise ConfigurationError(f"{name} have dtype {features.dtype}; expected numbers")
+    _require_some(name, features.shape)
+    if features.shape[1] >= 2**31 - 1:
+        raise ConfigurationError(f"{name}: {_sparse_kind(features)}; expected fewer than 2147483647 features")
+    dtype = np.dtype(np.float32) if features.dtype == np.float32 else np.dtype(np.float64)
+    given = features.tocsr()
+    # Of its own: what is said of its order may not hold any more, and what a user passes is not sorted in place.
+    rows = csr_array((given.data.astype(dtype, copy=False), given.indices, given.indptr), shape=given.shape)
+    try:
+        rows.check_format(full_check=True)
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {_sparse_kind(features)} that is damaged: {error}") from error
+    if not rows.has_canonical_format or not rows.data.all():
+        rows = rows.copy()
+        rows.sum_duplicates()
+        rows.eliminate_zeros()
+    finite = np.isfinite(rows.data)
+    if not finite.all():
+        place = int(np.argmin(finite))
+        row = int(np.searchsorted(rows.indptr, place, side="right")) - 1
+        raise ConfigurationError(
+            f"{name}[{row}, {rows.indices[place]}] is {rows.data[place]}; expected finite numbers. Impute or drop such "
+            "examples first."
+        )
+    rows.indices = rows.indices.astype(np.int32, copy=False)
+    return rows
+
+
+def stacked(parts: Sequence[Any]) -> Any:
+    """Return the rows of several matrices, one below the other; a csr_array if any of them is sparse."""
+    if not any(is_sparse(part) for part in parts):
+        return np.concatenate(parts)
+    from scipy.sparse import csr_array, vstack
+
+    return csr_array(vstack([canonical_rows("features", csr_array(part)) for part in parts]))
+
+
+def _sparse_kind(features: Any) -> str:
+    return f"a sparse {type(features).__name__} of shape {features.shape}"
+
+
+def _require_some(name: str, shape: tuple[int, ...]) -> None:
+    if 0 in shape:
+        raise ConfigurationError(
+            f"{name} have shape {shape}; expected at least one example and one feature. "
+            "A client without data should not take part."
         )
 
 

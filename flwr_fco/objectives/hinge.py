@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives._linear import Scores, TwoClassModel
-from flwr_fco.objectives.base import Batch, Objective
+from flwr_fco.objectives.base import Objective
 
 
 class Hinge(TwoClassModel):
@@ -23,7 +23,7 @@ class Hinge(TwoClassModel):
 
     Parameters
     ----------
-    features : array-like, shape (n, d)
+    features : array-like or sparse matrix, shape (n, d)
         float32 and float64 are used as they are. There is no intercept, which would not be strongly convex: append a
         column of ones, whose weight is then regularized like the others.
     labels : array-like, shape (n,)
@@ -77,13 +77,6 @@ class Hinge(TwoClassModel):
 
     def _bend(self, scores: Scores, change: Scores, weight: float) -> NoReturn:
         self._does_not_know("its Hessian", "which does not exist everywhere")
-
-    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        scores = self.design.predict(w, batch)
-        self._slopes(scores, self._targets if batch is None else self._targets[batch], scale / scores.size)
-        if self.l2 != 0.0:
-            out += (scale * self.l2) * w
-        self.design.add_rows(scores, out, batch)
 
     def lipschitz(self, norm: str = "l2") -> float:
         """Raise: a gradient that jumps has no Lipschitz constant.

@@ -13,7 +13,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient
 from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
 from flwr_fco.objectives.base import Batch
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, SparseDesign
 
 
 class _SquaredLoss(LinearModel):
@@ -48,6 +48,9 @@ class _SquaredLoss(LinearModel):
         return (weight * self._factor) * change
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        if isinstance(self.design, SparseDesign):
+            super()._accumulate(w, batch, scale, out)
+            return
         rows = self.design.rows if batch is None else batch
         factor, shrinkage = self._factor * scale, self.l2 * scale
         add_least_squares_gradient(self.design.matrix, self.targets, rows, w, factor, shrinkage, out)
@@ -92,9 +95,9 @@ class LeastSquares(_SquaredLoss):
 
     Parameters
     ----------
-    features : array-like, shape (n, d)
-        float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map); sums are in
-        float64.
+    features : array-like or sparse matrix, shape (n, d)
+        float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map), or sorted by rows
+        and columns if sparse; sums are in float64.
     targets : array-like, shape (n,)
     scale : float, default 1.0
         1.0: the mean of the squares. 0.5: half of it, as in scikit-learn's `Lasso`.
@@ -195,6 +198,6 @@ class TraceRegression(_SquaredLoss):
         intercept: bool = True,
         l2: float = 0.0,
     ) -> None:
-        stack = np.asarray(matrices)
-        self._set_data(Design.of(stack, "matrices", 3), stack.shape[1:], intercept=intercept, l2=l2)
+        design = Design.of(matrices, "matrices", 3)
+        self._set_data(design, np.shape(matrices)[1:], intercept=intercept, l2=l2)
         self._set_targets(targets, scale)

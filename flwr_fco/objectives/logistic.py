@@ -17,7 +17,7 @@ from flwr_fco.kernels.losses import (
 )
 from flwr_fco.objectives._linear import LinearModel, Scores, TwoClassModel, as_labels, examples_of
 from flwr_fco.objectives.base import Batch
-from flwr_fco.objectives.design import Design
+from flwr_fco.objectives.design import Design, SparseDesign
 
 
 class Logistic(TwoClassModel):
@@ -25,9 +25,9 @@ class Logistic(TwoClassModel):
 
     Parameters
     ----------
-    features : array-like, shape (n, d)
-        float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map); sums are in
-        float64.
+    features : array-like or sparse matrix, shape (n, d)
+        float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map), or sorted by rows
+        and columns if sparse; sums are in float64.
     labels : array-like, shape (n,)
         0 and 1, or -1 and +1; one class alone is fine.
     intercept : bool, default True
@@ -77,6 +77,9 @@ class Logistic(TwoClassModel):
         return np.asarray(weight * expit(scores) * expit(-scores) * change)
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        if isinstance(self.design, SparseDesign):
+            super()._accumulate(w, batch, scale, out)
+            return
         rows = self.design.rows if batch is None else batch
         add_logistic_gradient(self.design.matrix, self._targets, rows, w, scale, self.l2 * scale, out)
 
@@ -88,9 +91,9 @@ class MultinomialLogistic(LinearModel):
 
     Parameters
     ----------
-    features : array-like, shape (n, d)
-        float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map); sums are in
-        float64.
+    features : array-like or sparse matrix, shape (n, d)
+        float32 and float64 are used as they are, without a copy if C-contiguous (also a memory map), or sorted by rows
+        and columns if sparse; sums are in float64.
     labels : array-like, shape (n,)
         Integers 0 .. num_classes - 1.
     num_classes : int, optional
@@ -161,6 +164,9 @@ class MultinomialLogistic(LinearModel):
         return np.asarray(weight * chances * centred)
 
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
+        if isinstance(self.design, SparseDesign):
+            super()._accumulate(w, batch, scale, out)
+            return
         rows = self.design.rows if batch is None else batch
         add_multinomial_gradient(
             self.design.matrix, self.labels, rows, w, self.num_classes, scale, self.l2 * scale, out

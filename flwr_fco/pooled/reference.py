@@ -22,6 +22,7 @@ from numpy.typing import ArrayLike
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares, Logistic, MultinomialLogistic, Objective, TraceRegression
+from flwr_fco.objectives.design import stacked
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
@@ -216,7 +217,7 @@ def sklearn_solution(
             raise ConfigurationError(f"the objectives differ in {option}: {sorted(map(str, values))}")
     strength, ridge = _elastic_net(regularizer, first)
     ridge += first.l2
-    features = np.concatenate([client.features.astype(np.float64, copy=False) for client in clients])
+    features = stacked([client.features.astype(np.float64, copy=False) for client in clients])
     n = features.shape[0]
     # scikit-learn's sample weights have mean 1.
     sample_weights = np.concatenate(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -10,6 +12,8 @@ from flwr_fco.client_apps.minimisers.result import Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.dual_ascent import hinge_epoch
+from flwr_fco.kernels.sparse import sparse_hinge_epoch
+from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.objectives.hinge import Hinge
 
 
@@ -65,10 +69,15 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     if problem.penalty != 0.0 and problem.center is not None:
         anchor += problem.penalty * problem.center
     anchor /= modulus
-    features, signs = objective.design.matrix, objective.signs
-    n = objective.num_examples
+    design, signs, n = objective.design, objective.signs, objective.num_examples
+    features = design.matrix
     scale = 1.0 / (modulus * n)
-    squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
+    epoch: Any = hinge_epoch
+    data: tuple[Any, ...] = (features,)
+    if isinstance(design, SparseDesign):
+        epoch, data, squares = sparse_hinge_epoch, design.rows_data, design.row_squares()
+    else:
+        squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
     # Which alpha are inside of (0, 1) is unknown; the start point says on which side most of them are.
     alpha = (signs * (features @ start) < 1.0).astype(np.float64)
     rng = np.random.default_rng(0)
@@ -77,7 +86,7 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     value = gap = violation = np.inf
 
     def sweep(which: NDArray[np.int64]) -> float:
-        return float(hinge_epoch(features, signs, squares, rng.permutation(which), scale, alpha, theta))
+        return float(epoch(*data, signs, squares, rng.permutation(which), scale, alpha, theta))
 
     for passes in range(rule.work.max_iterations + 1):
         if passes:

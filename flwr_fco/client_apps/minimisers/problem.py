@@ -186,7 +186,7 @@ class LinearProblem(LocalProblem):
     @property
     def _doubles(self) -> NDArray[np.float64]:
         """The features in float64."""
-        return np.asarray(_in_precision(self.objective, self._features, np.float64))
+        return _in_precision(self.objective, self._features, np.float64)
 
     def image(self, theta: Vector) -> Image:
         """Return the margins X theta + b."""
@@ -197,7 +197,7 @@ class LinearProblem(LocalProblem):
             margins = np.empty((self._n, outputs))
             weights = theta[: self._rows].reshape(self._d, outputs)
             for part in self._parts():
-                np.matmul(features[part], weights, out=margins[part])
+                margins[part] = features[part] @ weights
         if theta.size > self._rows:
             margins += theta[self._rows :]
         return np.asarray(margins)

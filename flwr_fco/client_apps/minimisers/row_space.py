@@ -12,7 +12,7 @@ client's own features, so that its norm certifies what it always does.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from flwr_fco.client_apps.minimisers.problem import LocalProblem, once
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives._linear import LinearModel
+from flwr_fco.objectives.design import SparseDesign
 
 #: How many features an example must stand for: with less there is little to gain.
 FEWEST_FEATURES = 2
@@ -35,11 +36,11 @@ class RowSpace(NamedTuple):
     objective : LinearModel
         The loss in the coordinates V.
     basis : ndarray of float64, shape (d, n)
-        Q.
+        Q; a csr_array where the features are one.
     """
 
     objective: LinearModel
-    basis: NDArray[np.float64]
+    basis: Any
 
     def coordinates(self, theta: Vector | None) -> Vector | None:
         """Return Q' W of a point, and its intercepts as they are."""
@@ -85,8 +86,22 @@ def row_space(problem: LocalProblem) -> RowSpace | None:
     if n * FEWEST_FEATURES > d or n > MOST_EXAMPLES or not data.l2 + problem.penalty > 0.0:
         return None
 
+    design = data.design
+    if isinstance(design, SparseDesign) and n * n > design.matrix.nnz:
+        # Products with n x n numbers would take longer than those with the non-zeros.
+        return None
+
     def space() -> RowSpace:
-        basis, factor = np.linalg.qr(data.design.matrix.T.astype(np.float64))
+        if isinstance(design, SparseDesign):
+            from scipy.sparse import csr_array
+
+            inner, factor = np.linalg.qr(design.compact.matrix.toarray().T.astype(np.float64))
+            width = inner.shape[1]
+            ends = np.zeros(d + 1, dtype=np.int64)
+            ends[design.columns + 1] = width
+            parts = (inner.reshape(-1), np.tile(np.arange(width), inner.shape[0]), np.cumsum(ends))
+            return RowSpace(objective.with_features(factor.T), csr_array(parts, shape=(d, width)))
+        basis, factor = np.linalg.qr(design.matrix.T.astype(np.float64))
         return RowSpace(objective.with_features(factor.T), basis)
 
     return once(objective, "row space", space)

@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.client_apps.quotas import check_time, timed
+from flwr_fco.client_apps.solvers.sparse_steps import has_sparse_rows, shard_of, tell_dense
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ProtocolError
 from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval, dual_averaging
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
-from flwr_fco.objectives.design import LinearData
+from flwr_fco.objectives.design import LinearData, SparseDesign
 from flwr_fco.wire.protocol import Downlink, Plan, Uplink
 from flwr_fco.work import FirstOrder
 
@@ -84,6 +85,8 @@ def primal_steps(
         Whether a step takes two batches.
     """
     start, client_lr = downlink.vectors["primal"], rate_of(downlink)
+    if has_sparse_rows(objective):
+        tell_dense(downlink.plan, f"{downlink.plan.solver} moves all of them in every step")
     primal = start.copy()
     steps = 0
     drawn = timed(objective.batches(rng, downlink.first_order, per_step=2 if in_pairs else 1))
@@ -103,6 +106,9 @@ def take_dual_steps(
     downlink, objective, dual, rng, shift
         As in :func:`dual_steps`.
     """
+    shard = shard_of(downlink.plan, objective)
+    if shard is not None:
+        return shard.dual_steps(downlink, dual, rng, shift)
     steps = compiled_steps(downlink, objective, dual, rng, shift)
     if steps is None:
         steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, shift))
@@ -159,7 +165,7 @@ def compiled_steps(
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None
     data = objective.linear_data()
-    if data is None or data.link == "softmax":
+    if data is None or data.link == "softmax" or isinstance(data.design, SparseDesign):
         return None
     # The loop cuts shuffled epochs itself, so an objective with batches of its own does not use it.
     if type(objective).batches is not Objective.batches:

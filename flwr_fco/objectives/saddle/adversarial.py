@@ -9,7 +9,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.kernels.adversarial import add_adversarial_operator
+from flwr_fco.kernels.losses import softmax_slopes
 from flwr_fco.objectives.base import gradient_from_zeros
+from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.objectives.logistic import MultinomialLogistic
 from flwr_fco.objectives.saddle.base import SaddleObjective
 
@@ -105,8 +107,21 @@ class UniversalAdversarialLogistic(SaddleObjective):
         design = self._classifier.design
         rows, point = design.rows if batch is None else batch, w.copy() if out is w else w
         intercepts = self.num_classes if self.intercept else 0
+        if isinstance(design, SparseDesign):
+            self._add_sparse(point, rows, scale, out)
+            return
         data = (design.matrix, self._classifier.labels, rows)
         add_adversarial_operator(*data, point, self.num_classes, intercepts, scale, out)
+
+    def _add_sparse(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
+        """Add the operator where the examples are sparse, which the perturbed ones are not."""
+        design, perturbation = self._classifier.design, w[self.split :]
+        slopes = design.predict(self._shifted(w), rows, self.num_classes)
+        softmax_slopes(slopes, self._classifier.labels[rows], scale / rows.size)
+        total, coefficients = slopes.sum(axis=0), w[: self._count].reshape(self._shape)
+        design.add_rows(slopes, out[: self.split], rows)
+        out[: self._count] += np.outer(perturbation, total).reshape(-1)
+        out[self.split :] -= coefficients @ total
 
     gradient = gradient_from_zeros(add_gradient)
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.steps import primal_steps
+from flwr_fco.client_apps.solvers.sparse_steps import shard_of
+from flwr_fco.client_apps.solvers.steps import primal_steps, rate_of
 from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.core.layout import Vector
 from flwr_fco.objectives.base import Batch, Objective
@@ -42,6 +43,12 @@ def client_momentum(
     """
     client_lr, mix = downlink.client_lr, downlink.numbers.get("mix", 1.0)
     drift = None if mix == 1.0 else client_lr * (1.0 - mix) * downlink.vectors["direction"]
+    shard = shard_of(downlink.plan, objective)
+    if shard is not None and shard.coordinates.own is None:
+        start = downlink.vectors["primal"]
+        moved = start.copy()
+        steps = shard.dual_steps(downlink._replace(client_lr=rate_of(downlink) * mix), moved, rng, drift, psi=False)
+        return Uplink({"increment": moved - start}, client_lr * steps, steps), state
     gradient = np.empty_like(downlink.vectors["primal"])
 
     def step(point: Vector, batch: Batch) -> None:
@@ -121,6 +128,13 @@ def mirror_descent(
     """
     plan, client_lr = downlink.plan, downlink.client_lr
     h, client_prox = plan.h, plan.options.get("client-prox", True)
+    shard = shard_of(plan, objective)
+    if shard is not None:
+        start = downlink.vectors["primal"]
+        point = start.copy()
+        steps = shard.proximal_steps(downlink, point, rng)
+        if steps is not None:
+            return Uplink({"increment": point - start}, rate_of(downlink) * steps, steps), state
 
     def step(primal: Vector, batch: Batch) -> None:
         dual = h.gradient(primal)

@@ -1,0 +1,215 @@
+"""Linear models on compressed sparse rows: everything costs as many operations as the rows have non-zeros.
+
+A row's entries are ``starts[row] .. starts[row + 1]`` of ``indices`` (columns) and ``values``. Every kernel first
+computes what the rows contribute at the point and only then writes, as those for dense rows do.
+"""
+
+import math
+
+import numpy as np
+from numba import njit
+
+
+@njit(cache=True)
+def _check_rows(starts, rows):  # type: ignore[no-untyped-def]
+    for row in rows:
+        if row < 0 or row >= starts.shape[0] - 1:
+            raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
+
+
+@njit(cache=True)
+def row_scores(starts, indices, values, rows, weights, offsets, scores):  # type: ignore[no-untyped-def]
+    """Write x_i' W + b of the given rows.
+
+    Parameters
+    ----------
+    starts : ndarray of int64, shape (n + 1,)
+    indices : ndarray of int32
+        Below the number of rows of `weights`: whoever makes the arrays checks that.
+    values : ndarray of float64 or float32
+    rows : ndarray of int64, shape (b,)
+    weights : ndarray of float64, shape (d, k)
+    offsets : ndarray of float64, shape (k,) or (0,)
+    scores : ndarray of float64, shape (b, k)
+    """
+    _check_rows(starts, rows)
+    outputs = weights.shape[1]
+    for i in range(rows.shape[0]):
+        for c in range(outputs):
+            scores[i, c] = offsets[c] if offsets.shape[0] > 0 else 0.0
+        for p in range(starts[rows[i]], starts[rows[i] + 1]):
+            for c in range(outputs):
+                scores[i, c] += values[p] * weights[indices[p], c]
+
+
+@njit(cache=True)
+def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  # type: ignore[no-untyped-def]
+    """Add sum_i x_i slopes_i' to the weights, and sum_i slopes_i to the offsets.
+
+    Parameters
+    ----------
+    starts, indices, values, rows
+        As in :func:`row_scores`.
+    slopes : ndarray of float64, shape (b, k)
+    weights : ndarray of float64, shape (d, k)
+        Changed in place.
+    offsets : ndarray of float64, shape (k,) or (0,)
+        Changed in place.
+    """
+    _check_rows(starts, rows)
+    outputs = weights.shape[1]
+    for i in range(rows.shape[0]):
+        for p in range(starts[rows[i]], starts[rows[i] + 1]):
+            for c in range(outputs):
+                weights[indices[p], c] += values[p] * slopes[i, c]
+        for c in range(offsets.shape[0]):
+            offsets[c] += slopes[i, c]
+
+
+@njit(cache=True)
+def sparse_hinge_epoch(starts, indices, values, signs, squares, order, scale, alpha, theta):  # type: ignore[no-untyped-def]
+    """Do what :func:`flwr_fco.kernels.dual_ascent.hinge_epoch` does, on sparse rows.
+
+    Parameters
+    ----------
+    starts, indices, values
+        As in :func:`row_scores`.
+    signs, squares, order, scale, alpha, theta
+        As in :func:`flwr_fco.kernels.dual_ascent.hinge_epoch`.
+    """
+    worst = 0.0
+    for i in order:
+        margin = 0.0
+        for p in range(starts[i], starts[i + 1]):
+            margin += values[p] * theta[indices[p]]
+        ascent = 1.0 - signs[i] * margin
+        old = alpha[i]
+        if (old <= 0.0 and ascent < 0.0) or (old >= 1.0 and ascent > 0.0):
+            continue
+        worst = max(worst, abs(ascent))
+        if squares[i] > 0.0:
+            new = min(1.0, max(0.0, old + ascent / (scale * squares[i])))
+        else:
+            new = 1.0 if ascent > 0.0 else 0.0
+        if new != old:
+            alpha[i] = new
+            move = scale * signs[i] * (new - old)
+            for p in range(starts[i], starts[i + 1]):
+                theta[indices[p]] += move * values[p]
+    return worst
+
+
+@njit(cache=True)
+def lazy_dual_averaging(  # type: ignore[no-untyped-def]
+    logistic,
+    starts,
+    indices,
+    values,
+    intercept,
+    targets,
+    order,
+    batch_size,
+    terms,
+    elapsed,
+    client_lr,
+    factor,
+    shift,
+    last,
+    dual,
+):
+    """Run local dual averaging over the rows in `order`, retrieving what a minibatch touches; return the steps.
+
+    What :func:`flwr_fco.kernels.dual_averaging.dual_averaging` does with h(w) = sum_j a_j/2 w_j^2 and a separable psi.
+    A coordinate that no row of a minibatch has is neither read nor written in that step. The shift, the same in every
+    step, is made up for when a coordinate is touched next, and at the end.
+
+    Parameters
+    ----------
+    logistic : bool
+        Logistic loss; else least squares.
+    starts, indices, values
+        As in :func:`row_scores`, the columns counted among those of the shard.
+    intercept : bool
+    targets : ndarray of float64, shape (n,)
+    order : ndarray of int64, shape (m,)
+        Row numbers; the last minibatch may be smaller.
+    batch_size : int
+    terms : ndarray of float64, shape (5, 1) or (5, shape of dual)
+        Thresholds, shrinkages, lower and upper bounds of psi, and the a_j. One column: the same everywhere, no bounds,
+        and none of them for the intercept, whose a is 1.
+    elapsed, client_lr, factor : float
+        The weight of psi at the first step, the step size, the factor of the loss.
+    shift : ndarray of float64, shape of dual or (0,)
+        Subtracted from the dual in each step; empty for none.
+    last : ndarray of int64, shape of dual or (0,)
+        Room for the step up to which a coordinate has its shifts; empty without a shift.
+    dual : ndarray of float64, shape (d,) or (d + 1,)
+        The dual at the shard's columns, then at the intercept if there is one; changed in place.
+    """
+    _check_rows(starts, order)
+    tracked, uniform, columns = shift.shape[0] > 0, terms.shape[1] == 1, dual.shape[0] - intercept
+    if not uniform and terms.shape[1] != dual.shape[0]:
+        raise ValueError("terms must have one column, or one for each entry of the dual")
+    if tracked and (shift.shape[0] != dual.shape[0] or last.shape[0] != dual.shape[0]):
+        raise ValueError("shift and last must be empty or as long as the dual")
+    threshold = terms[0, 0]
+    slopes = np.empty(min(batch_size, order.shape[0]))
+    for j in range(last.shape[0]):
+        last[j] = 0
+    steps = 0
+    for start in range(0, order.shape[0], batch_size):
+        stop = min(start + batch_size, order.shape[0])
+        t = elapsed + client_lr * steps
+        weight = -client_lr * factor / (stop - start)
+        high, divisor = t * threshold, terms[4, 0] + t * terms[1, 0]
+        offset = 0.0
+        if intercept:
+            if tracked:
+                dual[columns] -= (steps - last[columns]) * shift[columns]
+                last[columns] = steps
+            offset = dual[columns]
+            if not uniform:
+                offset = _retrieved(offset, t, terms, columns)
+        for i in range(start, stop):
+            row, score = order[i], 0.0
+            if tracked:
+                for p in range(starts[row], starts[row + 1]):
+                    j = indices[p]
+                    if last[j] != steps:
+                        dual[j] -= (steps - last[j]) * shift[j]
+                        last[j] = steps
+            if uniform:
+                for p in range(starts[row], starts[row + 1]):
+                    v = dual[indices[p]]
+                    score += values[p] * (v - min(max(v, -high), high))
+                score /= divisor
+            else:
+                for p in range(starts[row], starts[row + 1]):
+                    j = indices[p]
+                    score += values[p] * _retrieved(dual[j], t, terms, j)
+            score += offset
+            if logistic:
+                margin = targets[row] * score
+                small = math.exp(-abs(margin))
+                slopes[i - start] = -weight * targets[row] * (small if margin > 0.0 else 1.0) / (1.0 + small)
+            else:
+                slopes[i - start] = weight * (score - targets[row])
+        for i in range(start, stop):
+            row, slope = order[i], slopes[i - start]
+            for p in range(starts[row], starts[row + 1]):
+                dual[indices[p]] += slope * values[p]
+            if intercept:
+                dual[columns] += slope
+        steps += 1
+    if tracked:
+        for j in range(dual.shape[0]):
+            dual[j] -= (steps - last[j]) * shift[j]
+    return steps
+
+
+@njit(cache=True, inline="always")
+def _retrieved(z, t, terms, j):  # type: ignore[no-untyped-def]
+    """Return clip(soft(z, t threshold) / (a + t shrinkage), lower, upper) of a coordinate."""
+    high = t * terms[0, j]
+    w = (z - min(max(z, -high), high)) / (terms[4, j] + t * terms[1, j])
+    return min(max(w, terms[2, j]), terms[3, j])

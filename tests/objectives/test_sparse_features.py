@@ -1,0 +1,265 @@
+"""Sparse features against the same features dense: every form of them, objective, method, engine and strategy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from flwr_fco import strategies
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.minimisers import minimise
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic, TraceRegression
+from flwr_fco.objectives.design import Design, SparseDesign
+from flwr_fco.objectives.duality import duality_terms
+from flwr_fco.objectives.saddle import UniversalAdversarialLogistic
+from flwr_fco.pooled import centralized_solution, sklearn_solution
+from flwr_fco.regularizers import L1, Zero
+from flwr_fco.simulation import simulate
+from flwr_fco.sklearn import FederatedLasso, FederatedLogisticRegression
+from flwr_fco.wire.questions import SLOPES
+from flwr_fco.work import Minimise
+
+D = 30
+
+
+def rows(n=25, d=D, seed=0, density=0.2):
+    return sparse.random_array((n, d), density=density, rng=np.random.default_rng(seed), format="csr")
+
+
+def as_users_bring_them(matrix):
+    """Return the matrix with unsorted columns, entries in two parts, and a stored zero."""
+    matrix = sparse.csr_array(matrix)
+    data, indices, ends = [], [], [0]
+    for i in range(matrix.shape[0]):
+        part = slice(matrix.indptr[i], matrix.indptr[i + 1])
+        own, places = matrix.data[part], matrix.indices[part]
+        order = np.random.default_rng(i).permutation(2 * own.size)
+        data.append(np.r_[np.r_[0.25 * own, 0.75 * own][order], 0.0])
+        indices.append(np.r_[np.r_[places, places][order], 3])
+        ends.append(ends[-1] + data[-1].size)
+    return sparse.csr_array((np.concatenate(data), np.concatenate(indices), ends), shape=matrix.shape)
+
+
+def frame(matrix):
+    pandas = pytest.importorskip("pandas")
+    return pandas.DataFrame.sparse.from_spmatrix(sparse.csr_matrix(matrix))
+
+
+FORMS = {
+    "csr_array": sparse.csr_array,
+    "csr_matrix": sparse.csr_matrix,
+    "csc": sparse.csc_array,
+    "coo": sparse.coo_matrix,
+    "lil": sparse.lil_matrix,
+    "messy": as_users_bring_them,
+    "int64 indices": lambda m: sparse.csr_array(
+        (m.data, m.indices.astype(np.int64), m.indptr.astype(np.int64)), m.shape
+    ),
+    "pandas": frame,
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_becomes_the_same_rows(form):
+    given = FORMS[form](rows())
+    before = given.copy()
+    design = Design.of(given)
+    assert isinstance(design, SparseDesign)
+    assert_allclose(design.matrix.toarray(), rows().toarray(), rtol=1e-15)
+    assert design.matrix.indices.dtype == np.int32
+    assert design.matrix.nnz == rows().nnz
+    if sparse.issparse(given) and given.format == "csr":
+        assert_array_equal(given.data, before.data)
+        assert_array_equal(given.indices, before.indices)
+
+
+def test_rows_in_order_are_used_as_they_are():
+    given = rows()
+    assert np.shares_memory(Design.of(given).matrix.data, given.data)
+    assert Design.of(given.astype(np.float32)).matrix.dtype == np.float32
+    assert Design.of(given.astype(bool)).matrix.dtype == np.float64
+
+
+def damaged():
+    broken = rows()
+    broken.indices[5] = D + 7
+    return broken
+
+
+def unsorted_by_hand():
+    """Its own flags still say that it is sorted."""
+    given = rows(1, density=0.9)
+    assert given.has_canonical_format
+    given.indices[:], given.data[:] = given.indices[::-1].copy(), given.data[::-1].copy()
+    return given
+
+
+def test_flags_are_not_believed():
+    assert_array_equal(Design.of(unsorted_by_hand()).matrix.toarray(), rows(1, density=0.9).toarray())
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (sparse.csr_array((0, 4)), "at least one example"),
+        (sparse.csr_array(np.array([[0.0, np.nan]])), r"features\[0, 1\] is nan"),
+        (sparse.csr_array(np.array([[1.0, 0.0], [0.0, -np.inf]])), r"features\[1, 1\] is -inf"),
+        (sparse.csr_array(np.ones((2, 2), dtype=complex)), "dtype complex128"),
+        (damaged(), "damaged"),
+        (sparse.csr_array((1, 2**31)), "fewer than 2147483647"),
+    ],
+)
+def test_what_is_refused(given, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Logistic(given, np.zeros(given.shape[0]))
+
+
+def test_matrices_of_examples_are_dense():
+    with pytest.raises(ConfigurationError, match="expected a dense array"):
+        TraceRegression(rows(), np.zeros(25))
+
+
+def numbers(seed=0, n=25):
+    return np.random.default_rng(seed).standard_normal(n)
+
+
+KINDS = {
+    "least squares": lambda x, **o: LeastSquares(x, numbers(), **o),
+    "logistic": lambda x, **o: Logistic(x, (numbers() > 0).astype(int), **o),
+    "multinomial": lambda x, **o: MultinomialLogistic(x, np.arange(25) % 3, **o),
+    "hinge": lambda x, l2=0.0, intercept=False: Hinge(x, (numbers() > 0).astype(int), l2=l2),
+}
+
+
+def agree(found, expected):
+    assert_allclose(found, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("options", [{}, {"intercept": False}, {"l2": 0.3}], ids=["plain", "no intercept", "l2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_method_of_an_objective_agrees(kind, options, dtype):
+    one = KINDS[kind](rows().toarray().astype(dtype), **options)
+    other = KINDS[kind](as_users_bring_them(rows()) if dtype == np.float64 else rows().astype(dtype), **options)
+    w, v, batch = numbers(1, one.layout.size), numbers(2, one.layout.size), np.array([3, 17, 3, 0])
+    agree(other.value(w), one.value(w))
+    for chosen in (None, batch):
+        agree(other.gradient(w, chosen), one.gradient(w, chosen))
+        a, b = (own.value_and_gradient(w, chosen) for own in (one, other))
+        agree(b[0], a[0])
+        agree(b[1], a[1])
+        in_place = [w.copy(), w.copy()]
+        for own, point in zip((one, other), in_place, strict=True):
+            own.add_gradient(point, chosen, -0.1, point)
+        agree(*in_place)
+    if one.smooth:
+        agree(other.hessian_product(w, v), one.hessian_product(w, v))
+        for norm in ("l2", "l1"):
+            assert_allclose(other.lipschitz(norm), one.lipschitz(norm), rtol=1e-9)
+            assert_allclose(other.batch_lipschitz(4, norm), one.batch_lipschitz(4, norm), rtol=1e-9)
+    assert_allclose(other.strong_convexity(), one.strong_convexity(), rtol=1e-9, atol=1e-15)
+    lines = [own.along(w, v) for own in (one, other)]
+    agree(lines[1](0.7), lines[0](0.7))
+    agree(lines[1].gradient(0.7), lines[0].gradient(0.7))
+    for name, number in one.metrics(w).items():
+        agree(other.metrics(w)[name], number)
+    for terms in zip(*(duality_terms(own, w, {"stage": SLOPES}) for own in (one, other)), strict=True):
+        for name in terms[0]:
+            agree(terms[1][name], terms[0][name])
+
+
+def test_lanczos_agrees(monkeypatch):
+    monkeypatch.setattr("flwr_fco.objectives._linear.LARGEST_GRAM", 3)
+    for kind in ("least squares", "logistic"):
+        assert_allclose(KINDS[kind](rows()).lipschitz(), KINDS[kind](rows().toarray()).lipschitz(), rtol=1e-8)
+
+
+def test_the_perturbed_objective_agrees():
+    pair = [UniversalAdversarialLogistic(x, np.arange(25) % 3) for x in (rows().toarray(), rows())]
+    w = numbers(1, pair[0].layout.size)
+    agree(pair[1].value(w), pair[0].value(w))
+    for batch in (None, np.array([4, 9, 4])):
+        agree(pair[1].gradient(w, batch), pair[0].gradient(w, batch))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("wide", [False, True], ids=["tall", "wide"])
+def test_every_engine_agrees(kind, wide):
+    """Wide: fewer examples than the row space's limit, so that it is what the engines run in."""
+    matrix = rows(25, 300 if wide else D, density=0.4)
+    pair = [KINDS[kind](x, l2=0.1) for x in (matrix.toarray(), matrix)]
+    engines = {"hinge": ["dual-ascent"], "least squares": ["auto", "exact", "lbfgs", "newton-cg", "aogm"]}
+    for engine in engines.get(kind, ["auto", "lbfgs", "newton-cg", "aogm"]):
+        rule = "gap" if kind == "hinge" else "gradient"
+        work = Minimise(engine, 1e-7, rule, 20_000)
+        points = [minimise(own, work, penalty=0.3) for own in pair]
+        assert all(point.reached for point in points), engine
+        assert_allclose(points[1].point, points[0].point, rtol=0, atol=1e-5 if kind == "hinge" else 1e-6)
+
+
+CONSTANTS = {
+    "DualFL": {"nu": 0.05, "smoothness": 4.0},
+    "Scaffnew": {"probability": 0.3, "client_lr": 0.1},
+    "APDAInexact": {"primal_step": 0.5, "damping": 0.5, "convexity": 0.5},
+    "FedDyn": {"penalty": 1.0},
+    "FiveGCS": {"step": 0.5, "convexity": 0.05},
+    "FedDR": {"step": 0.5},
+}
+
+
+def make_strategy(name, **given):
+    cls = strategies.STRATEGIES[name]
+    regularizer = Zero() if cls.limit.problem == "smooth" else L1(0.01)
+    options = {"client_lr": 0.05, "local_epochs": 2, "batch_size": 5, "regularizer": regularizer, "seed": 4}
+    options |= {"fraction_evaluate": 0.0, "tolerance": 1e-12, **CONSTANTS.get(name, {}), **given}
+    fields = {field.name for field in dataclasses.fields(cls) if field.init}
+    return cls(**{key: value for key, value in options.items() if key in fields})
+
+
+def trained(strategy, objectives, rounds=4):
+    start = {name: np.zeros(shape) for name, shape in objectives[0].layout.shapes.items()}
+    simulate(
+        strategy,
+        client_app(lambda context: objectives[context.node_config["partition-id"]]),
+        num_nodes=len(objectives),
+        num_rounds=rounds,
+        initial_arrays=start,
+        progress=False,
+    )
+    return strategy.retrieve(strategy.problem, strategy.state)
+
+
+@pytest.mark.parametrize("name", strategies.STRATEGIES)
+def test_every_strategy_agrees(name):
+    def clients(of):
+        return [Logistic(of(rows(12 + m, seed=m)), (numbers(m, 12 + m) > 0).astype(int), l2=0.1) for m in range(4)]
+
+    points = [trained(make_strategy(name), clients(of)) for of in (lambda x: x.toarray(), as_users_bring_them)]
+    assert_allclose(points[1], points[0], rtol=1e-7 if name in CONSTANTS else 1e-12, atol=1e-12)
+    assert np.abs(points[0]).max() > 1e-3
+
+
+@pytest.mark.parametrize("largest", [0, 2**22])
+def test_the_estimators_agree_with_dense_ones(largest, monkeypatch):
+    monkeypatch.setattr("flwr_fco.sklearn._SMALL", largest)
+    X, y = rows(80, 12), numbers(5, 80)
+    for make, target in ((FederatedLasso(0.005), y), (FederatedLogisticRegression(C=2.0), y > 0)):
+        dense = make.fit(X.toarray(), target)
+        expected = dense.coef_.copy(), np.copy(dense.intercept_)
+        for given in (X, sparse.csc_matrix(X), [X[:30], X[30:].toarray()]):
+            parts = target if sparse.issparse(given) else [target[:30], target[30:]]
+            found = make.fit(given, parts)
+            assert_allclose(found.coef_, expected[0], atol=1e-6)
+            assert_allclose(found.intercept_, expected[1], atol=1e-6)
+        assert_allclose(found.predict(X), found.predict(X.toarray()), rtol=1e-12)
+
+
+def test_pooled_references_take_sparse_features():
+    for kind in ("least squares", "logistic"):
+        pair = [[KINDS[kind](x)] for x in (rows().toarray(), rows())]
+        for solve in (sklearn_solution, centralized_solution):
+            found = [solve(own, L1(0.01)) for own in pair]
+            assert_allclose(found[1], found[0], atol=1e-6)
