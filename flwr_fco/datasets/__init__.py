@@ -15,6 +15,7 @@ from flwr_fco.datasets.saddle import (
     quadratic_saddles,
     sparse_bilinear,
 )
+from flwr_fco.datasets.shards import memmap
 from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, lasso, low_rank
 
 __all__ = [
@@ -43,6 +44,7 @@ __all__ = [
     "low_rank",
     "low_rank_bilinear",
     "matrix_games",
+    "memmap",
     "mnist",
     "normalize_sessions",
     "quadratic_saddles",

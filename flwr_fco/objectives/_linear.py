@@ -537,7 +537,8 @@ def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:
     array = as_labels(name, targets, num_examples)
     if array.dtype.kind not in "fiub":
         raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
-    array = np.ascontiguousarray(array, dtype=np.float64)
+    # For a kernel a read-only array is of another type; rows of it are not read-only.
+    array = np.require(array, np.float64, ["C", "W"])
     check_finite(name, array)
     return array
 

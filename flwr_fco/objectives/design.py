@@ -42,7 +42,7 @@ class Design:
     Attributes
     ----------
     matrix : ndarray
-        As given.
+        The same memory, read-only.
     shape : tuple of int
         (n, d).
     rows : ndarray of int64, shape (n,)
@@ -56,7 +56,8 @@ class Design:
     """
 
     def __init__(self, matrix: NDArray[Any]) -> None:
-        self.matrix: Any = matrix
+        # Always read-only, as a memory map may be: kernels are compiled for one of the two.
+        self.matrix: Any = read_only(matrix)
         self.shape: tuple[int, int] = matrix.shape
         self.rows: Rows = np.arange(matrix.shape[0])
 
@@ -338,7 +339,7 @@ class SparseDesign(Design):
     @property
     def rows_data(self) -> tuple[Any, Any, Any]:
         """What kernels read: where each row begins, the columns, the values."""
-        return self.starts, self.matrix.indices, self.matrix.data
+        return self.starts, read_only(self.matrix.indices), read_only(self.matrix.data)
 
     def _split(self, w: Vector, num_outputs: int) -> tuple[NDArray[np.float64], Vector]:
         end = self.shape[1] * num_outputs
@@ -522,6 +523,15 @@ def _what_is_none(name: str, array: NDArray[Any]) -> str:
             found = f"{name}{list(place)} is a {type(entry).__name__}"
             return f": {found}. Encode such columns as numbers (the same way on every client), or leave them out"
     return ". All of its entries are: give .astype(float) of it"
+
+
+def read_only(array: Any) -> Any:
+    """Return a read-only view of an array; a sparse matrix as it is."""
+    if not isinstance(array, np.ndarray):
+        return array
+    view = array.view()
+    view.flags.writeable = False
+    return view
 
 
 def check_finite(name: str, array: NDArray[Any]) -> None:

@@ -147,7 +147,7 @@ class MultinomialLogistic(LinearModel):
         self.num_classes = _count_classes(given, num_classes)
         shape = (design.shape[1], self.num_classes)
         self._set_data(design, shape, intercept=intercept, l2=l2, num_outputs=self.num_classes)
-        self.labels = self._targets = np.ascontiguousarray(given, dtype=np.int64)
+        self.labels = self._targets = np.require(given, np.int64, ["C", "W"])
 
     def _mean_loss(self, scores: Scores) -> float:
         # SciPy's logsumexp takes more than twice as long for a client's hundred examples.

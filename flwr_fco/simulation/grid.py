@@ -83,7 +83,7 @@ class InProcessGrid(Grid):
             self.contexts[node_id] = _flower.new_context(self.run_id, node_id, own, dict(run_config or {}))
             self.partition_ids[node_id] = partition
         #: Called after each round of training.
-        self.report: Callable[[], object] | None = None
+        self.report: Callable[[int], object] | None = None
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
 
@@ -152,7 +152,8 @@ class InProcessGrid(Grid):
         messages = list(messages)
         replies = [self._deliver(message) for message in messages]
         if self.report is not None and messages and messages[0].metadata.message_type == "train":
-            self.report()
+            number = messages[0].metadata.group_id
+            self.report(int(number) if number.isdigit() else 0)
         return [reply for reply in replies if reply is not None]
 
     def exchange(self, letters: Sequence[tuple[Node, Downlink]], server_round: int, digest: str) -> list[Sent] | None:
@@ -186,7 +187,7 @@ class InProcessGrid(Grid):
             except Exception as error:
                 raise self._raised(error, context.node_id, f"{server_round}", "train") from error
         if self.report is not None:
-            self.report()
+            self.report(server_round)
         return found
 
     def _raised(self, error: Exception, node_id: int, number: str, kind: str) -> ClientError:

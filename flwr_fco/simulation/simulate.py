@@ -178,7 +178,7 @@ def _as_array(name: str, array: Any) -> Array:
 
 
 @contextmanager
-def _progress_bar(num_rounds: int) -> Iterator[Callable[[], None]]:
+def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
     # Flower itself depends on rich; imported here because most runs in a process show no bar.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -186,7 +186,7 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[], None]]:
     columns = (TextColumn("rounds"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), refresh_per_second=4) as bar:
         task = bar.add_task("rounds", total=num_rounds)
-        yield lambda: bar.advance(task)
+        yield lambda number: bar.update(task, completed=number)
 
 
 def _check_kinds(

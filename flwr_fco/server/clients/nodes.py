@@ -24,6 +24,11 @@ _HANDSHAKE_TIMEOUT = 120.0
 _TWINS_TIMEOUT = 120.0
 
 
+def nap(deadline: float) -> None:
+    """Sleep a second, or until a time of ``time.monotonic`` if that is sooner."""
+    time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
+
+
 class Nodes:
     """The connected nodes of a run, sorted by partition id.
 
@@ -91,7 +96,7 @@ class Nodes:
                     f"{enough} are needed; start more SuperNodes, or lower min_available_nodes and min_train_nodes"
                 )
             log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), enough)
-            time.sleep(1)
+            nap(deadline)
         self.meet(grid, available)
         # A node that was killed is listed beside its successor until the SuperLink has missed its signs of life. Who
         # claims what another has costs that time once.
@@ -103,7 +108,7 @@ class Nodes:
                 self._waited_for = set(self.refused)
                 break
             log(INFO, "Waiting for the other nodes with the partition ids of %s to go", ", ".join(new))
-            time.sleep(1)
+            nap(deadline)
             self.meet(grid, list(grid.get_node_ids()))
         size = min(size, len(self.ordered))
         if size == len(self.ordered):

@@ -13,12 +13,11 @@ from numpy.typing import NDArray
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.server.clients.nodes import nap
 from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.parts import Host, Part
 from flwr_fco.wire.protocol import Node
 
-#: Seconds between two looks for a node that is not connected.
-_PATIENCE = 1.0
 Key = tuple[int, int]
 
 
@@ -74,7 +73,7 @@ class Everyone(Part):
             if not absent or time.monotonic() >= deadline:
                 return absent
             log(INFO, "Waiting for %s clients that were here before", len(absent))
-            time.sleep(_PATIENCE)
+            nap(deadline)
             host.look_again()
 
     def metrics_of_absence(self) -> dict[str, float | int] | None:

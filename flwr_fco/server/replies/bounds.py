@@ -438,6 +438,25 @@ class Replays:
             return {}
         return dict.fromkeys(found, "it repeats an earlier answer byte for byte, though the model is another one")
 
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return what is remembered of replies; of the model it is known."""
+        nodes, names, *numbers = zip(*self._seen, strict=True) if self._seen else ((), (), (), (), ())
+        return {
+            "seen-by": np.array(nodes, dtype=np.uint64),
+            "seen-names": np.array(names, dtype=np.str_),
+            "seen": np.array([*numbers, *zip(*self._seen.values(), strict=True)] if self._seen else []),
+            "smooth": np.array([] if self._smooth is None else [self._smooth]),
+        }
+
+    def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take back what :meth:`to_arrays` gave."""
+        keys = arrays["seen-by"].tolist(), arrays["seen-names"].tolist()
+        self._seen = {
+            (node, name, norm, first, last): (one, along)
+            for node, name, (norm, first, last, one, along) in zip(*keys, arrays["seen"].T.tolist(), strict=True)
+        }
+        self._smooth = bool(arrays["smooth"][0]) if arrays["smooth"].size else None
+
 
 def _differ(before: _Print, now: _Print, same: float) -> bool:
     (one, along), (other, beside) = before, now

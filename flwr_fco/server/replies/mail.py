@@ -554,9 +554,18 @@ class Mail(Part):
     # --- saving ---------------------------------------------------------------------------------------------------
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the largest medians of earlier rounds, by which replies are bounded."""
-        return dict(self.bounds.to_arrays())
+        """Return what replies are held against: medians of earlier rounds, what clients have said before."""
+        return {
+            **self.bounds.to_arrays(),
+            **self.replays.to_arrays(),
+            "declared-by": np.array(list(self.declared), dtype=np.uint64),
+            "declared": np.array(list(self.declared.values()), dtype=np.float64),
+        }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
         self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})
+        # A state that an earlier release has saved has none of the others.
+        if "declared" in arrays:
+            self.replays.from_arrays(arrays)
+            self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))
