@@ -15,7 +15,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import finite, from_array, labelled, read_pass_through
+from flwr_fco.wire.arrays import from_array, labelled, read_pass_through
 from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
 from flwr_fco.wire.keys import NO_ARRAYS, NUMBER, OWN_ARRAYS, PASS, PLAN, RESTORED
@@ -163,10 +163,8 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
                 vector = vector.astype(np.float64)
                 # As what is read from bytes is: other clients of this process may be given the same array.
                 vector.flags.writeable = False
-            # As in `read_uplink`: a sum of squares is finite only where each of them is.
-            vectors[name] = (
-                vector if math.isfinite(np.vdot(vector, vector)) else finite(name, vector, "the server's vector")
-            )
+            vectors[name] = vector
+            vectors.unseen.add(name)
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
         entries = {PASS + entry.name: entry for entry in plan.layout.passed_through}
@@ -225,7 +223,9 @@ class _Latest(NamedTuple):
 
 def _own_copy(own: Downlink) -> Downlink:
     """Return a downlink with its own mappings, so that no client can change what another one reads."""
-    vectors, numbers = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
+    assert isinstance(own.vectors, ReceivedVectors)
+    vectors = ReceivedVectors(own.vectors, unseen=own.vectors.unseen)
+    numbers = ReceivedNumbers(own.numbers)
     return Downlink(own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through})
 
 

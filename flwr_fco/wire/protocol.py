@@ -14,6 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
@@ -60,9 +61,63 @@ class Received(dict[str, Any]):
 
 
 class ReceivedVectors(Received):
-    """The vectors of a message."""
+    """The vectors of a message, looked at for numbers that are not finite when one is asked for.
+
+    Who needs a few of its places takes :meth:`at`, which looks at these alone.
+
+    Attributes
+    ----------
+    unseen : set of str
+        Names of vectors that nobody has asked for; the copies of one broadcast share it.
+    """
 
     what: ClassVar[str] = "vector"
+    unseen: set[str]
+
+    def __init__(self, *arguments: Any, unseen: set[str] | None = None) -> None:
+        super().__init__(*arguments)
+        self.unseen = set() if unseen is None else unseen
+
+    def __getitem__(self, name: str) -> Any:
+        vector = super().__getitem__(name)
+        if name in self.unseen:
+            self._require_finite(name, vector)
+            self.unseen.discard(name)
+        return vector
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a vector, or the default if it is not there."""
+        if name not in self:
+            return default
+        return self[name]
+
+    def items(self) -> Any:
+        """Return names and vectors."""
+        return {name: self[name] for name in self}.items()
+
+    def at(self, name: str, places: NDArray[Any]) -> Vector:
+        """Return a vector at some places.
+
+        Parameters
+        ----------
+        name : str
+        places : ndarray of int, shape (k,)
+
+        Raises
+        ------
+        ProtocolError
+            If there is no such vector, or it is not finite there.
+        """
+        found: Vector = super().__getitem__(name)[places]
+        if name in self.unseen:
+            self._require_finite(name, found)
+        return found
+
+    def _require_finite(self, name: str, vector: Vector) -> None:
+        # A sum of squares is finite only where each of them is; where it is not, they may just be large.
+        if not math.isfinite(np.vdot(vector, vector)) and not np.isfinite(vector).all():
+            bad = int(vector.size - np.isfinite(vector).sum())
+            raise ProtocolError(f"the server's vector {name!r} holds {bad} NaN or infinite values")
 
 
 class ReceivedNumbers(Received):
@@ -357,7 +412,7 @@ class Uplink(NamedTuple):
 
     Parameters
     ----------
-    vectors : mapping of str to ndarray of float64
+    vectors : mapping of str to ndarray of float64 or SparseVector
         ``"increment"`` of shape (d,): end minus start of the local solver.
     elapsed : float or None
         Sum of the client's step sizes in this round; None after a minimisation.
@@ -379,7 +434,7 @@ class Uplink(NamedTuple):
         Euclidean norms of the vectors as they came, infinite where the sum of squares overflows; set by the server.
     """
 
-    vectors: Mapping[str, Vector]
+    vectors: Mapping[str, Any]
     elapsed: float | None
     steps: int
     weight: float = float("nan")

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector, euclidean_norm
+from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.protocol import NONSMOOTH, Node, Uplink
@@ -427,7 +428,8 @@ class Replays:
             for name, vector in uplink.vectors.items():
                 norm = uplink.norms[name] if name in uplink.norms else euclidean_norm(vector)
                 if norm != 0.0:
-                    said = node.node_id, name, norm, vector.item(0), vector.item(-1)
+                    held = vector.values if isinstance(vector, SparseVector) else vector
+                    said = node.node_id, name, norm, held.item(0), held.item(-1)
                     if said in seen and _differ(seen[said], model, same):
                         found.append(i)
                     seen[said] = model

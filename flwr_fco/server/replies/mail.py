@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.algorithm import Algorithm, Problem
@@ -174,6 +175,7 @@ class Mail(Part):
         self.options, self.algorithm = options, algorithm
         self.language: Language = OwnClients()
         self.asks = True
+        self._takes_sparse = takes_sparse(type(algorithm))
         self.timeout = 3600.0
         self.forget()
 
@@ -491,7 +493,9 @@ class Mail(Part):
                 raise ProtocolError("its partition is not one of those in client_weights")
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
-        return uplink
+        if self._takes_sparse or not any(isinstance(vector, SparseVector) for vector in uplink.vectors.values()):
+            return uplink
+        return uplink._replace(vectors={name: dense(vector) for name, vector in uplink.vectors.items()})
 
     def _weight(self, reply: Reply[Uplink]) -> float:
         given, partition = self.options.client_weights, reply.node.partition_id
@@ -560,3 +564,14 @@ class Mail(Part):
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         """Take back what :meth:`to_arrays` gave."""
         self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})
+
+
+def takes_sparse(algorithm: type[Algorithm]) -> bool:
+    """Whether an algorithm's `aggregate` takes sparse vectors: its class says so, or one that derives from it.
+
+    Parameters
+    ----------
+    algorithm : type
+    """
+    place = {name: i for i, base in reversed([*enumerate(algorithm.__mro__)]) for name in vars(base)}
+    return algorithm.takes_sparse and place["takes_sparse"] <= place["aggregate"]
