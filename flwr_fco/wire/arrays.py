@@ -141,11 +141,16 @@ def read_vectors(
         norm = norms[name] = math.sqrt(np.vdot(value, value))
         vectors[name] = value if math.isfinite(norm) else finite(name, value)
         if places is not None:
-            try:
-                vectors[name] = SparseVector(from_array(name, places, ("int32",), value.shape), value, shape[0])
-            except ConfigurationError as error:
-                raise ProtocolError(f"array {name!r}: {error}") from error
+            vectors[name] = sparse_vector(name, places, value, shape[0])
     return vectors, norms
+
+
+def sparse_vector(name: str, places: Array, values: NDArray[Any], size: int) -> SparseVector:
+    """Return a vector of which some places came."""
+    try:
+        return SparseVector(from_array(name, places, ("int32",), values.shape), values, size)
+    except ConfigurationError as error:
+        raise ProtocolError(f"array {name!r}: {error}") from error
 
 
 def read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:

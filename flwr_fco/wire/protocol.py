@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
@@ -80,6 +81,10 @@ class ReceivedVectors(Received):
 
     def __getitem__(self, name: str) -> Any:
         vector = super().__getitem__(name)
+        if isinstance(vector, SparseVector):
+            raise ProtocolError(
+                f"the server's vector {name!r} came at {vector.indices.size} of {vector.size} places only"
+            )
         if name in self.unseen:
             self._require_finite(name, vector)
             self.unseen.discard(name)
@@ -92,8 +97,9 @@ class ReceivedVectors(Received):
         return self[name]
 
     def items(self) -> Any:
-        """Return names and vectors."""
-        return {name: self[name] for name in self}.items()
+        """Return names and vectors; of those that came at some places only, these."""
+        whole = [name for name, vector in super().items() if not isinstance(vector, SparseVector)]
+        return {**self, **{name: self[name] for name in whole}}.items()
 
     def at(self, name: str, places: NDArray[Any]) -> Vector:
         """Return a vector at some places.
@@ -108,7 +114,15 @@ class ReceivedVectors(Received):
         ProtocolError
             If there is no such vector, or it is not finite there.
         """
-        found: Vector = super().__getitem__(name)[places]
+        given = super().__getitem__(name)
+        if isinstance(given, SparseVector):
+            if not np.array_equal(given.indices, places):
+                raise ProtocolError(
+                    f"the server's vector {name!r} came at other places than this client's features have"
+                )
+            found: Vector = given.values
+        else:
+            found = given[places]
         if name in self.unseen:
             self._require_finite(name, found)
         return found
@@ -362,8 +376,9 @@ class Downlink(NamedTuple):
     ----------
     plan : Plan
         What all rounds have in common.
-    vectors : mapping of str to ndarray of float64, shape (d,)
-        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client.
+    vectors : mapping of str to ndarray of float64, shape (d,), or SparseVector
+        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client. Sparse: at the places that
+        this client's features have, for a client that has told them.
     client_lr : float
         Step size of the local solver in this round; NaN for a method that has none.
     elapsed : float

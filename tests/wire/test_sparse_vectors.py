@@ -1,6 +1,5 @@
 """Increments of clients with sparse features: what travels, what the server makes of it, and of what is crafted."""
 
-
 import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
@@ -154,6 +153,59 @@ def test_bytes_are_those_of_what_travels():
     up = one.train_metrics_clientapp[2]["bytes-up"]
     assert sum(12 * size for size in sizes) < up < sum(12 * size for size in sizes) + 5 * 2 * 160
     assert up < 0.5 * other.train_metrics_clientapp[2]["bytes-up"]
+
+
+def test_the_dual_comes_at_the_places_that_a_client_has_told():
+    _, result = run(clients())
+    down = [result.train_metrics_clientapp[number]["bytes-down"] for number in (1, 2, 3)]
+    assert down[0] > 5 * 8 * D
+    assert down[1] == down[2]
+    sizes = [own.design.columns.size + 1 for own in clients()]
+    assert sum(12 * size for size in sizes) < down[1] < sum(12 * size for size in sizes) + 5 * 2 * 160
+
+
+def test_a_client_with_other_features_is_left_out_once():
+    """As a SuperNode that comes back with another shard: it is sent the whole dual again."""
+    objectives = clients()
+    strategy = FedDualAvg(
+        regularizer=L1(0.001), client_lr=0.5, batch_size=4, fraction_evaluate=0.0, min_replies=1, max_ratio=None
+    )
+    grid = InProcessGrid(app(objectives), 5, raise_errors=False)
+    from flwr_fco.client_apps.training import forget_objectives
+
+    def swap(number, arrays, metrics):
+        if number == 2:
+            objectives[0] = clients()[4]
+            forget_objectives(grid.run_id)
+        return False
+
+    result = strategy.start(
+        grid, ArrayRecord({name: Array(array) for name, array in START.items()}), 5, callbacks=[swap]
+    )
+    reasons = [(row.round, row.partition_id, row.reason) for row in result.left_out]
+    assert [row[:2] for row in reasons] == [(3, 0)]
+    assert "other places" in reasons[0][2]
+
+
+def test_what_a_server_sends_is_checked():
+    half = SparseVector(INDICES, VALUES, 10)
+    vectors = ReceivedVectors({"dual": half}, unseen={"dual"})
+    assert_array_equal(vectors.at("dual", INDICES), VALUES)
+    with pytest.raises(ProtocolError, match="other places"):
+        vectors.at("dual", np.array([0, 3]))
+    with pytest.raises(ProtocolError, match="at 3 of 10 places"):
+        vectors["dual"]
+    bad = ReceivedVectors({"dual": SparseVector(INDICES, VALUES * np.nan, 10)}, unseen={"dual"})
+    with pytest.raises(ProtocolError, match="NaN"):
+        bad.at("dual", INDICES)
+
+
+def test_what_is_remembered_of_clients_is_bounded(monkeypatch):
+    expected, _ = run(clients())
+    monkeypatch.setattr("flwr_fco.server.replies.mail.MOST_PLACES", 500)
+    found, result = run(clients())
+    assert_array_equal(found, expected)
+    assert result.train_metrics_clientapp[3]["bytes-down"] > 3 * 8 * D
 
 
 def test_messages_give_the_same_bits():
