@@ -16,12 +16,14 @@ from flwr_fco.datasets.saddle import (
     sparse_bilinear,
 )
 from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, lasso, low_rank
+from flwr_fco.datasets.text import HashedPosts, ZipfDocuments, newsgroups
 
 __all__ = [
     "AdversarialImages",
     "BrainScans",
     "EqualRegression",
     "FederatedDataset",
+    "HashedPosts",
     "PartitionedClassification",
     "PartitionedImages",
     "Samples",
@@ -31,6 +33,7 @@ __all__ = [
     "SyntheticRegression",
     "SyntheticSaddle",
     "Variant",
+    "ZipfDocuments",
     "breast_cancer",
     "cifar10",
     "digits",
@@ -44,6 +47,7 @@ __all__ = [
     "low_rank_bilinear",
     "matrix_games",
     "mnist",
+    "newsgroups",
     "normalize_sessions",
     "quadratic_saddles",
     "read_idx",
