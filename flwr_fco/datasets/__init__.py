@@ -17,12 +17,14 @@ from flwr_fco.datasets.saddle import (
 )
 from flwr_fco.datasets.shards import memmap
 from flwr_fco.datasets.synthetic import EqualRegression, SyntheticRegression, Variant, lasso, low_rank
+from flwr_fco.datasets.text import HashedPosts, ZipfDocuments, newsgroups
 
 __all__ = [
     "AdversarialImages",
     "BrainScans",
     "EqualRegression",
     "FederatedDataset",
+    "HashedPosts",
     "PartitionedClassification",
     "PartitionedImages",
     "Samples",
@@ -32,6 +34,7 @@ __all__ = [
     "SyntheticRegression",
     "SyntheticSaddle",
     "Variant",
+    "ZipfDocuments",
     "breast_cancer",
     "cifar10",
     "digits",
@@ -46,6 +49,7 @@ __all__ = [
     "matrix_games",
     "memmap",
     "mnist",
+    "newsgroups",
     "normalize_sessions",
     "quadratic_saddles",
     "read_idx",

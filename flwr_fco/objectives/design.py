@@ -490,6 +490,9 @@ def canonical_rows(name: str, features: Any) -> Any:
             "examples first."
         )
     rows.indices = rows.indices.astype(np.int32, copy=False)
+    if rows.nnz < 2**31:
+        # SciPy and scikit-learn want both of one type.
+        rows.indptr = rows.indptr.astype(np.int32, copy=False)
     return rows
 
 

@@ -12,10 +12,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import COUNTERS, Entry, Vector, all_finite
-from flwr_fco.errors import ProtocolError
+from flwr_fco.core.layout import COUNTERS, Entry, all_finite
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire.flower import NUMPY, Form, form_of
-from flwr_fco.wire.keys import NO_ARRAYS, OWN_ARRAYS
+from flwr_fco.wire.keys import NO_ARRAYS, OWN_ARRAYS, PLACES
 
 #: Why an array with NaN or infinite values is left out.
 NOT_FINITE = "NaN or infinite values"
@@ -123,19 +124,33 @@ def finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
 
 def read_vectors(
     arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str
-) -> tuple[dict[str, Vector], dict[str, float]]:
+) -> tuple[dict[str, Any], dict[str, float]]:
     """Return the vectors of a client in float64, and their Euclidean norms, infinite where the squares overflow."""
-    vectors, norms = {}, {}
+    vectors: dict[str, Any] = {}
+    norms = {}
     # Not float16: what is below 6e-8 would be 0 in it.
     dtypes = (dtype, "float32" if dtype == "float64" else "float64")
     for name, shape in shapes.items():
-        value = from_array(name, arrays[name], dtypes, shape)
+        places = arrays.get(PLACES + name)
+        if places is not None and (len(shape) != 1 or len(places.shape) != 1 or places.shape[0] > shape[0]):
+            raise ProtocolError(f"the places of array {name!r} have shape {list(places.shape)}, of {list(shape)}")
+        value = from_array(name, arrays[name], dtypes, shape if places is None else tuple(places.shape))
         value = value if value.dtype == np.float64 else value.astype(np.float64)
         # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well. vdot does
         # not warn where the sum overflows, as dot does.
         norm = norms[name] = math.sqrt(np.vdot(value, value))
         vectors[name] = value if math.isfinite(norm) else finite(name, value)
+        if places is not None:
+            vectors[name] = sparse_vector(name, places, value, shape[0])
     return vectors, norms
+
+
+def sparse_vector(name: str, places: Array, values: NDArray[Any], size: int) -> SparseVector:
+    """Return a vector of which some places came."""
+    try:
+        return SparseVector(from_array(name, places, ("int32",), values.shape), values, size)
+    except ConfigurationError as error:
+        raise ProtocolError(f"array {name!r}: {error}") from error
 
 
 def read_pass_through(entry: Entry, array: Array) -> NDArray[Any]:

@@ -11,14 +11,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import finite, from_array, labelled, read_pass_through
+from flwr_fco.wire.arrays import from_array, labelled, read_pass_through, sparse_vector
 from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
-from flwr_fco.wire.keys import NO_ARRAYS, NUMBER, OWN_ARRAYS, PASS, PLAN, RESTORED
+from flwr_fco.wire.keys import NO_ARRAYS, NUMBER, OWN_ARRAYS, PASS, PLACES, PLAN, RESTORED
 from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
@@ -56,7 +56,12 @@ def downlink_records(
         Precision of the vectors.
     """
     dtype = None if wire_dtype == "float64" else wire_dtype
-    arrays = {name: serialised.array(vector, dtype) for name, vector in downlink.vectors.items()}
+    arrays = {}
+    given: Mapping[str, Any] = downlink.vectors
+    for name, vector in given.items():
+        if isinstance(vector, SparseVector):
+            arrays[PLACES + name] = serialised.array(vector.indices)
+        arrays[name] = serialised.array(vector.values if isinstance(vector, SparseVector) else vector, dtype)
     if downlink.pass_through:
         arrays.update({PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
     fco: dict[str, str | float | int] = {"plan": digest, "elapsed": float(downlink.elapsed)}
@@ -156,21 +161,21 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These say which of their values is missing, in whichever local solver asks for it.
     vectors, numbers = ReceivedVectors(), ReceivedNumbers()
+    size = plan.layout.size
     for name, array in arrays.items():
-        if not name.startswith(PASS):
-            vector = from_array(name, array, dtypes, (plan.layout.size,))
+        if not name.startswith((PASS, PLACES)):
+            places = arrays.get(PLACES + name)
+            vector = from_array(name, array, dtypes, (size,) if places is None else tuple(places.shape))
             if array.dtype != "float64":
                 vector = vector.astype(np.float64)
                 # As what is read from bytes is: other clients of this process may be given the same array.
                 vector.flags.writeable = False
-            # As in `read_uplink`: a sum of squares is finite only where each of them is.
-            vectors[name] = (
-                vector if math.isfinite(np.vdot(vector, vector)) else finite(name, vector, "the server's vector")
-            )
+            vectors[name] = vector if places is None else sparse_vector(name, places, vector, size)
+            vectors.unseen.add(name)
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
         entries = {PASS + entry.name: entry for entry in plan.layout.passed_through}
-        unknown = arrays.keys() - vectors.keys() - entries.keys()
+        unknown = arrays.keys() - vectors.keys() - entries.keys() - {PLACES + name for name in vectors}
         if unknown:
             raise ProtocolError(f"the message has the arrays {sorted(unknown)}, which the plan does not")
         passed = {e.name: read_pass_through(e, arrays[key]) for key, e in entries.items() if key in arrays}
@@ -225,7 +230,9 @@ class _Latest(NamedTuple):
 
 def _own_copy(own: Downlink) -> Downlink:
     """Return a downlink with its own mappings, so that no client can change what another one reads."""
-    vectors, numbers = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
+    assert isinstance(own.vectors, ReceivedVectors)
+    vectors = ReceivedVectors(own.vectors, unseen=own.vectors.unseen)
+    numbers = ReceivedNumbers(own.numbers)
     return Downlink(own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through})
 
 
@@ -249,7 +256,7 @@ def received(
         With what the client remembers. None where messages must be made: a client lacks the plan or its state, or would
         refuse its message.
     """
-    plan, views, found = _plans.get(digest), dict[int, Vector](), []
+    plan, views, found = _plans.get(digest), dict[int, Any](), []
     for downlink, context in zip(downlinks, contexts, strict=True):
         stored, stamp = context.state.get(_FCO), downlink.stamp
         if plan is None or not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
@@ -277,8 +284,11 @@ def received(
     return found
 
 
-def _view(vector: Vector, size: int) -> Vector | None:
+def _view(vector: Any, size: int) -> Any:
     """Return a vector as it is read from a message, None if it would not be."""
+    if isinstance(vector, SparseVector):
+        values = _view(vector.values, vector.values.size)
+        return None if values is None or vector.size != size else SparseVector(vector.indices, values, size)
     if vector.dtype != np.float64 or vector.shape != (size,) or not vector.flags.c_contiguous:
         return None
     if not math.isfinite(np.vdot(vector, vector)):

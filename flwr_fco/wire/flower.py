@@ -28,6 +28,8 @@ from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
+from flwr_fco.core.sparse import SparseVector
+
 try:
     from flwr.supercore.task_identity import TaskIdentity
 except ImportError:  # releases before TaskIdentity take the run from the grid
@@ -180,9 +182,15 @@ def form_of(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> Form:
     return Form(plain.name, plain, header, len(header) + prod(shape) * plain.itemsize)
 
 
-def bytes_of(vectors: Iterable[Mapping[str, NDArray[Any]]]) -> int:
-    """Return how many bytes these arrays by name would take in messages."""
-    return sum(form_of(array.dtype, array.shape).size for named in vectors for array in named.values())
+def bytes_of(vectors: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many bytes these vectors by name would take in messages."""
+    arrays = (
+        array
+        for named in vectors
+        for vector in named.values()
+        for array in (vector.parts if isinstance(vector, SparseVector) else (vector,))
+    )
+    return sum(form_of(array.dtype, array.shape).size for array in arrays)
 
 
 def serialised(array: NDArray[Any]) -> Array:

@@ -7,6 +7,8 @@ from flwr.app import ConfigRecord, MetricRecord
 ARRAYS, METRICS = "arrays", "metrics"
 #: Prefixes: of arrays that are not optimised, and of a method's numbers.
 PASS, NUMBER = "pass:", "number:"
+#: Prefix of the places of a sparse vector, which is under its name with the values at these places alone.
+PLACES = "places:"
 PLAN, RESTORED = "fco-plan", "fco-restored"
 #: The ArrayRecords of a message that are not its vectors.
 OWN_ARRAYS = (PLAN, RESTORED)

@@ -14,9 +14,11 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
@@ -60,9 +62,76 @@ class Received(dict[str, Any]):
 
 
 class ReceivedVectors(Received):
-    """The vectors of a message."""
+    """The vectors of a message, looked at for numbers that are not finite when one is asked for.
+
+    Who needs a few of its places takes :meth:`at`, which looks at these alone.
+
+    Attributes
+    ----------
+    unseen : set of str
+        Names of vectors that nobody has asked for; the copies of one broadcast share it.
+    """
 
     what: ClassVar[str] = "vector"
+    unseen: set[str]
+
+    def __init__(self, *arguments: Any, unseen: set[str] | None = None) -> None:
+        super().__init__(*arguments)
+        self.unseen = set() if unseen is None else unseen
+
+    def __getitem__(self, name: str) -> Any:
+        vector = super().__getitem__(name)
+        if isinstance(vector, SparseVector):
+            raise ProtocolError(
+                f"the server's vector {name!r} came at {vector.indices.size} of {vector.size} places only"
+            )
+        if name in self.unseen:
+            self._require_finite(name, vector)
+            self.unseen.discard(name)
+        return vector
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return a vector, or the default if it is not there."""
+        if name not in self:
+            return default
+        return self[name]
+
+    def items(self) -> Any:
+        """Return names and vectors; of those that came at some places only, these."""
+        whole = [name for name, vector in super().items() if not isinstance(vector, SparseVector)]
+        return {**self, **{name: self[name] for name in whole}}.items()
+
+    def at(self, name: str, places: NDArray[Any]) -> Vector:
+        """Return a vector at some places.
+
+        Parameters
+        ----------
+        name : str
+        places : ndarray of int, shape (k,)
+
+        Raises
+        ------
+        ProtocolError
+            If there is no such vector, or it is not finite there.
+        """
+        given = super().__getitem__(name)
+        if isinstance(given, SparseVector):
+            if not np.array_equal(given.indices, places):
+                raise ProtocolError(
+                    f"the server's vector {name!r} came at other places than this client's features have"
+                )
+            found: Vector = given.values
+        else:
+            found = given[places]
+        if name in self.unseen:
+            self._require_finite(name, found)
+        return found
+
+    def _require_finite(self, name: str, vector: Vector) -> None:
+        # A sum of squares is finite only where each of them is; where it is not, they may just be large.
+        if not math.isfinite(np.vdot(vector, vector)) and not np.isfinite(vector).all():
+            bad = int(vector.size - np.isfinite(vector).sum())
+            raise ProtocolError(f"the server's vector {name!r} holds {bad} NaN or infinite values")
 
 
 class ReceivedNumbers(Received):
@@ -307,8 +376,9 @@ class Downlink(NamedTuple):
     ----------
     plan : Plan
         What all rounds have in common.
-    vectors : mapping of str to ndarray of float64, shape (d,)
-        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client.
+    vectors : mapping of str to ndarray of float64, shape (d,), or SparseVector
+        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client. Sparse: at the places that
+        this client's features have, for a client that has told them.
     client_lr : float
         Step size of the local solver in this round; NaN for a method that has none.
     elapsed : float
@@ -357,7 +427,7 @@ class Uplink(NamedTuple):
 
     Parameters
     ----------
-    vectors : mapping of str to ndarray of float64
+    vectors : mapping of str to ndarray of float64 or SparseVector
         ``"increment"`` of shape (d,): end minus start of the local solver.
     elapsed : float or None
         Sum of the client's step sizes in this round; None after a minimisation.
@@ -379,7 +449,7 @@ class Uplink(NamedTuple):
         Euclidean norms of the vectors as they came, infinite where the sum of squares overflows; set by the server.
     """
 
-    vectors: Mapping[str, Vector]
+    vectors: Mapping[str, Any]
     elapsed: float | None
     steps: int
     weight: float = float("nan")

@@ -12,11 +12,12 @@ from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS
-from flwr_fco.wire.keys import ARRAYS, METRICS, OWN_ARRAYS, PASS
+from flwr_fco.wire.keys import ARRAYS, METRICS, OWN_ARRAYS, PASS, PLACES
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
 from flwr_fco.wire.model import primal_vector
 from flwr_fco.wire.protocol import Uplink
@@ -29,7 +30,7 @@ class Sent(NamedTuple):
 
     Parameters
     ----------
-    vectors : dict of str to ndarray of float64
+    vectors : dict of str to ndarray of float64 or SparseVector
         Read-only; empty if they are no such arrays, and then among the records.
     content : RecordDict
         All else.
@@ -37,7 +38,7 @@ class Sent(NamedTuple):
         Of a client that remembers something: what determines its memory.
     """
 
-    vectors: dict[str, Vector]
+    vectors: dict[str, Any]
     content: RecordDict
     digest: str = ""
 
@@ -62,14 +63,25 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     )
     if wire_dtype == "auto":
         wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(PASS)), "float64")
-    arrays: dict[str, Any] = {
-        name: vector if wire_dtype == "float64" else vector.astype(wire_dtype)
-        for name, vector in uplink.vectors.items()
-    }
+    arrays = _arrays_of(
+        {
+            name: vector if wire_dtype == "float64" else vector.astype(wire_dtype)
+            for name, vector in uplink.vectors.items()
+        }
+    )
     if uplink.pass_through:
         arrays.update({PASS + name: array for name, array in uplink.pass_through.items()})
     metrics = _reported(uplink, num_examples)
     return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
+
+
+def _arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays in which vectors travel: of a sparse one its values and their places."""
+    arrays = dict(vectors)
+    for name, vector in vectors.items():
+        if isinstance(vector, SparseVector):
+            arrays[name], arrays[PLACES + name] = vector.parts
+    return arrays
 
 
 def _reported(uplink: Uplink, num_examples: int) -> dict[str, int | float]:
@@ -142,7 +154,7 @@ def read_uplink(
     """
     arrays = vectors_of(content)
     through = {PASS + entry.name: entry for entry in layout.passed_through} if layout.passed_through else {}
-    if arrays.keys() - through.keys() != shapes.keys():
+    if arrays.keys() - through.keys() - {PLACES + name for name in shapes} != shapes.keys():
         advice = f". {FOR_A_MODEL}" if arrays.keys() == set(layout.names) else ""
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}{advice}")
     vectors, norms = read_vectors(arrays, shapes, wire_dtype)
@@ -151,7 +163,7 @@ def read_uplink(
 
 
 def _uplink_of(
-    vectors: dict[str, Vector],
+    vectors: dict[str, Any],
     norms: dict[str, float],
     passed: Mapping[str, NDArray[Any]],
     said: tuple[Mapping[str, Any], float],
@@ -184,10 +196,15 @@ def sent(uplink: Uplink, num_examples: int) -> Sent:
         The client's number of examples.
     """
     metrics = {METRICS: (MetricRecord, _reported(uplink, num_examples))}
-    vectors = {}
+    vectors: dict[str, Any] = {}
     for name, vector in uplink.vectors.items():
+        if isinstance(vector, SparseVector) and vector.values.dtype == np.float64:
+            values, indices = vector.values.copy(), vector.indices.copy()
+            values.flags.writeable = indices.flags.writeable = False
+            vectors[name] = SparseVector(indices, values, vector.size)
+            continue
         if not isinstance(vector, np.ndarray) or vector.dtype != np.float64:
-            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, dict(uplink.vectors)), **metrics}))
+            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, _arrays_of(uplink.vectors)), **metrics}))
         # A local solver may use its arrays again.
         own = vectors[name] = np.array(vector)
         own.flags.writeable = False
@@ -214,13 +231,14 @@ def read_sent(
     norms = {}
     plain = vectors.keys() == shapes.keys()
     for name, vector in vectors.items() if plain else ():
-        norm = norms[name] = math.sqrt(np.vdot(vector, vector))
+        held = vector.values if isinstance(vector, SparseVector) else vector
+        norm = norms[name] = math.sqrt(np.vdot(held, held))
         plain = plain and vector.shape == shapes[name] and math.isfinite(norm)
     if plain:
         said = metrics_of(content, weighted_by_key)
         return _uplink_of(vectors, norms, _NOTHING, said, weighted_by_key, timed)
     # It says what is wrong, if anything is.
-    whole = RecordDict({**_flower.packed({ARRAYS: (ArrayRecord, dict(vectors))}), **content})
+    whole = RecordDict({**_flower.packed({ARRAYS: (ArrayRecord, _arrays_of(vectors))}), **content})
     options: dict[str, Any] = {"shapes": shapes, "weighted_by_key": weighted_by_key, "timed": timed}
     return read_uplink(whole, layout, wire_dtype="float64", **options)
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from flwr_fco.client_apps.quotas import check_time, timed
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.kernels.sparse import lazy_dual_averaging
 from flwr_fco.mirror_maps import DiagonalMetric
@@ -29,7 +30,7 @@ from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
 from flwr_fco.objectives.design import SparseDesign
 from flwr_fco.objectives.hinge import Hinge
-from flwr_fco.wire.protocol import Downlink, Plan
+from flwr_fco.wire.protocol import Downlink, Plan, ReceivedVectors, Uplink
 
 Places = NDArray[np.integer[Any]]
 #: ``(z, t, places) -> w``: the primal point at some of a shard's coordinates.
@@ -53,6 +54,25 @@ class Shard:
     objective: LinearModel
     coordinates: Coordinates
     places: NDArray[np.int64]
+
+    def answer(self, downlink: Downlink, rng: np.random.Generator) -> Uplink:
+        """Take the local steps of dual averaging, reading and answering nothing but the shard's coordinates.
+
+        Parameters
+        ----------
+        downlink, rng
+            As for :meth:`local_dual_steps`.
+        """
+        plan, vectors = downlink.plan, downlink.vectors
+        start = (
+            vectors.at("dual", self.places) if isinstance(vectors, ReceivedVectors) else vectors["dual"][self.places]
+        )
+        dual = start.copy()
+        steps = self.local_dual_steps(downlink, dual, rng)
+        dual -= start
+        increment = SparseVector(self.places.astype(np.int32), dual, plan.layout.size)
+        short = plan.options.get("sparse-wire", True) and is_shorter(dual.size, plan.layout.size)
+        return Uplink({"increment": increment if short else increment.to_dense()}, downlink.client_lr * steps, steps)
 
     def dual_steps(
         self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool = True

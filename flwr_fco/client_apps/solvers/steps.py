@@ -108,6 +108,7 @@ def take_dual_steps(
     """
     shard = shard_of(downlink.plan, objective)
     if shard is not None:
+        rate_of(downlink)
         return shard.dual_steps(downlink, dual, rng, shift)
     steps = compiled_steps(downlink, objective, dual, rng, shift)
     if steps is None:

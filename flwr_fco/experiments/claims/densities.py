@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.runs.recorder import build_strategy
 from flwr_fco.experiments.runs.run import RunResult, clients_with
@@ -61,7 +62,7 @@ def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResul
     def client_models(problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> list[np.ndarray[Any, Any]]:
         if isinstance(strategy, FedDualAvg):
             return [
-                problem.retrieve(state.dual + uplink.vectors["increment"], state.elapsed + uplink.step_sizes)
+                problem.retrieve(state.dual + dense(uplink.vectors["increment"]), state.elapsed + uplink.step_sizes)
                 for uplink in uplinks
             ]
         return [state.primal + uplink.vectors["increment"] for uplink in uplinks]

@@ -336,6 +336,23 @@ def _require_source(variant: str, source: str) -> None:
         raise ConfigurationError(f"source={source!r}; expected {' or '.join(map(repr, known))} for {variant}")
 
 
+def text(
+    seed: int,
+    *,
+    source: Literal["zipf", "newsgroups"] = "zipf",
+    strength: float = 1e-4,
+    num_clients: int = 100,
+    examples_per_client: int = 100,
+    num_features: int = 1_000_000,
+    download: bool = False,
+) -> Task:
+    """Return a classification of documents; the posts of newsgroups are as many as there are."""
+    data: Any = datasets.ZipfDocuments(num_clients, examples_per_client, num_features, seed=seed)
+    if source == "newsgroups":
+        data = datasets.newsgroups(num_clients, seed, num_features, download=download)
+    return tasks.TextClassification(data, L1(strength))
+
+
 def two_layers(
     seed: int,
     *,

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import dense
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Algorithm
@@ -237,10 +238,10 @@ def extrapolation(uplinks: Sequence[Uplink]) -> float:
     >>> round(extrapolation(increments([4.0, 1.0], [-4.0, 1.0])), 3)
     8.5
     """
-    mean = np.zeros_like(uplinks[0].vectors["increment"])
+    mean = np.zeros(uplinks[0].vectors["increment"].shape)
     squares = 0.0
     for uplink in uplinks:
-        vector = uplink.vectors["increment"]
+        vector = dense(uplink.vectors["increment"])
         mean += uplink.weight * vector
         squares += uplink.weight * float(vector @ vector)
     size = float(mean @ mean) + _ROUNDING * squares

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector, euclidean_norm
+from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.protocol import NONSMOOTH, Node, Uplink
@@ -393,6 +394,7 @@ class Replays:
 
     def __init__(self) -> None:
         self._model: _Print = (0.0, 0.0)
+        self._primal: Vector = np.zeros(0)
         self._direction: Vector = np.zeros(0)
         self._seen: dict[tuple[int, str, float, float, float], _Print] = {}
         self._smooth: bool | None = None
@@ -406,7 +408,7 @@ class Replays:
         """
         if self._direction.size != primal.size:
             self._direction = np.random.default_rng(0).standard_normal(primal.size)
-        self._model = float(np.vdot(primal, primal)), float(np.vdot(primal, self._direction))
+        self._model, self._primal = _printed(primal, self._direction), primal
 
     def objections(self, good: Sequence[tuple[Node, Uplink, Any]], *, rounded: bool = False) -> dict[int, str]:
         """Return which replies of a round are replays, by their places, and why.
@@ -418,16 +420,22 @@ class Replays:
             Whether vectors or models are in float32, in which increments repeat while the model still moves a little.
         """
         same = _SAME_ROUNDED if rounded else _SAME
-        found, model, seen = list[int](), self._model, self._seen
+        found, seen = list[int](), self._seen
         if self._smooth is None and good:
             self._smooth = 2 * sum(NONSMOOTH in uplink.metrics for _, uplink, _ in good) <= len(good)
         if not self._smooth:
             return {}
         for i, (node, uplink, _) in enumerate(good):
+            model = self._model
             for name, vector in uplink.vectors.items():
                 norm = uplink.norms[name] if name in uplink.norms else euclidean_norm(vector)
                 if norm != 0.0:
-                    said = node.node_id, name, norm, vector.item(0), vector.item(-1)
+                    held = vector
+                    if isinstance(vector, SparseVector):
+                        # A client sees no more of the model than this.
+                        held, places = vector.parts
+                        model = _printed(self._primal[places], self._direction[places])
+                    said = node.node_id, name, norm, held.item(0), held.item(-1)
                     if said in seen and _differ(seen[said], model, same):
                         found.append(i)
                     seen[said] = model
@@ -456,6 +464,11 @@ class Replays:
             for node, name, (norm, first, last, one, along) in zip(*keys, arrays["seen"].T.tolist(), strict=True)
         }
         self._smooth = bool(arrays["smooth"][0]) if arrays["smooth"].size else None
+
+
+def _printed(model: Vector, direction: Vector) -> _Print:
+    """Return two numbers by which a model is recognised."""
+    return float(np.vdot(model, model)), float(np.vdot(model, direction))
 
 
 def _differ(before: _Print, now: _Print, same: float) -> bool:

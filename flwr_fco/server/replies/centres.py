@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.sparse import SparseVector, dense
 from flwr_fco.wire.protocol import Uplink
 
 Matrix = NDArray[np.float64]
@@ -186,14 +187,17 @@ def mean_increment(
             times = [np.array([uplink.step_sizes]) for uplink in uplinks]
             elapsed = float(centre(aggregation, times, weights, trim=trim)[0])
         factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
-        rows = [uplink.vectors[name] * factor for uplink, factor in zip(uplinks, factors, strict=True)]
+        rows = [dense(uplink.vectors[name]) * factor for uplink, factor in zip(uplinks, factors, strict=True)]
         return centre(aggregation, rows, weights, trim=trim), elapsed
-    mean = np.zeros_like(uplinks[0].vectors[name], dtype=np.float64)
+    mean = np.zeros(uplinks[0].vectors[name].shape)
     parts = [mean] if mean.size <= _BLOCK else [mean[i : i + _BLOCK] for i in range(0, len(mean), _BLOCK)]
     scaled = np.empty_like(parts[0])
     for uplink in uplinks:
         factor = uplink.weight if equal or not normalize else uplink.weight * (elapsed / uplink.step_sizes)
         vector = uplink.vectors[name]
+        if isinstance(vector, SparseVector):
+            mean[vector.indices] += factor * vector.values
+            continue
         # In blocks that stay in the cache: half the time, and no second model in memory.
         for i, part in enumerate(parts):
             part += np.multiply(vector[i * _BLOCK : i * _BLOCK + len(part)], factor, out=scaled[: len(part)])

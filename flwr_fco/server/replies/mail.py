@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector, dense, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.algorithm import Algorithm, Problem
@@ -47,6 +48,10 @@ from flwr_fco.work import FirstOrder
 _REPEATS = 2
 #: By what factor the number of examples that a client takes its steps for may grow from one of its answers to the next.
 _GROWTH = 2.0
+
+
+#: Bytes of clients' places that the server remembers; of others it sends whole vectors.
+MOST_PLACES = 2**28
 
 
 class Language(Protocol):
@@ -174,6 +179,7 @@ class Mail(Part):
         self.options, self.algorithm = options, algorithm
         self.language: Language = OwnClients()
         self.asks = True
+        self._takes_sparse = takes_sparse(type(algorithm))
         self.timeout = 3600.0
         self.forget()
 
@@ -183,6 +189,7 @@ class Mail(Part):
         self.nodes = Nodes(options.seed, options.node_timeout, asks=self.asks)
         self.current = Round(0)
         self.left_out: list[LeftOut] = []
+        self.places: dict[tuple[int, int], NDArray[np.int32]] = {}
         self.bounds = IncrementBounds(options.max_ratio, options.max_increment_norm)
         self.replays = Replays()
         self.declared: dict[int, float] = {}
@@ -342,7 +349,27 @@ class Mail(Part):
         for node, told in found:
             if told.work is not None:
                 current.works[node.node_id] = told.work
-        return found
+        return [(node, self._at_its_places(node, told)) for node, told in found] if self.places else found
+
+    def _at_its_places(self, node: Node, told: Downlink) -> Downlink:
+        """Return what a node is told, at the places that its features have if it has said which these are."""
+        places = self.places.get(node.key)
+        if places is None:
+            return told
+        size = self.plan.layout.size
+        vectors: Any = {name: SparseVector(places, vector[places], size) for name, vector in told.vectors.items()}
+        return told._replace(vectors=vectors)
+
+    def _note_places(self, good: Sequence[Reply[Uplink]]) -> None:
+        """Remember which features clients have, of those whose last answer said it."""
+        for node in self.current.nodes.values():
+            self.places.pop(node.key, None)
+        for node, uplink, _ in good:
+            vector = uplink.vectors.get("increment")
+            if isinstance(vector, SparseVector) and is_shorter(vector.indices.size, vector.size):
+                self.places[node.key] = vector.indices
+        while self.places and sum(places.nbytes for places in self.places.values()) > MOST_PLACES:
+            del self.places[next(iter(self.places))]
 
     def _told(self, problem: Problem, node: Node) -> Downlink:
         """Return what one node is told."""
@@ -421,6 +448,8 @@ class Mail(Part):
         work = self.plan.work
         if isinstance(work, FirstOrder) and work.steps is None:
             self.declared.update((reply.node.node_id, reply.value.examples) for reply in good)
+        if self._takes_sparse:
+            self._note_places(good)
         if options.client_weights is None:
             return good
         return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
@@ -491,7 +520,9 @@ class Mail(Part):
                 raise ProtocolError("its partition is not one of those in client_weights")
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
-        return uplink
+        if self._takes_sparse or not any(isinstance(vector, SparseVector) for vector in uplink.vectors.values()):
+            return uplink
+        return uplink._replace(vectors={name: dense(vector) for name, vector in uplink.vectors.items()})
 
     def _weight(self, reply: Reply[Uplink]) -> float:
         given, partition = self.options.client_weights, reply.node.partition_id
@@ -569,3 +600,14 @@ class Mail(Part):
         if "declared" in arrays:
             self.replays.from_arrays(arrays)
             self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))
+
+
+def takes_sparse(algorithm: type[Algorithm]) -> bool:
+    """Whether an algorithm's `aggregate` takes sparse vectors: its class says so, or one that derives from it.
+
+    Parameters
+    ----------
+    algorithm : type
+    """
+    place = {name: i for i, base in reversed([*enumerate(algorithm.__mro__)]) for name in vars(base)}
+    return algorithm.takes_sparse and place["takes_sparse"] <= place["aggregate"]

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import dense
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.privacy.accounting import Accountant, library
 from flwr_fco.privacy.gaussian_dp import GaussianDP
@@ -185,7 +186,7 @@ class PrivateMean(Part):
             key = None if uplink.node is None else uplink.node.key
             if key in self._open.keys and key not in heard:
                 heard.add(key)
-                total += clipped(uplink.vectors["increment"], self._open.bounds)
+                total += clipped(dense(uplink.vectors["increment"]), self._open.bounds)
         return total
 
     def release(self, uplinks: Sequence[Uplink]) -> Uplink:

@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -110,6 +110,10 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
     ----------
     client_prox : bool, default True
         Whether psi acts in the local steps; False is :class:`FedDualAvgOSP`.
+    sparse_wire : {"auto", False}, default "auto"
+        ``"auto"``: a client whose features are sparse sends the coordinates that its rows have, where that takes fewer
+        bytes; it tells the server which features the client has. False: whole vectors, which do not say so by their
+        form (what is zero in them still does; see docs/sparse.md).
     output : {"last", "average", "moving-average", "shadow"}, default "last"
         The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or over
         the last `window` rounds (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r
@@ -135,8 +139,10 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
     extrapolates: ClassVar[bool] = True
+    takes_sparse: ClassVar[bool] = True
 
     client_prox: bool = True
+    sparse_wire: Literal["auto", False] = "auto"
 
     def psi_at(self, layout: Layout, regularizer: Regularizer, state: DualState | None) -> Regularizer:
         """Return the regularizer, or with a density at most as many entries that are not 0 as the round is to have."""
@@ -192,6 +198,8 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
             options["threshold-per-round"] = self.threshold_per_round
         if self.density is not None:
             options["density"] = self.density
+        if self.sparse_wire is False:
+            options["sparse-wire"] = False
         return options
 
     def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:

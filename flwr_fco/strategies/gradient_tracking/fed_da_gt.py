@@ -200,7 +200,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         uplink : Uplink
         """
         if self.variate_source == "gradient":
-            return uplink.vectors["variate-increment"]
+            return np.asarray(uplink.vectors["variate-increment"])
         return np.asarray(-state.control - uplink.vectors["increment"] / uplink.step_sizes)
 
     def _derivable(

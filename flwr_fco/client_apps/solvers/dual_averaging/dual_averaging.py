@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from flwr_fco.client_apps.solvers.steps import dual_steps, take_dual_steps
+from flwr_fco.client_apps.solvers.sparse_steps import shard_of
+from flwr_fco.client_apps.solvers.steps import dual_steps, rate_of, take_dual_steps
 from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
@@ -30,7 +31,8 @@ def dual_averaging(
     Returns
     -------
     Uplink
-        ``increment`` = z_K - z_0, ``elapsed`` = client_lr K; with ``trajectory`` also z_k - z_0 for k = 1..K.
+        ``increment`` = z_K - z_0, sparse where the features are; ``elapsed`` = client_lr K; with ``trajectory`` also
+        z_k - z_0 for k = 1..K.
     None
         No client state.
 
@@ -39,6 +41,10 @@ def dual_averaging(
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 3 and 5.
     """
     options, client_lr = downlink.plan.options, downlink.client_lr
+    shard = None if options.get("trajectory", False) else shard_of(downlink.plan, objective)
+    if shard is not None:
+        rate_of(downlink)
+        return shard.answer(downlink, rng), state
     start = downlink.vectors["dual"]
     dual = start.copy()
     if options.get("trajectory", False):

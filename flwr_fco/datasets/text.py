@@ -1,0 +1,220 @@
+"""Documents as sparse features: hashed posts that scikit-learn fetches, and an offline stand-in with Zipf's words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.datasets.base import FederatedDataset, Samples, stream
+from flwr_fco.datasets.bundled import PartitionedClassification
+from flwr_fco.datasets.partition import iid_partition
+from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.objectives import Logistic
+
+__all__ = ["HashedPosts", "ZipfDocuments", "newsgroups"]
+
+#: Words are drawn with probabilities 1 / (rank + offset)^exponent: Mandelbrot's form of Zipf's law, as in English.
+_OFFSET, _EXPONENT = 2.7, 1.05
+_WORDS, _TRUTH, _TEST = 0, 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class ZipfDocuments(FederatedDataset):
+    """Documents of two classes whose words follow Zipf's law, with TF-IDF features of unit length.
+
+    A document is some hundred draws of words with probabilities ~ (rank + 2.7)^-1.05, two thirds from the whole
+    vocabulary and one third from the words of its client, which are those of the same ranks rotated by a step of its
+    own: clients have different rare words and the same frequent ones. A feature is (1 + log count) idf, scaled so that
+    each document has norm 1. Labels are drawn from a logistic model whose `informative` coefficients belong to words
+    of middle frequency. Words have columns in random order.
+
+    Parameters
+    ----------
+    num_clients : int, default 100
+    num_documents : int, default 100
+        Of each client.
+    num_features : int, default 1000000
+        The vocabulary.
+    num_words : int, default 150
+        Words in a document, about two thirds of them different ones.
+    informative : int, default 300
+        Words that the label depends on.
+    seed : int, default 0
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is no whole number >= 1, or there are fewer features than informative words.
+
+    Examples
+    --------
+    >>> data = ZipfDocuments(num_clients=3, num_documents=5, num_features=10_000)
+    >>> features, labels = data.client(1)
+    >>> features.shape, labels.shape, float(round((features @ features.T).trace(), 9))
+    ((5, 10000), (5,), 5.0)
+    """
+
+    num_clients: int = 100
+    num_documents: int = 100
+    num_features: int = 1_000_000
+    num_words: int = 150
+    informative: int = 300
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        self._check_whole("num_clients", "num_documents", "num_features", "num_words", "informative")
+        if self.num_features < self.informative + 50:
+            raise ConfigurationError(
+                f"num_features={self.num_features}; expected at least informative + 50 = {self.informative + 50}"
+            )
+
+    @cached_property
+    def _chances(self) -> Vector:
+        """The probability of each rank and of those before it."""
+        weights = (np.arange(self.num_features) + 1.0 + _OFFSET) ** -_EXPONENT
+        return np.asarray(np.cumsum(weights / weights.sum()))
+
+    @cached_property
+    def _columns(self) -> NDArray[np.int32]:
+        """The column of each rank."""
+        return stream(self.seed, _WORDS).permutation(self.num_features).astype(np.int32)
+
+    @cached_property
+    def coefficients(self) -> Vector:
+        """The truth: coefficients of the informative words, in the order of the columns."""
+        truth = np.zeros(self.num_features)
+        size = 12.0 * stream(self.seed, _TRUTH).choice([-1.0, 1.0], self.informative)
+        truth[self._columns[50 : 50 + self.informative]] = size
+        return truth
+
+    def client(self, index: int) -> Samples:
+        """Return the documents of a client: features as a csr_array, labels 0 and 1.
+
+        Parameters
+        ----------
+        index : int
+            0 .. num_clients - 1.
+
+        Raises
+        ------
+        ConfigurationError
+            If there is no such client.
+        """
+        self._check_index(index)
+        return self._documents(self.num_documents, index, stream(self.seed, _TEST + 1, index))
+
+    def test_examples(self, count: int = 1000) -> Samples:
+        """Return documents that no client has, from all of them in turn.
+
+        Parameters
+        ----------
+        count : int, default 1000
+        """
+        rng = stream(self.seed, _TEST)
+        owners = np.arange(count) % self.num_clients
+        return self._documents(count, owners, rng)
+
+    def build_objective(self, examples: Samples, **options: Any) -> Logistic:
+        """Return :class:`flwr_fco.objectives.Logistic` on some documents, by default without an intercept.
+
+        Parameters
+        ----------
+        examples : Samples
+        **options
+            Its keyword arguments.
+        """
+        return Logistic(examples.features, examples.targets, **{"intercept": False, **options})
+
+    def test_objective(self, **options: Any) -> Logistic:
+        """Return the objective on the test documents, for its metrics.
+
+        Parameters
+        ----------
+        **options
+            As of :meth:`build_objective`.
+        """
+        return self.build_objective(self.test_examples(), **options)
+
+    def _documents(self, count: int, owner: Any, rng: np.random.Generator) -> Samples:
+        from scipy.sparse import csr_array
+
+        d, length = self.num_features, self.num_words
+        ranks = np.searchsorted(self._chances, rng.random((count, length)), side="right")
+        ranks = np.minimum(ranks, d - 1)
+        # A client's own words: rare ones only, so that stop words stay common to all.
+        own, rare = (np.arange(length) % 3 == 0)[None, :], ranks >= min(1000, d // 2)
+        steps = np.broadcast_to(np.asarray(owner), count)[:, None] * 7919
+        first = min(1000, d // 2)
+        ranks = np.where(own & rare, first + (ranks - first + steps) % (d - first), ranks)
+        documents = np.repeat(np.arange(count), length)
+        counts = csr_array((np.ones(count * length), (documents, ranks.reshape(-1))), shape=(count, d))
+        counts.sum_duplicates()
+        rank = counts.indices.astype(np.float64)
+        # The share of documents with a word is about its probability times the length of a document, at most 1.
+        chance = (rank + 1.0 + _OFFSET) ** -_EXPONENT / ((1.0 + _OFFSET) ** -_EXPONENT / self._chances[0])
+        weights = (1.0 + np.log(counts.data)) * (1.0 - np.log(-np.expm1(-length * chance)))
+        found = csr_array((weights, self._columns[counts.indices], counts.indptr.astype(np.int32)), shape=(count, d))
+        found.sort_indices()
+        norms = np.sqrt(np.add.reduceat(found.data**2, found.indptr[:-1]))
+        found.data /= np.repeat(norms, np.diff(found.indptr))
+        scores = found @ self.coefficients
+        labels = (rng.random(count) < 1.0 / (1.0 + np.exp(-scores))).astype(np.int64)
+        return Samples(found, labels)
+
+
+@dataclass(frozen=True, eq=False)
+class HashedPosts(PartitionedClassification):
+    """Posts of two classes, split over clients."""
+
+    def build_objective(self, examples: Samples, **options: Any) -> Logistic:
+        """Return :class:`flwr_fco.objectives.Logistic` on some posts, by default without an intercept."""
+        return Logistic(examples.features, examples.targets, **{"intercept": False, **options})
+
+
+def newsgroups(
+    num_clients: int = 100, seed: int = 0, num_features: int = 2**20, *, download: bool = False
+) -> HashedPosts:
+    """Return the posts of 20 newsgroups with hashed words; the label says whether a post is about computers.
+
+    11,314 posts for training and 7,532 for testing, without headers, footers and quotes, as scikit-learn fetches
+    them; each word and each pair of words is hashed to a column, rows have norm 1.
+
+    Parameters
+    ----------
+    num_clients : int, default 100
+        The posts are split over them at random.
+    seed : int, default 0
+        Of the split.
+    num_features : int, default 2**20
+    download : bool, default False
+        Fetch the posts (14 MB) if they are not in scikit-learn's data folder.
+
+    Raises
+    ------
+    DataNotFoundError
+        If the posts are not there, or cannot be fetched.
+    """
+    from sklearn.datasets import fetch_20newsgroups
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    hashing = HashingVectorizer(n_features=num_features, ngram_range=(1, 2), alternate_sign=False)
+    parts = []
+    for subset in ("train", "test"):
+        try:
+            posts = fetch_20newsgroups(
+                subset=subset, remove=("headers", "footers", "quotes"), download_if_missing=download
+            )
+        except OSError as error:
+            raise DataNotFoundError(
+                f"the posts of 20 newsgroups are not there: {error}. Fetch them (14 MB): --set download=true, "
+                "newsgroups(download=True); or take documents that need no files: --set source=zipf, ZipfDocuments()"
+            ) from error
+        about = np.array([name.startswith("comp.") for name in posts.target_names])
+        parts.append(Samples(hashing.transform(posts.data), about[posts.target].astype(np.int64)))
+    train, test = parts
+    return HashedPosts(train, test, tuple(iid_partition(train.targets.size, num_clients, stream(seed))), 2)
