@@ -16,6 +16,7 @@ import numpy as np
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Regularizer
 from flwr_fco.regularizers.base import Scope
 
@@ -107,13 +108,13 @@ def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
     return found
 
 
-def allotted(magnitudes: Sequence[Vector], least: Sequence[int], total: int) -> list[int]:
+def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list[int]:
     """Return how many entries each array keeps: the largest of all arrays, but of each array at least so many.
 
     Parameters
     ----------
-    magnitudes : sequence of ndarray
-        Absolute values.
+    arrays : sequence of ndarray of float64, shape (size,)
+        Their signs do not matter.
     least : sequence of int
         For each array.
     total : int
@@ -125,16 +126,14 @@ def allotted(magnitudes: Sequence[Vector], least: Sequence[int], total: int) -> 
     >>> allotted([np.array([9.0, 8.0, 7.0]), np.array([2.0, 1.0])], [1, 1], 3)
     [2, 1]
     """
-    counts, free = list(least), [i for i in range(len(least)) if least[i] < magnitudes[i].size]
+    counts, free = list(least), [i for i in range(len(least)) if least[i] < arrays[i].size]
     while free:
         budget = total - sum(counts[i] for i in range(len(counts)) if i not in free)
-        pool = np.concatenate([magnitudes[i] for i in free])
-        if not 0 < budget < pool.size:
-            return [magnitudes[i].size if i in free and budget > 0 else counts[i] for i in range(len(counts))]
-        pool.partition(pool.size - budget)
-        level = pool[pool.size - budget]
-        above = {i: int(np.count_nonzero(magnitudes[i] > level)) for i in free}
-        ties = {i: int(np.count_nonzero(magnitudes[i] == level)) for i in free}
+        if not 0 < budget < sum(arrays[i].size for i in free):
+            return [arrays[i].size if i in free and budget > 0 else counts[i] for i in range(len(counts))]
+        level = kernels.kth_largest([arrays[i] for i in free], budget)
+        found = {i: kernels.above_and_at(arrays[i], level) for i in free}
+        above, ties = ({i: number[part] for i, number in found.items()} for part in (0, 1))
         sure = {i: max(above[i], least[i]) for i in free}
         short = [i for i in free if above[i] + ties[i] < least[i]]
         if not short and sum(sure.values()) <= budget:
@@ -197,7 +196,7 @@ def psi_of(
             special[entry.name] = HardSparsity(max(1, round(share**way * entry.size)))
     even = erdos_renyi([entry.shape for entry in shared], density**way)
     least = [math.ceil(_SURE * count) for count in even]
-    counts = even if way == 0.0 else allotted([np.abs(dual[entry.block]) for entry in shared], least, sum(even))
+    counts = even if way == 0.0 else allotted([dual[entry.block] for entry in shared], least, sum(even))
     kept = {entry.name: HardSparsity(max(1, count)) for entry, count in zip(shared, counts, strict=True)}
     # Names, not patterns.
     return PerParameter({glob.escape(name): psi for name, psi in (special | kept).items()})
