@@ -743,7 +743,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 own = problem.with_plan(self._plan_at(after, psi)) if changed else problem
                 last = self.retrieve(own, after)
                 point = last if average.idle else average.point(lambda: last)
-                output = Output.of(after, own.plan, point, passed)
+                output = Output.of(after, own.plan, point, passed, takes=average.idle)
                 done = output.finite()
             if not done:
                 log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)

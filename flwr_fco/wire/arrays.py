@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import COUNTERS, Entry, Vector, all_finite
+from flwr_fco.core.layout import COUNTERS, Entry, Vector, all_finite, euclidean_norm
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.flower import NUMPY, Form, form_of
 from flwr_fco.wire.keys import NO_ARRAYS, OWN_ARRAYS
@@ -122,18 +122,17 @@ def finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
 
 
 def read_vectors(
-    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str
+    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str, *, as_sent: bool = False
 ) -> tuple[dict[str, Vector], dict[str, float]]:
-    """Return the vectors of a client in float64, and their Euclidean norms, infinite where the squares overflow."""
+    """Return the vectors of a client in float64, or as they are, and their Euclidean norms."""
     vectors, norms = {}, {}
     # Not float16: what is below 6e-8 would be 0 in it.
     dtypes = (dtype, "float32" if dtype == "float64" else "float64")
     for name, shape in shapes.items():
         value = from_array(name, arrays[name], dtypes, shape)
-        value = value if value.dtype == np.float64 else value.astype(np.float64)
-        # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well. vdot does
-        # not warn where the sum overflows, as dot does.
-        norm = norms[name] = math.sqrt(np.vdot(value, value))
+        value = value if as_sent or value.dtype == np.float64 else value.astype(np.float64)
+        # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well.
+        norm = norms[name] = euclidean_norm(value)
         vectors[name] = value if math.isfinite(norm) else finite(name, value)
     return vectors, norms
 

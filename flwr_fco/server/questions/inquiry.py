@@ -237,10 +237,10 @@ def extrapolation(uplinks: Sequence[Uplink]) -> float:
     >>> round(extrapolation(increments([4.0, 1.0], [-4.0, 1.0])), 3)
     8.5
     """
-    mean = np.zeros_like(uplinks[0].vectors["increment"])
+    mean = np.zeros_like(uplinks[0].vectors["increment"], dtype=np.float64)
     squares = 0.0
     for uplink in uplinks:
-        vector = uplink.vectors["increment"]
+        vector = np.asarray(uplink.vectors["increment"], np.float64)
         mean += uplink.weight * vector
         squares += uplink.weight * float(vector @ vector)
     size = float(mean @ mean) + _ROUNDING * squares

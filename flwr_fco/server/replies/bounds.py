@@ -38,6 +38,8 @@ LONGEST = 1e15
 _LOOPS = 10.0
 #: Replies that are remembered.
 _MOST = 200_000
+#: Entries of the fixed vector, which is repeated for larger models.
+_DIRECTION = 1 << 16
 #: Relative differences of models below which they are the same: a run that has converged repeats itself.
 _SAME, _SAME_ROUNDED = 1e-9, 1e-3
 
@@ -404,9 +406,12 @@ class Replays:
         ----------
         primal : ndarray of float64, shape (d,)
         """
-        if self._direction.size != primal.size:
-            self._direction = np.random.default_rng(0).standard_normal(primal.size)
-        self._model = float(np.vdot(primal, primal)), float(np.vdot(primal, self._direction))
+        length = min(primal.size, _DIRECTION)
+        if self._direction.size != length:
+            self._direction = np.random.default_rng(0).standard_normal(length)
+        blocks = (primal[begin : begin + length] for begin in range(0, primal.size, max(1, length)))
+        along = math.fsum(np.vdot(block, self._direction[: block.size]) for block in blocks)
+        self._model = float(np.vdot(primal, primal)), along
 
     def objections(self, good: Sequence[tuple[Node, Uplink, Any]], *, rounded: bool = False) -> dict[int, str]:
         """Return which replies of a round are replays, by their places, and why.

@@ -185,7 +185,7 @@ class PrivateMean(Part):
             key = None if uplink.node is None else uplink.node.key
             if key in self._open.keys and key not in heard:
                 heard.add(key)
-                total += clipped(uplink.vectors["increment"], self._open.bounds)
+                total += clipped(np.asarray(uplink.vectors["increment"], np.float64), self._open.bounds)
         return total
 
     def release(self, uplinks: Sequence[Uplink]) -> Uplink:

@@ -12,8 +12,6 @@ import glob
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels import prox as kernels

@@ -82,8 +82,8 @@ class DualStrategy(CompositeStrategy):
 
     def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
-        increment, elapsed = problem.centre(uplinks)
-        dual = problem.server_lr * increment
+        dual, elapsed = problem.centre(uplinks)
+        dual *= problem.server_lr
         dual += state.dual
         return DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1)
 
