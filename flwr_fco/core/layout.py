@@ -50,7 +50,7 @@ def all_finite(value: NDArray[Any] | float) -> bool:
     return bool(np.isfinite(value).all())
 
 
-def euclidean_norm(vector: Vector) -> float:
+def euclidean_norm(vector: NDArray[Any]) -> float:
     """Return the Euclidean norm, infinite where the sum of squares overflows.
 
     Parameters

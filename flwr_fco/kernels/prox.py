@@ -844,3 +844,17 @@ def keep_largest(v: Array, level: float, ties: int, out: Array) -> None:
             out[i] = x + v.dtype.type(0.0)
         else:
             out[i] = 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def sparse_step(primal: Array, before: Array, after: Array, memory: float, further: float) -> None:
+    """Lengthen a step where the point is not 0, up to the whole step's length; let `before` fade elsewhere."""
+    whole = kept = 0.0
+    for i in range(after.size):
+        step = after[i] - before[i]
+        whole += step * step
+        kept += step * step if primal[i] != 0.0 else 0.0
+    factor = min(further, math.sqrt(whole / kept)) if kept > 0.0 else 1.0
+    for i in range(after.size):
+        step = after[i] - before[i]
+        after[i] = before[i] + factor * step if primal[i] != 0.0 else memory * before[i] + step

@@ -11,7 +11,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Vector
+from flwr_fco.core.layout import Vector, euclidean_norm
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
@@ -115,7 +115,13 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
-def read_downlink(message: Message, context: Context, check_header: Callable[[object], None] | None = None) -> Downlink:
+def read_downlink(
+    message: Message,
+    context: Context,
+    check_header: Callable[[object], None] | None = None,
+    *,
+    as_sent: bool = False,
+) -> Downlink:
     """Read a training message.
 
     Parameters
@@ -124,6 +130,8 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     context : Context
     check_header : callable, optional
         Raises an error if a plan's JSON is too long to be parsed.
+    as_sent : bool, default False
+        Whether vectors stay in the precision in which they came, without a copy; otherwise they are made float64.
 
     Raises
     ------
@@ -151,7 +159,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
     arrays = dict(found[0].items())
-    if _latest and _latest[0].says(plan, fco, arrays):
+    if not as_sent and _latest and _latest[0].says(plan, fco, arrays):
         return _own_copy(_latest[0].downlink)
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These say which of their values is missing, in whichever local solver asks for it.
@@ -159,13 +167,13 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     for name, array in arrays.items():
         if not name.startswith(PASS):
             vector = from_array(name, array, dtypes, (plan.layout.size,))
-            if array.dtype != "float64":
+            if array.dtype != "float64" and not as_sent:
                 vector = vector.astype(np.float64)
                 # As what is read from bytes is: other clients of this process may be given the same array.
                 vector.flags.writeable = False
             # As in `read_uplink`: a sum of squares is finite only where each of them is.
             vectors[name] = (
-                vector if math.isfinite(np.vdot(vector, vector)) else finite(name, vector, "the server's vector")
+                vector if math.isfinite(euclidean_norm(vector)) else finite(name, vector, "the server's vector")
             )
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
@@ -201,7 +209,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
         if not is_number(number):
             raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
     downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
-    if stamp is None:
+    if stamp is None and not as_sent:
         if _last_arrays and _same_bytes(_last_arrays[0], arrays):
             # The second message with these bytes: it is a broadcast, and more will come.
             _latest[:] = [_Latest(plan, fco, arrays, downlink)]

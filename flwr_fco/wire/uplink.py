@@ -63,7 +63,7 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     if wire_dtype == "auto":
         wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(PASS)), "float64")
     arrays: dict[str, Any] = {
-        name: vector if wire_dtype == "float64" else vector.astype(wire_dtype)
+        name: vector if wire_dtype == "float64" else vector.astype(wire_dtype, copy=False)
         for name, vector in uplink.vectors.items()
     }
     if uplink.pass_through:
