@@ -14,6 +14,7 @@ from __future__ import annotations
 import glob
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
@@ -230,7 +231,7 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, following: 
     >>> following.round(6)
     array([2.141421, 0.6     ])
     """
-    blocks = [(block, own) for block, _, own in psi.blocks]
+    blocks: list[tuple[Any, Regularizer]] = [(block, own) for block, _, own in psi.blocks]
     for block, own in blocks or [(psi.layout.regularized_mask(), psi.regularizer)]:
         step = following[block]
         if isinstance(own, HardSparsity):
