@@ -17,7 +17,7 @@ from flwr_fco.simulation import simulate
 from flwr_fco.strategies import FedDAGT, FedDualAvg
 from flwr_fco.torch import ClientApp, DualAveraging, local_training
 from flwr_fco.torch.optim import IncrementFirst
-from flwr_fco.wire import records
+from flwr_fco.wire.uplink import read_unmodified
 
 
 def pairs(kind, psi, dual, *, steps=20, shapes=((40, 30), (40,)), elapsed=3.0, **options):
@@ -157,7 +157,7 @@ def test_the_change_of_a_float32_model_stays_float32_and_nan_is_named():
     def read(changed):
         content = RecordDict({"arrays": ArrayRecord(changed), "metrics": MetricRecord({"num-examples": 3})})
         options = {"client_lr": 0.1, "local_steps": 1, "weighted_by_key": "num-examples"}
-        return records.read_unmodified(content, layout, sent=sent, **options)
+        return read_unmodified(content, layout, sent=sent, **options)
 
     changed = {name: torch.from_numpy(array + np.float32(0.1)) for name, array in arrays.items()}
     uplink = read(changed)
