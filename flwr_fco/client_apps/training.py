@@ -76,7 +76,7 @@ class Task(NamedTuple):
         return reply
 
 
-def begin(message: Message, context: Context, limits: Limits) -> Task:
+def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool = False) -> Task:
     """Read a training message, within the limits that need no data to be known.
 
     Parameters
@@ -84,6 +84,8 @@ def begin(message: Message, context: Context, limits: Limits) -> Task:
     message : Message
     context : Context
     limits : Limits
+    as_sent : bool, default False
+        Whether the server's vectors stay in the precision in which they came; otherwise they are float64.
 
     Raises
     ------
@@ -93,7 +95,7 @@ def begin(message: Message, context: Context, limits: Limits) -> Task:
         If the message cannot be read, or is beyond the limits.
     """
     try:
-        downlink = read_downlink(message, context, limits.check_header)
+        downlink = read_downlink(message, context, limits.check_header, as_sent=as_sent)
         plan, stamp = downlink.plan, downlink.stamp
         known = _allowed_plans.get(id(plan))
         if known is None or known[1] is not limits:

@@ -26,6 +26,7 @@ COUNTERS = "*num_batches_tracked"
 #: Last parts of the names of arrays that a regularizer leaves alone by default.
 UNREGULARIZED = ("intercept", "intercept_", "bias")
 _FLOAT64 = np.dtype(np.float64)
+_BLOCK = 1 << 16
 
 
 def all_finite(value: NDArray[Any] | float) -> bool:
@@ -49,12 +50,12 @@ def all_finite(value: NDArray[Any] | float) -> bool:
     return bool(np.isfinite(value).all())
 
 
-def euclidean_norm(vector: Vector) -> float:
+def euclidean_norm(vector: NDArray[Any]) -> float:
     """Return the Euclidean norm, infinite where the sum of squares overflows.
 
     Parameters
     ----------
-    vector : ndarray of float64
+    vector : ndarray of float64 or float32
         Of any shape.
 
     Examples
@@ -62,6 +63,11 @@ def euclidean_norm(vector: Vector) -> float:
     >>> euclidean_norm(np.array([3.0, 4.0])), euclidean_norm(np.array([1e200]))
     (5.0, inf)
     """
+    if vector.dtype is not _FLOAT64:
+        flat = vector.reshape(-1)
+        # In blocks that stay in the cache: a sum in float64, and no second vector.
+        blocks = (flat[begin : begin + _BLOCK].astype(np.float64) for begin in range(0, flat.size, _BLOCK))
+        return math.sqrt(math.fsum(np.vdot(block, block) for block in blocks))
     # vdot does not warn where the sum overflows, as dot does.
     return math.sqrt(np.vdot(vector, vector))
 
@@ -282,12 +288,14 @@ class Layout:
         named = any(entry.name.rsplit(".", 1)[-1] == "weight" for entry in self.optimized)
         return named and all(entry.dtype == "float32" for entry in self.optimized)
 
-    def rounded(self, vector: Vector) -> Vector:
+    def rounded(self, vector: Vector, out: Vector | None = None) -> Vector:
         """Return a vector as the user's dtypes hold it: itself where they are all float64.
 
         Parameters
         ----------
         vector : ndarray of float64, shape (size,)
+        out : ndarray of float64, shape (size,), optional
+            Takes the result; may be `vector`.
 
         Returns
         -------
@@ -296,9 +304,11 @@ class Layout:
         """
         if self.double:
             return vector
-        result = np.empty(self.size)
+        result = np.empty(self.size) if out is None else out
         for entry in self.optimized:
-            result[entry.block] = vector[entry.block].astype(entry.dtype)
+            for begin in range(entry.offset, entry.offset + entry.size, _BLOCK):
+                part = slice(begin, min(begin + _BLOCK, entry.offset + entry.size))
+                result[part] = vector[part].astype(entry.dtype)
         return result
 
     def views(self, vector: Vector) -> dict[str, Vector]:

@@ -60,9 +60,9 @@ class SparseVector:
         """Values and indices: what travels."""
         return self.values, self.indices
 
-    def astype(self, dtype: str) -> SparseVector:
+    def astype(self, dtype: str, copy: bool = True) -> SparseVector:
         """Return the vector with values of another dtype."""
-        return SparseVector(self.indices, self.values.astype(dtype, copy=False), self.size)
+        return SparseVector(self.indices, self.values.astype(dtype, copy=copy), self.size)
 
     def to_dense(self) -> NDArray[Any]:
         """Return the whole vector."""

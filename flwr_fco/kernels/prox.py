@@ -6,6 +6,7 @@ so that NaN takes no branch. Reductions run in float64 whatever the dtype.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -758,6 +759,68 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
 # -- hard sparsity -----------------------------------------------------------------------------------------------
 
 
+#: From how many entries on they are counted by the first 16 bits of their magnitudes before any of them are sorted.
+_COUNTED_FROM = 1 << 15
+
+
+@njit(cache=True, error_model="numpy")
+def _count_magnitudes(bits: Array, mask: int, shift: int, counts: Array) -> None:
+    """Count entries by the first 16 bits of their magnitudes, which are in the order of the numbers."""
+    for i in range(bits.size):
+        counts[(bits[i] & mask) >> shift] += 1
+
+
+@njit(cache=True, error_model="numpy")
+def _with_first_bits(bits: Array, mask: int, shift: int, first: int, found: Array) -> None:
+    """Write the magnitudes with these first 16 bits."""
+    place = 0
+    for i in range(bits.size):
+        magnitude = bits[i] & mask
+        if magnitude >> shift == first:
+            found[place] = magnitude
+            place += 1
+
+
+def kth_largest(arrays: Sequence[Array], count: int) -> float:
+    """Return the `count`-th largest magnitude of all entries of 1-D arrays of one dtype, float64 or float32; exactly.
+
+    Two passes without a second array of that size: entries are counted by their first bits, and only those that share
+    them with the result are sorted. NaN counts as the largest.
+    """
+    total = sum(array.size for array in arrays)
+    if total < _COUNTED_FROM:
+        sizes = np.abs(np.concatenate(arrays))
+        sizes.partition(total - count)
+        return float(sizes[total - count])
+    width = 8 * arrays[0].itemsize
+    kind = np.dtype(f"uint{width}").type
+    mask, shift = kind(2 ** (width - 1) - 1), kind(width - 17)
+    bits, counts = [array.view(kind) for array in arrays], np.zeros((len(arrays), 1 << 16), np.int64)
+    for own, row in zip(bits, counts, strict=True):
+        _count_magnitudes(own, mask, shift, row)
+    above = np.cumsum(counts.sum(axis=0)[::-1])
+    place = int(np.searchsorted(above, count))
+    first, rest = above.size - 1 - place, count - (int(above[place - 1]) if place else 0)
+    found = np.empty(int(counts[:, first].sum()), kind)
+    begin = 0
+    for own, row in zip(bits, counts, strict=True):
+        _with_first_bits(own, mask, shift, kind(first), found[begin : begin + row[first]])
+        begin += int(row[first])
+    found.partition(found.size - rest)
+    return float(found.view(arrays[0].dtype)[found.size - rest])
+
+
+@njit(cache=True, error_model="numpy")
+def above_and_at(v: Array, level: float) -> tuple[int, int]:
+    """Return how many magnitudes are above a level, and how many are equal to it."""
+    above = at = 0
+    for i in range(v.size):
+        size = abs(v[i])
+        above += size > level
+        at += size == level
+    return above, at
+
+
 @njit(cache=True, error_model="numpy")
 def keep_largest(v: Array, level: float, ties: int, out: Array) -> None:
     """Write v where |v| > level, and at the first `ties` places where |v| = level; 0 elsewhere. NaN stays."""
@@ -781,3 +844,17 @@ def keep_largest(v: Array, level: float, ties: int, out: Array) -> None:
             out[i] = x + v.dtype.type(0.0)
         else:
             out[i] = 0.0
+
+
+@njit(cache=True, error_model="numpy")
+def sparse_step(primal: Array, before: Array, after: Array, memory: float, further: float) -> None:
+    """Lengthen a step where the point is not 0, up to the whole step's length; let `before` fade elsewhere."""
+    whole = kept = 0.0
+    for i in range(after.size):
+        step = after[i] - before[i]
+        whole += step * step
+        kept += step * step if primal[i] != 0.0 else 0.0
+    factor = min(further, math.sqrt(whole / kept)) if kept > 0.0 else 1.0
+    for i in range(after.size):
+        step = after[i] - before[i]
+        after[i] = before[i] + factor * step if primal[i] != 0.0 else memory * before[i] + step

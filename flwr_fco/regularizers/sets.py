@@ -173,9 +173,6 @@ class HardSparsity(FlatRegularizer):
         if count >= v.size:
             np.add(v, v.dtype.type(0.0), out=out)
             return
-        size = np.abs(v)
-        # In place: what is needed afterwards are the level and how many lie above it.
-        size.partition(v.size - count)
-        level = size[v.size - count]
-        ties = count - int(np.count_nonzero(size > level))
-        kernels.keep_largest(v, float(level), ties, out)
+        level = kernels.kth_largest([v], count)
+        ties = count - kernels.above_and_at(v, level)[0]
+        kernels.keep_largest(v, level, ties, out)

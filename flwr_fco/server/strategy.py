@@ -21,7 +21,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.errors import ConfigurationError, MagnitudeError
 from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Zero
-from flwr_fco.regularizers.base import BoundRegularizer
+from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
 from flwr_fco.results import Result
 from flwr_fco.server.algorithm import Algorithm, Problem
 from flwr_fco.server.assembly import assemble
@@ -285,11 +285,11 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             self.memories.forget(primal.size)
         self.state = self.init(self.problem, primal)
 
-    def _plan_for(self, layout: Layout, mirror_map: MirrorMap, state: Any) -> Plan:
+    def _plan_for(self, layout: Layout, mirror_map: MirrorMap, state: Any, psi: Regularizer | None = None) -> Plan:
         return Plan(
             solver=self.local_solver,
             layout=layout,
-            regularizer=self.psi_at(layout, self.regularizer, state),
+            regularizer=self.psi_at(layout, self.regularizer, state) if psi is None else psi,
             mirror_map=mirror_map,
             scope=self.scope,
             work=self.work_at(state),
@@ -314,10 +314,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         else:
             self._problem = self._problem.with_plan(plan)
 
-    def _plan_at(self, state: Any) -> Plan:
-        """Return the plan of the present settings at a state, which may have a geometry of its own."""
+    def _plan_at(self, state: Any, psi: Regularizer | None = None) -> Plan:
+        """Return the plan of the present settings at a state, which may have a geometry and a psi of its own."""
         plan, stage = self.plan, self.stage_geometry(self.mirror_map, state)
-        return self._plan_for(plan.layout, plan.mirror_map if stage is None else stage, state)
+        return self._plan_for(plan.layout, plan.mirror_map if stage is None else stage, state, psi)
 
     def _open_problem(self, server_round: int) -> Problem:
         """Return the problem of a round: its rates are worked out once, for functions may keep a count."""
@@ -740,10 +740,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 # A new stage has a geometry of its own, and a state may have a psi of its own: its point is theirs.
                 psi = self.psi_at(problem.layout, self.regularizer, after)
                 changed = stage or psi is not problem.plan.regularizer
-                own = problem.with_plan(self._plan_at(after)) if changed else problem
+                own = problem.with_plan(self._plan_at(after, psi)) if changed else problem
                 last = self.retrieve(own, after)
                 point = last if average.idle else average.point(lambda: last)
-                output = Output.of(after, own.plan, point, passed)
+                output = Output.of(after, own.plan, point, passed, takes=average.idle)
                 done = output.finite()
             if not done:
                 log(WARNING, "%s (The state is finite, its primal point is not.)", overflows)

@@ -25,8 +25,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import flwr.clientapp
+import numpy as np
 import torch
 from flwr.app import Context, Message
+from numpy.typing import NDArray
 from torch import nn
 
 from flwr_fco.client_apps.app import Mod, checked_mods
@@ -43,6 +45,7 @@ from flwr_fco.torch.optim import (
     DualAveraging,
     DualExtrapolation,
     Group,
+    IncrementFirst,
     MirrorProx,
     ProximalSGD,
     sign_groups,
@@ -119,7 +122,12 @@ class ClientApp(flwr.clientapp.ClientApp):
 
 
 def local_training(
-    message: Message, context: Context, model: nn.Module, *, maximize: str | Sequence[str] | None = None
+    message: Message,
+    context: Context,
+    model: nn.Module,
+    *,
+    maximize: str | Sequence[str] | None = None,
+    momentum: float = 0.0,
 ) -> LocalTraining:
     """Return a client's work in a round, for a ``with`` block around your own training loop.
 
@@ -145,6 +153,9 @@ def local_training(
         Its parameters are overwritten.
     maximize : str or sequence of str, optional
         Shell patterns of the parameters that ascend, such as a perturbation that the model is trained against.
+    momentum : float, default 0.0
+        Of your own optimiser, where it is SGD with momentum; for strategies of dual averaging without a tracker. It
+        begins anew in every round.
 
     Returns
     -------
@@ -155,7 +166,7 @@ def local_training(
     ConfigurationError
         If the model is not the server's, or the strategy's local solver or geometry has no form in PyTorch.
     """
-    return LocalTraining(message, context, model, maximize=maximize)
+    return LocalTraining(message, context, model, maximize=maximize, momentum=momentum)
 
 
 class LocalTraining:
@@ -167,6 +178,7 @@ class LocalTraining:
     context : Context
     model : torch.nn.Module
     maximize : str or sequence of str, optional
+    momentum : float, default 0.0
 
     Attributes
     ----------
@@ -177,7 +189,13 @@ class LocalTraining:
     optimizer: CompositeOptimizer
 
     def __init__(
-        self, message: Message, context: Context, model: nn.Module, *, maximize: str | Sequence[str] | None = None
+        self,
+        message: Message,
+        context: Context,
+        model: nn.Module,
+        *,
+        maximize: str | Sequence[str] | None = None,
+        momentum: float = 0.0,
     ) -> None:
         limits = _within_app.get()
         if limits is None:
@@ -185,9 +203,9 @@ class LocalTraining:
                 "this message came through Flower's own ClientApp, which cannot tell the server what is missing here; "
                 "write `from flwr_fco.torch import ClientApp` instead of `from flwr.clientapp import ClientApp`"
             )
-        self.model, self._maximize, self._limits = model, maximize, limits
+        self.model, self._maximize, self._momentum, self._limits = model, maximize, momentum, limits
         self._stack = ExitStack()
-        self._task = begin(message, context, limits)
+        self._task = begin(message, context, limits, as_sent=True)
         self._downlink, self._state = self._task.downlink, self._task.state
         limits.check_downlink(self._downlink, None)
         plan = self._downlink.plan
@@ -195,6 +213,11 @@ class LocalTraining:
             raise ConfigurationError(
                 f"the strategy's local solver {plan.solver!r} has no optimiser; {', '.join(sorted(_OPTIMIZERS))} have "
                 "one. Use flwr_fco.client_apps.client_app with a flwr_fco.torch.TorchObjective"
+            )
+        if momentum and plan.solver != "dual_averaging":
+            raise ConfigurationError(
+                f"momentum={momentum!r}: the local solver {plan.solver!r} has none. Leave it out, or take FedDualAvg; "
+                "the server's momentum is server_momentum"
             )
         if plan.options.get("trajectory"):
             raise ConfigurationError(
@@ -225,8 +248,13 @@ class LocalTraining:
             _explain_difference(own.shapes, plan.layout.shapes)
         if plan.layout.passed_through:
             load_buffers(self.model, downlink.pass_through)
+        start = downlink.vectors[vector] if vector in downlink.vectors else (self._state or {})[vector]
+        single = kind is DualAveraging and plan.wire_dtype == "auto" and start.dtype == np.float32
         if "gradient" in downlink.numbers:
             kind = GradientProbe
+        elif single:
+            kind = IncrementFirst
+        options: dict[str, Any] = {"momentum": self._momentum} if self._momentum else {}
         self.optimizer = kind(
             self._groups(),
             lr=downlink.client_lr,
@@ -235,8 +263,8 @@ class LocalTraining:
             # Names, not patterns.
             apply_to=[glob.escape(name) for name in plan.layout.regularized_names],
             scope=plan.scope,
+            **options,
         )
-        start = downlink.vectors[vector] if vector in downlink.vectors else (self._state or {})[vector]
         self.optimizer.start_from(plan.layout.views(start), elapsed=downlink.elapsed)
         self._shift = self._tracker()
         if self._shift is not None and "gradient" not in downlink.numbers:
@@ -246,7 +274,8 @@ class LocalTraining:
         torch.manual_seed(int(self._task.rng.integers(2**63)))
         self._steps = 0
         self._stack.enter_context(self._limits.clock())
-        self.optimizer.register_step_pre_hook(self._before_step)
+        # Taken off at the end: the optimiser and this object would keep each other, and the model, in memory.
+        self._stack.callback(self.optimizer.register_step_pre_hook(self._before_step).remove)
         return self
 
     def _before_step(self, *_: object) -> None:
@@ -310,7 +339,11 @@ class LocalTraining:
                 f"the optimiser of {downlink.plan.solver!r} has taken no whole step in this round: step with "
                 "`training.optimizer`, not with one of your own, and see that the loader is not empty"
             )
-        increment = plan.layout.flatten({name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()})
+        own = {name: tensor.cpu().numpy() for name, tensor in optimizer.increments().items()}
+        if isinstance(optimizer, IncrementFirst):
+            increment: NDArray[Any] = np.concatenate([own[name].reshape(-1) for name in plan.layout.shapes])
+        else:
+            increment = plan.layout.flatten(own)
         elapsed, steps = optimizer.elapsed_since_start, optimizer.num_steps
         if "gradient" in downlink.numbers:
             elapsed, steps = downlink.client_lr, 1

@@ -58,6 +58,18 @@ class Geometry(ABC):
         """
         torch._foreach_copy_(out, self.retrieve(duals, t))
 
+    def write_sum(self, starts: Tensors, moved: Tensors, t: float, out: Tensors) -> None:
+        """Write what :meth:`retrieve` makes of sums of duals and of what has been added to them.
+
+        Parameters
+        ----------
+        starts, moved : list of Tensor
+        t : float
+            The weight of psi.
+        out : list of Tensor
+        """
+        self.write(list(torch._foreach_add(starts, moved)), t, out)
+
 
 def geometry(
     mirror_map: MirrorMap,
@@ -119,6 +131,8 @@ def geometry(
 #: Elements from which tensors on a CPU are taken one by one: memory that the next one uses again is worth more than
 #: fewer calls (measured with 5e6: 8 ms against 19).
 _LARGE = 1 << 17
+#: Elements that are taken at a time where they can be.
+_PART = 1 << 16
 
 
 class _Euclidean(Geometry):
@@ -161,6 +175,18 @@ class _Euclidean(Geometry):
         separable = dict(self._separable)
         for i, point in enumerate(result):
             out[i].copy_(_solve_one(point, t, separable[i]) if i in separable else point)
+
+    def write_sum(self, starts: Tensors, moved: Tensors, t: float, out: Tensors) -> None:
+        whole = self._others or self._joint or not all(tensor.is_contiguous() for tensor in (*starts, *moved, *out))
+        if self._foreach or whole:
+            super().write_sum(starts, moved, t, out)
+            return
+        separable = dict(self._separable)
+        for i, tensors in enumerate(zip(starts, moved, out, strict=True)):
+            # In parts that stay in the cache.
+            for start, own, point in zip(*(tensor.view(-1).split(_PART) for tensor in tensors), strict=True):
+                total = start + own
+                point.copy_(_solve_one(total, t, separable[i]) if i in separable else total)
 
     def _couple(self, duals: Tensors, t: float, result: Tensors) -> None:
         """Set the results where psi is not a sum over coordinates."""

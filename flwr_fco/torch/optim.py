@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -29,7 +30,7 @@ Group = dict[str, Any]
 Values = Mapping[str, Tensor | NDArray[Any]]
 
 #: What a group counts from its start on.
-_CLOCK: Group = {"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pending_lr": None}
+_CLOCK: Group = {"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pull": 0.0, "pending_lr": None}
 _NO_NAMES = "pass the parameters with their names: model.named_parameters() instead of model.parameters()"
 
 
@@ -244,11 +245,15 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 chosen.append(dual)
                 gradients.append(p.grad)
         scale = lr if group["maximize"] else -lr
-        self._add(chosen, gradients, scale)
+        self._add(chosen, self._directions(group, gradients), scale)
         shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
         if shifted:
             shifts = self._kept({"params": [group["params"][i] for i in shifted]}, "shift")
             self._add([duals[i] for i in shifted], shifts, -lr)
+
+    def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
+        """Return what a step goes along in the place of the gradients."""
+        return gradients
 
     def _add(self, duals: list[Tensor], others: list[Tensor], scale: float) -> None:
         if self.foreach and duals:
@@ -271,9 +276,13 @@ class CompositeOptimizer(torch.optim.Optimizer):
         duals = self._duals(index, half)
         self._descend(group, duals, lr)
         if not half:
-            group["used"] += lr
-            group["steps"] += 1
+            self._count(group, lr)
         self._geometry(index).write(duals, self._time(group, lr, half), group["params"])
+
+    def _count(self, group: Group, lr: float) -> None:
+        """Count a step."""
+        group["used"] += lr
+        group["steps"] += 1
 
     @abstractmethod
     def _duals(self, index: int, half: bool) -> list[Tensor]:
@@ -341,6 +350,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
         for index, group in self._filled:
             values = self._start_values(group, vectors)
             group.update(_CLOCK, start_elapsed=float(elapsed))
+            for p in group["params"]:
+                self.state[p].pop("velocity", None)
             self._put(index, values)
             # Of points in the parameters' own precision: what rounding takes away at the start is no increment.
             self._keep(group, "start", [end.clone() for end in self._ends(group)])
@@ -435,6 +446,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
             group = dict(saved)
             if group["names"] != own["names"]:
                 raise ConfigurationError(f"the state is of the parameters {group['names']}, these are {own['names']}")
+            # A state of an earlier release has none.
+            group.setdefault("pull", 0.0)
+            group.setdefault("momentum", 0.0)
             group["regularizer"] = Regularizer.from_spec(_spec(group["regularizer"]))
             group["mirror_map"] = MirrorMap.from_spec(_spec(group["mirror_map"]))
             groups.append(group)
@@ -531,10 +545,14 @@ class DualAveraging(_DualOptimizer):
         Whether a step is taken in one call for all parameters.
     maximize : bool, default False
         Whether to ascend.
+    momentum : float, default 0.0
+        beta of heavy-ball momentum, 0 <= beta < 1: m <- beta m + g, z <- z - lr m, as ``torch.optim.SGD`` has it. psi's
+        weight grows by as much as the gradients count: c <- beta c + 1, t <- t + lr c.
 
     References
     ----------
-    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 3: the local steps.
+    Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithm 3: the local steps. Momentum is an
+    addition.
 
     Examples
     --------
@@ -548,6 +566,85 @@ class DualAveraging(_DualOptimizer):
     >>> w.data, optimizer.elapsed
     (tensor([[1., 0.]]), 0.5)
     """
+
+    def __init__(self, params: Parameters, lr: float = 1e-2, *arguments: Any, momentum: float = 0.0, **options: Any):
+        if isinstance(momentum, bool) or not isinstance(momentum, int | float) or not 0.0 <= momentum < 1.0:
+            raise ConfigurationError(f"momentum={momentum!r}; expected a number >= 0 and < 1")
+        super().__init__(params, lr, *arguments, **options)
+        for group in (self.defaults, *self.param_groups):
+            group.setdefault("momentum", float(momentum))
+
+    def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
+        beta = group["momentum"]
+        if not beta:
+            return gradients
+        velocities = []
+        for p in group["params"]:
+            if p.grad is not None:
+                known = self.state[p].get("velocity")
+                # As SGD: the first gradient is the first velocity.
+                new = p.grad.clone() if known is None else known.to(p.device).mul_(beta).add_(p.grad)
+                velocities.append(new)
+                self.state[p]["velocity"] = new
+        return velocities
+
+    def _count(self, group: Group, lr: float) -> None:
+        group["pull"] = group["momentum"] * group["pull"] + 1.0
+        super()._count(group, lr * group["pull"])
+
+    def set_shift(self, shifts: Values | None) -> None:
+        """Set what is added to every gradient from now on; see :meth:`CompositeOptimizer.set_shift`."""
+        if shifts is not None and any(group["momentum"] for group in self.param_groups):
+            raise ConfigurationError(
+                "momentum: a tracker is added to plain gradients; take no momentum with methods that track gradients"
+            )
+        super().set_shift(shifts)
+
+
+class IncrementFirst(DualAveraging):
+    """Dual averaging from a float32 dual: what has been added to it is kept apart, and loses no digit to it.
+
+    It takes a float32 model beside the parameters, where a float64 dual and its start take four. A start is not copied
+    where it can be read where it is.
+    """
+
+    @torch.no_grad()
+    def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
+        """Begin anew at given duals, which are kept as they are."""
+        for index, group in self._filled:
+            group.update(_CLOCK, start_elapsed=float(elapsed))
+            with warnings.catch_warnings():
+                # Nothing is written to what is read-only.
+                warnings.filterwarnings("ignore", "The given NumPy array is not writ")
+                starts = [torch.as_tensor(vectors[name]) for name in group["names"]]
+            pairs = list(zip(group["params"], starts, strict=True))
+            self._keep(group, "start", [start.to(device=p.device, dtype=torch.float32) for p, start in pairs])
+            moved = [torch.zeros(p.shape, dtype=torch.float32, device=p.device) for p in group["params"]]
+            self._keep(group, "dual", moved)
+            self._back(index)
+
+    def _dtype(self, p: Tensor) -> torch.dtype:
+        return torch.float32
+
+    def _take(self, index: int, lr: float, *, half: bool = False) -> None:
+        group = self.param_groups[index]
+        self._descend(group, self._kept(group, "dual"), lr)
+        self._count(group, lr)
+        self._back(index)
+
+    def _back(self, index: int) -> None:
+        group = self.param_groups[index]
+        starts, moved = self._kept(group, "start"), self._kept(group, "dual")
+        self._geometry(index).write_sum(starts, moved, self._time(group, 0.0, False), group["params"])
+
+    @torch.no_grad()
+    def increments(self) -> dict[str, Tensor]:
+        """Return what has been added since the start, by the parameters' names (not copies)."""
+        return {
+            name: moved
+            for _, group in self._filled
+            for name, moved in zip(group["names"], self._kept(group, "dual"), strict=True)
+        }
 
 
 class _PrimalOptimizer(CompositeOptimizer):

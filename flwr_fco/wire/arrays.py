@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import COUNTERS, Entry, all_finite
+from flwr_fco.core.layout import COUNTERS, Entry, all_finite, euclidean_norm
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.wire.flower import NUMPY, Form, form_of
@@ -123,9 +123,9 @@ def finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
 
 
 def read_vectors(
-    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str
+    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str, *, as_sent: bool = False
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the vectors of a client in float64, and their Euclidean norms, infinite where the squares overflow."""
+    """Return the vectors of a client in float64, or as they are, and their Euclidean norms, infinite if too large."""
     vectors: dict[str, Any] = {}
     norms = {}
     # Not float16: what is below 6e-8 would be 0 in it.
@@ -135,10 +135,9 @@ def read_vectors(
         if places is not None and (len(shape) != 1 or len(places.shape) != 1 or places.shape[0] > shape[0]):
             raise ProtocolError(f"the places of array {name!r} have shape {list(places.shape)}, of {list(shape)}")
         value = from_array(name, arrays[name], dtypes, shape if places is None else tuple(places.shape))
-        value = value if value.dtype == np.float64 else value.astype(np.float64)
-        # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well. vdot does
-        # not warn where the sum overflows, as dot does.
-        norm = norms[name] = math.sqrt(np.vdot(value, value))
+        value = value if as_sent or value.dtype == np.float64 else value.astype(np.float64)
+        # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well.
+        norm = norms[name] = euclidean_norm(value)
         vectors[name] = value if math.isfinite(norm) else finite(name, value)
         if places is not None:
             vectors[name] = sparse_vector(name, places, value, shape[0])

@@ -120,7 +120,13 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
-def read_downlink(message: Message, context: Context, check_header: Callable[[object], None] | None = None) -> Downlink:
+def read_downlink(
+    message: Message,
+    context: Context,
+    check_header: Callable[[object], None] | None = None,
+    *,
+    as_sent: bool = False,
+) -> Downlink:
     """Read a training message.
 
     Parameters
@@ -129,6 +135,8 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     context : Context
     check_header : callable, optional
         Raises an error if a plan's JSON is too long to be parsed.
+    as_sent : bool, default False
+        Whether vectors stay in the precision in which they came, without a copy; otherwise they are made float64.
 
     Raises
     ------
@@ -156,7 +164,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
     if len(found) != 1:
         raise ProtocolError(f"expected exactly one ArrayRecord, got {len(found)}")
     arrays = dict(found[0].items())
-    if _latest and _latest[0].says(plan, fco, arrays):
+    if not as_sent and _latest and _latest[0].says(plan, fco, arrays):
         return _own_copy(_latest[0].downlink)
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These say which of their values is missing, in whichever local solver asks for it.
@@ -166,7 +174,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
         if not name.startswith((PASS, PLACES)):
             places = arrays.get(PLACES + name)
             vector = from_array(name, array, dtypes, (size,) if places is None else tuple(places.shape))
-            if array.dtype != "float64":
+            if array.dtype != "float64" and not as_sent:
                 vector = vector.astype(np.float64)
                 # As what is read from bytes is: other clients of this process may be given the same array.
                 vector.flags.writeable = False
@@ -206,7 +214,7 @@ def read_downlink(message: Message, context: Context, check_header: Callable[[ob
         if not is_number(number):
             raise ProtocolError(f"the server's number {name!r} is {number!r}, expected a finite number")
     downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
-    if stamp is None:
+    if stamp is None and not as_sent:
         if _last_arrays and _same_bytes(_last_arrays[0], arrays):
             # The second message with these bytes: it is a broadcast, and more will come.
             _latest[:] = [_Latest(plan, fco, arrays, downlink)]

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.layout import Layout, Vector
+from flwr_fco.core.layout import Layout, Vector, euclidean_norm
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked
@@ -129,7 +129,7 @@ class ReceivedVectors(Received):
 
     def _require_finite(self, name: str, vector: Vector) -> None:
         # A sum of squares is finite only where each of them is; where it is not, they may just be large.
-        if not math.isfinite(np.vdot(vector, vector)) and not np.isfinite(vector).all():
+        if not math.isfinite(euclidean_norm(vector)) and not np.isfinite(vector).all():
             bad = int(vector.size - np.isfinite(vector).sum())
             raise ProtocolError(f"the server's vector {name!r} holds {bad} NaN or infinite values")
 

@@ -19,7 +19,7 @@ from flwr_fco.wire.arrays import read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS
 from flwr_fco.wire.keys import ARRAYS, METRICS, OWN_ARRAYS, PASS, PLACES
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
-from flwr_fco.wire.model import primal_vector
+from flwr_fco.wire.model import primal_increment
 from flwr_fco.wire.protocol import Uplink
 
 _NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
@@ -65,7 +65,7 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
         wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(PASS)), "float64")
     arrays = _arrays_of(
         {
-            name: vector if wire_dtype == "float64" else vector.astype(wire_dtype)
+            name: vector if wire_dtype == "float64" else vector.astype(wire_dtype, copy=False)
             for name, vector in uplink.vectors.items()
         }
     )
@@ -129,6 +129,7 @@ def read_uplink(
     wire_dtype: str,
     weighted_by_key: str,
     timed: bool = True,
+    as_sent: bool = False,
 ) -> Uplink:
     """Read and check a reply of our ClientApp.
 
@@ -146,6 +147,8 @@ def read_uplink(
         Key of the weight in the MetricRecord.
     timed : bool, default True
         Whether the reply must have a sum of step sizes; after a minimisation there is none.
+    as_sent : bool, default False
+        Whether vectors stay in the precision in which they came, without a copy; otherwise they are made float64.
 
     Raises
     ------
@@ -157,7 +160,7 @@ def read_uplink(
     if arrays.keys() - through.keys() - {PLACES + name for name in shapes} != shapes.keys():
         advice = f". {FOR_A_MODEL}" if arrays.keys() == set(layout.names) else ""
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}{advice}")
-    vectors, norms = read_vectors(arrays, shapes, wire_dtype)
+    vectors, norms = read_vectors(arrays, shapes, wire_dtype, as_sent=as_sent)
     passed = {e.name: read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
     return _uplink_of(vectors, norms, passed or _NOTHING, metrics_of(content, weighted_by_key), weighted_by_key, timed)
 
@@ -268,9 +271,9 @@ def read_unmodified(
         precedence.
     weighted_by_key : str
     """
-    increment, passed = primal_vector(layout, vectors_of(content))
-    increment -= sent
+    increment, passed, norm = primal_increment(layout, vectors_of(content), sent)
     metrics, examples = metrics_of(content, weighted_by_key)
     steps = _count(metrics, "local-steps") if "local-steps" in metrics else local_steps
     elapsed = _positive(metrics, "elapsed") if "elapsed" in metrics else client_lr * steps
-    return Uplink({"increment": increment}, elapsed, steps, examples=examples, pass_through=passed)
+    norms = {"increment": norm}
+    return Uplink({"increment": increment}, elapsed, steps, examples=examples, pass_through=passed, norms=norms)

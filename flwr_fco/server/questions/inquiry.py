@@ -241,7 +241,7 @@ def extrapolation(uplinks: Sequence[Uplink]) -> float:
     mean = np.zeros(uplinks[0].vectors["increment"].shape)
     squares = 0.0
     for uplink in uplinks:
-        vector = dense(uplink.vectors["increment"])
+        vector = np.asarray(dense(uplink.vectors["increment"]), np.float64)
         mean += uplink.weight * vector
         squares += uplink.weight * float(vector @ vector)
     size = float(mean @ mean) + _ROUNDING * squares

@@ -39,6 +39,8 @@ LONGEST = 1e15
 _LOOPS = 10.0
 #: Replies that are remembered.
 _MOST = 200_000
+#: Entries of the fixed vector, which is repeated for larger models.
+_DIRECTION = 1 << 16
 #: Relative differences of models below which they are the same: a run that has converged repeats itself.
 _SAME, _SAME_ROUNDED = 1e-9, 1e-3
 
@@ -406,9 +408,12 @@ class Replays:
         ----------
         primal : ndarray of float64, shape (d,)
         """
-        if self._direction.size != primal.size:
-            self._direction = np.random.default_rng(0).standard_normal(primal.size)
-        self._model, self._primal = _printed(primal, self._direction), primal
+        length = min(primal.size, _DIRECTION)
+        if self._direction.size != length:
+            self._direction = np.random.default_rng(0).standard_normal(length)
+        blocks = (primal[begin : begin + length] for begin in range(0, primal.size, max(1, length)))
+        along = math.fsum(np.vdot(block, self._direction[: block.size]) for block in blocks)
+        self._model, self._primal = (float(np.vdot(primal, primal)), along), primal
 
     def objections(self, good: Sequence[tuple[Node, Uplink, Any]], *, rounded: bool = False) -> dict[int, str]:
         """Return which replies of a round are replays, by their places, and why.
@@ -434,7 +439,9 @@ class Replays:
                     if isinstance(vector, SparseVector):
                         # A client sees no more of the model than this.
                         held, places = vector.parts
-                        model = _printed(self._primal[places], self._direction[places])
+                        seen_part = self._primal[places]
+                        along = np.vdot(seen_part, self._direction[places % self._direction.size])
+                        model = float(np.vdot(seen_part, seen_part)), float(along)
                     said = node.node_id, name, norm, held.item(0), held.item(-1)
                     if said in seen and _differ(seen[said], model, same):
                         found.append(i)
@@ -464,11 +471,6 @@ class Replays:
             for node, name, (norm, first, last, one, along) in zip(*keys, arrays["seen"].T.tolist(), strict=True)
         }
         self._smooth = bool(arrays["smooth"][0]) if arrays["smooth"].size else None
-
-
-def _printed(model: Vector, direction: Vector) -> _Print:
-    """Return two numbers by which a model is recognised."""
-    return float(np.vdot(model, model)), float(np.vdot(model, direction))
 
 
 def _differ(before: _Print, now: _Print, same: float) -> bool:

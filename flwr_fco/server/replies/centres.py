@@ -187,7 +187,10 @@ def mean_increment(
             times = [np.array([uplink.step_sizes]) for uplink in uplinks]
             elapsed = float(centre(aggregation, times, weights, trim=trim)[0])
         factors = [1.0 if equal or not normalize else elapsed / uplink.step_sizes for uplink in uplinks]
-        rows = [dense(uplink.vectors[name]) * factor for uplink, factor in zip(uplinks, factors, strict=True)]
+        rows = [
+            np.multiply(dense(uplink.vectors[name]), factor, dtype=np.float64)
+            for uplink, factor in zip(uplinks, factors, strict=True)
+        ]
         return centre(aggregation, rows, weights, trim=trim), elapsed
     mean = np.zeros(uplinks[0].vectors[name].shape)
     parts = [mean] if mean.size <= _BLOCK else [mean[i : i + _BLOCK] for i in range(0, len(mean), _BLOCK)]
@@ -200,7 +203,8 @@ def mean_increment(
             continue
         # In blocks that stay in the cache: half the time, and no second model in memory.
         for i, part in enumerate(parts):
-            part += np.multiply(vector[i * _BLOCK : i * _BLOCK + len(part)], factor, out=scaled[: len(part)])
+            own = vector[i * _BLOCK : i * _BLOCK + len(part)]
+            part += np.multiply(own, factor, out=scaled[: len(part)], dtype=np.float64)
     return mean, elapsed
 
 
@@ -208,7 +212,7 @@ class Direction(Protocol):
     """What the server goes along in a round: a :class:`Centre`, or what a part makes of one."""
 
     def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
-        """Return the centre of the increments and the mean of the elapsed times."""
+        """Return the centre of the increments, a new array, and the mean of the elapsed times."""
 
     def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
         """Return the plain weighted mean of a vector that clients send."""

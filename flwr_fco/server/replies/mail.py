@@ -105,6 +105,8 @@ class OwnClients:
             wire_dtype=current.wire_dtype if plan.wire_dtype == "auto" else plan.wire_dtype,
             weighted_by_key=mail.options.weighted_by_key,
             timed=isinstance(plan.work, FirstOrder),
+            # Where the strategy itself has chosen float32, sums are float64 all the same.
+            as_sent=plan.wire_dtype == "auto" and current.wire_dtype == "float32",
         )
 
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
@@ -323,7 +325,7 @@ class Mail(Part):
         current.refused = current.rows
         current.problem = problem = problem._replace(asked=nodes, restoring=current.restoring)
         current.shapes = self.algorithm.uplink_shapes(problem)
-        if problem.plan.wire_dtype == "auto":
+        if problem.plan.wire_dtype == "auto" and isinstance(self.language, OwnClients):
             current.wire_dtype = "float32" if self.algorithm.short_wire(problem, state) else "float64"
             if current.wire_dtype != self._wire_dtype:
                 text = "configure_train: the messages' vectors are %s from round %s on"

@@ -48,8 +48,8 @@ class Momentum(Part):
         if self._velocity is not None:
             mean += self.beta * self._velocity[0]
             elapsed += self.beta * self._velocity[1]
-        self._next = (mean, elapsed)
-        return self._next
+        self._next = (mean.copy(), elapsed)
+        return mean, elapsed
 
     def mean(self, uplinks: Sequence[Uplink], name: str = "increment", *, normalize: bool = False) -> Vector:
         """Return the plain weighted mean of a vector that clients send, without momentum.

@@ -186,7 +186,8 @@ class PrivateMean(Part):
             key = None if uplink.node is None else uplink.node.key
             if key in self._open.keys and key not in heard:
                 heard.add(key)
-                total += clipped(dense(uplink.vectors["increment"]), self._open.bounds)
+                increment = np.asarray(dense(uplink.vectors["increment"]), np.float64)
+                total += clipped(increment, self._open.bounds)
         return total
 
     def release(self, uplinks: Sequence[Uplink]) -> Uplink:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
@@ -32,7 +33,9 @@ class Output(NamedTuple):
     point: Vector
 
     @classmethod
-    def of(cls, state: Any, plan: Plan, point: Vector, passed: Mapping[str, NDArray[Any]]) -> Output:
+    def of(
+        cls, state: Any, plan: Plan, point: Vector, passed: Mapping[str, NDArray[Any]], *, takes: bool = False
+    ) -> Output:
         """Return a point as the user sees it.
 
         Parameters
@@ -42,8 +45,11 @@ class Output(NamedTuple):
         point : ndarray of float64, shape (d,)
         passed : mapping of str to ndarray
             The arrays that are not optimised.
+        takes : bool, default False
+            Whether the point is rounded in place, unless it is part of the state.
         """
-        point = plan.layout.rounded(point)
+        takes = takes and not any(isinstance(own, np.ndarray) and np.may_share_memory(own, point) for own in state)
+        point = plan.layout.rounded(point, point if takes else None)
         return cls(state, plan, primal_record(plan.layout, point, passed), point)
 
     def finite(self) -> bool:

@@ -4,6 +4,9 @@ psi is the indicator of at most so many entries that are not 0. It is not convex
 effect, iterative hard thresholding on a dual: the largest entries of the dual are the model, as they are. Those that
 are 0 come back once their dual has grown; it fades by a part in every round. No theory covers it. Soft thresholds,
 which theory covers, shrink what stays, ahead of the gradients of a network: it dies before it has learnt anything.
+
+The two constants below were chosen on networks and seeds of their own, which no reported number is about: digits with
+layers of 64, 100, 50 and 10, five layers of 80, or two and four small convolutions, seeds 10 and 11.
 """
 
 from __future__ import annotations
@@ -11,17 +14,20 @@ from __future__ import annotations
 import glob
 import math
 from collections.abc import Sequence
-
-import numpy as np
+from typing import Any
 
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels import prox as kernels
 from flwr_fco.regularizers import L1, HardSparsity, PerParameter, Regularizer
-from flwr_fco.regularizers.base import Scope
+from flwr_fco.regularizers.base import BoundRegularizer, Scope
 
 #: What a round keeps of the dual of entries that are 0: 1 is dual averaging, 0 iterative hard thresholding. With 1,
 #: what was right for another network comes back all at once; with 0 nothing small ever comes back.
-MEMORY = 0.7
+MEMORY = 0.5
+#: How many times as far as clients have gone the entries go that stay. Clients train all weights: those that stay move
+#: less than if they were alone, and what the others have done is cut.
+FURTHER = 1.5
 #: In the Erdos-Renyi way no array has less than this share of the density of the whole.
 _FLOOR = 0.5
 #: What every array is sure of, of its Erdos-Renyi count; the rest goes to the largest entries wherever they are.
@@ -107,13 +113,13 @@ def erdos_renyi(shapes: Sequence[tuple[int, ...]], density: float) -> list[int]:
     return found
 
 
-def allotted(magnitudes: Sequence[Vector], least: Sequence[int], total: int) -> list[int]:
+def allotted(arrays: Sequence[Vector], least: Sequence[int], total: int) -> list[int]:
     """Return how many entries each array keeps: the largest of all arrays, but of each array at least so many.
 
     Parameters
     ----------
-    magnitudes : sequence of ndarray
-        Absolute values.
+    arrays : sequence of ndarray of float64, shape (size,)
+        Their signs do not matter.
     least : sequence of int
         For each array.
     total : int
@@ -125,16 +131,14 @@ def allotted(magnitudes: Sequence[Vector], least: Sequence[int], total: int) -> 
     >>> allotted([np.array([9.0, 8.0, 7.0]), np.array([2.0, 1.0])], [1, 1], 3)
     [2, 1]
     """
-    counts, free = list(least), [i for i in range(len(least)) if least[i] < magnitudes[i].size]
+    counts, free = list(least), [i for i in range(len(least)) if least[i] < arrays[i].size]
     while free:
         budget = total - sum(counts[i] for i in range(len(counts)) if i not in free)
-        pool = np.concatenate([magnitudes[i] for i in free])
-        if not 0 < budget < pool.size:
-            return [magnitudes[i].size if i in free and budget > 0 else counts[i] for i in range(len(counts))]
-        pool.partition(pool.size - budget)
-        level = pool[pool.size - budget]
-        above = {i: int(np.count_nonzero(magnitudes[i] > level)) for i in free}
-        ties = {i: int(np.count_nonzero(magnitudes[i] == level)) for i in free}
+        if not 0 < budget < sum(arrays[i].size for i in free):
+            return [arrays[i].size if i in free and budget > 0 else counts[i] for i in range(len(counts))]
+        level = kernels.kth_largest([arrays[i] for i in free], budget)
+        found = {i: kernels.above_and_at(arrays[i], level) for i in free}
+        above, ties = ({i: number[part] for i, number in found.items()} for part in (0, 1))
         sure = {i: max(above[i], least[i]) for i in free}
         short = [i for i in free if above[i] + ties[i] < least[i]]
         if not short and sum(sure.values()) <= budget:
@@ -197,7 +201,42 @@ def psi_of(
             special[entry.name] = HardSparsity(max(1, round(share**way * entry.size)))
     even = erdos_renyi([entry.shape for entry in shared], density**way)
     least = [math.ceil(_SURE * count) for count in even]
-    counts = even if way == 0.0 else allotted([np.abs(dual[entry.block]) for entry in shared], least, sum(even))
+    counts = even if way == 0.0 else allotted([dual[entry.block] for entry in shared], least, sum(even))
     kept = {entry.name: HardSparsity(max(1, count)) for entry, count in zip(shared, counts, strict=True)}
     # Names, not patterns.
     return PerParameter({glob.escape(name): psi for name, psi in (special | kept).items()})
+
+
+def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, following: Vector) -> None:
+    """Make a step of dual averaging one of a model that becomes sparse, in place.
+
+    Array by array: entries that are 0 keep a part of their dual, and the step of the others is made as long as that of
+    the whole array was, but at most half as long again.
+
+    Parameters
+    ----------
+    psi : BoundRegularizer
+        Of the round.
+    primal, dual : ndarray of float64, shape (d,)
+        The model and the dual before the step.
+    following : ndarray of float64, shape (d,)
+        The dual after it; takes the result.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> psi = HardSparsity(1).bind(Layout.from_arrays({"weight": np.zeros((1, 2))}))
+    >>> following = np.array([2.1, 1.1])
+    >>> sparse_step(psi, np.array([2.0, 0.0]), np.array([2.0, 1.0]), following)
+    >>> following.round(6)
+    array([2.141421, 0.6     ])
+    """
+    blocks: list[tuple[Any, Regularizer]] = [(block, own) for block, _, own in psi.blocks]
+    for block, own in blocks or [(psi.layout.regularized_mask(), psi.regularizer)]:
+        step = following[block]
+        if isinstance(own, HardSparsity):
+            kernels.sparse_step(primal[block], dual[block], step, MEMORY, FURTHER)
+        else:
+            step += (1.0 - MEMORY) * (primal[block] - dual[block])
+        if not blocks:
+            following[block] = step

@@ -42,7 +42,7 @@ from flwr_fco.server.options import MomentumOptions, PrivacyOptions, RateOptions
 from flwr_fco.server.rounds.hooks import RoundHooks
 from flwr_fco.server.rounds.sparse_training import SparseTraining
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.dual_averaging.density import MEMORY, psi_of, rounds_needed, rounds_of
+from flwr_fco.strategies.dual_averaging.density import psi_of, rounds_needed, rounds_of, sparse_step
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
 #: Largest dual-to-weight ratio sent as float32.
@@ -82,8 +82,8 @@ class DualStrategy(CompositeStrategy):
 
     def aggregate(self, problem: Problem, state: DualState, uplinks: Sequence[Uplink]) -> DualState:
         """Return dual + server_lr mean(increment), elapsed + server_lr mean(elapsed)."""
-        increment, elapsed = problem.centre(uplinks)
-        dual = problem.server_lr * increment
+        dual, elapsed = problem.centre(uplinks)
+        dual *= problem.server_lr
         dual += state.dual
         return DualState(dual, state.elapsed + problem.server_lr * elapsed, state.round + 1)
 
@@ -157,12 +157,8 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
         following = super().aggregate(problem, state, uplinks)
         if self.density is None:
             return following
-        # What the model leaves of the dual fades, so that nothing outdated comes back.
-        faded = problem.retrieve(state.dual, state.elapsed)
-        faded -= state.dual
-        faded *= 1.0 - MEMORY
-        faded += following.dual
-        return DualState(faded, float(problem.round), following.round)
+        sparse_step(problem.psi, problem.retrieve(state.dual, state.elapsed), state.dual, following.dual)
+        return DualState(following.dual, float(problem.round), following.round)
 
     # --- what else it says ----------------------------------------------------------------------------------------
 

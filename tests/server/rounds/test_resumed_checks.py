@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from lies_of_one import in_messages, make, regressions
-from problems import app_of, flat, start_arrays
+from problems import flat, start_arrays
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
