@@ -207,11 +207,13 @@ def psi_of(
     return PerParameter({glob.escape(name): psi for name, psi in (special | kept).items()})
 
 
-def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, following: Vector) -> None:
+def sparse_step(
+    psi: BoundRegularizer, primal: Vector, dual: Vector, following: Vector, *, further: float = FURTHER
+) -> None:
     """Make a step of dual averaging one of a model that becomes sparse, in place.
 
     Array by array: entries that are 0 keep a part of their dual, and the step of the others is made as long as that of
-    the whole array was, but at most half as long again.
+    the whole array was, but at most `further` times as long as it is.
 
     Parameters
     ----------
@@ -221,6 +223,8 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, following: 
         The model and the dual before the step.
     following : ndarray of float64, shape (d,)
         The dual after it; takes the result.
+    further : float
+        1 where psi acts in the clients' local steps: then they have trained nothing but what stays.
 
     Examples
     --------
@@ -235,7 +239,7 @@ def sparse_step(psi: BoundRegularizer, primal: Vector, dual: Vector, following: 
     for block, own in blocks or [(psi.layout.regularized_mask(), psi.regularizer)]:
         step = following[block]
         if isinstance(own, HardSparsity):
-            kernels.sparse_step(primal[block], dual[block], step, MEMORY, FURTHER)
+            kernels.sparse_step(primal[block], dual[block], step, MEMORY, further)
         else:
             step += (1.0 - MEMORY) * (primal[block] - dual[block])
         if not blocks:

@@ -42,7 +42,7 @@ from flwr_fco.server.options import MomentumOptions, PrivacyOptions, RateOptions
 from flwr_fco.server.rounds.hooks import RoundHooks
 from flwr_fco.server.rounds.sparse_training import SparseTraining
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.dual_averaging.density import psi_of, rounds_needed, rounds_of, sparse_step
+from flwr_fco.strategies.dual_averaging.density import FURTHER, psi_of, rounds_needed, rounds_of, sparse_step
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
 #: Largest dual-to-weight ratio sent as float32.
@@ -157,7 +157,9 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
         following = super().aggregate(problem, state, uplinks)
         if self.density is None:
             return following
-        sparse_step(problem.psi, problem.retrieve(state.dual, state.elapsed), state.dual, following.dual)
+        primal = problem.retrieve(state.dual, state.elapsed)
+        further = FURTHER if self.client == "unmodified" else 1.0
+        sparse_step(problem.psi, primal, state.dual, following.dual, further=further)
         return DualState(following.dual, float(problem.round), following.round)
 
     # --- what else it says ----------------------------------------------------------------------------------------

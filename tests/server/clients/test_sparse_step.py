@@ -1,0 +1,107 @@
+"""The largest entries without sorting, and the step of a model that becomes sparse."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flwr_fco.core.layout import Layout
+from flwr_fco.kernels.prox import _COUNTED_FROM, above_and_at, kth_largest
+from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
+from flwr_fco.strategies.dual_averaging.density import FURTHER, MEMORY, sparse_step
+
+KINDS = ("normal", "ties", "any size", "equal", "zeros")
+
+
+def entries(kind, size, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    normal = rng.standard_normal(size)
+    powers = rng.integers(-320 if dtype == np.float64 else -44, 38, size)
+    found = {
+        "normal": normal,
+        "ties": normal.round(1),
+        "any size": normal * 10.0**powers,
+        "equal": np.full(size, -0.5),
+        "zeros": np.where(normal > 2.0, normal, -0.0),
+    }
+    return found[kind].astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("kind", KINDS)
+@given(share=st.floats(0.0, 1.0), cut=st.floats(0.0, 1.0))
+@settings(max_examples=5, deadline=None)
+def test_the_kth_largest_is_that_of_a_sort(dtype, kind, share, cut):
+    for size in (7, _COUNTED_FROM + 11):
+        v = entries(kind, size, dtype)
+        count = min(size, 1 + int(share * size))
+        level = kth_largest([v[: int(cut * size)], v[int(cut * size) :]], count)
+        assert level == np.sort(np.abs(v))[size - count]
+        assert above_and_at(v, level) == ((np.abs(v) > level).sum(), (np.abs(v) == level).sum())
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_large_array_keeps_exactly_its_count_and_its_largest(dtype, kind):
+    v = entries(kind, _COUNTED_FROM + 11, dtype)
+    w = HardSparsity(1000).prox(v, 1.0)
+    kept = w != 0
+    np.testing.assert_array_equal(w[kept], v[kept])
+    assert kept.sum() == min(1000, np.count_nonzero(v))
+    assert np.abs(v[kept]).min() >= np.abs(v[~kept]).max()
+
+
+def test_nan_counts_as_the_largest():
+    v = entries("normal", _COUNTED_FROM, np.float64)
+    v[5] = np.nan
+    assert np.isnan(kth_largest([v], 1))
+    assert kth_largest([v], 2) == np.sort(np.abs(np.delete(v, 5)))[-1]
+
+
+LAYOUT = Layout.from_arrays({"a": np.zeros((3, 4)), "b": np.zeros((2, 5)), "c": np.zeros((2, 2)), "bias": np.zeros(3)})
+
+
+def a_step(psi, scope="each"):
+    rng = np.random.default_rng(3)
+    bound = psi.bind(LAYOUT, scope=scope)
+    dual, step = rng.standard_normal(LAYOUT.size), 0.1 * rng.standard_normal(LAYOUT.size)
+    primal, following = bound.prox(dual, 1.0), dual + step
+    sparse_step(bound, primal, dual, following)
+    return dual, step, primal, following
+
+
+@pytest.mark.parametrize("scope", ["each", "joint"])
+def test_what_stays_goes_as_far_as_all_and_what_is_0_fades(scope):
+    dual, step, primal, following = a_step(HardSparsity(density=0.5), scope)
+    regularized = LAYOUT.regularized_mask()
+    blocks = [LAYOUT[name].block for name in "abc"] if scope == "each" else [regularized]
+    expected = dual + step  # A bias is as the mean has it.
+    for block in blocks:
+        z, d, kept = dual[block], step[block], primal[block] != 0
+        factor = min(FURTHER, np.linalg.norm(d) / np.linalg.norm(d[kept]))
+        assert factor > 1.0
+        expected[block] = np.where(kept, z + factor * d, MEMORY * z + d)
+    np.testing.assert_allclose(following, expected, rtol=1e-12)
+
+
+def test_arrays_that_stay_whole_and_constraints_of_their_own_are_not_lengthened():
+    psi = PerParameter({"a": Zero(), "b": L1Ball(1.0), "c": HardSparsity(4)})
+    dual, step, primal, following = a_step(psi)
+    a, b, c = (LAYOUT[name].block for name in "abc")
+    np.testing.assert_allclose(following[a], (dual + step)[a])
+    np.testing.assert_allclose(following[c], (dual + step)[c])
+    np.testing.assert_allclose(following[b], (dual + step + (1.0 - MEMORY) * (primal - dual))[b])
+
+
+def test_a_step_that_only_what_is_0_takes_has_no_length_to_be_scaled_to():
+    psi = HardSparsity(1).bind(Layout.from_arrays({"a": np.zeros((1, 2))}))
+    following = np.array([2.0, 1.5])
+    sparse_step(psi, np.array([2.0, 0.0]), np.array([2.0, 1.0]), following)
+    assert following.tolist() == [2.0, MEMORY * 1.0 + 0.5]
+
+
+def test_where_clients_feel_psi_nothing_is_lengthened():
+    psi = HardSparsity(1).bind(Layout.from_arrays({"a": np.zeros((1, 2))}))
+    following = np.array([2.25, 1.5])
+    sparse_step(psi, np.array([2.0, 0.0]), np.array([2.0, 1.0]), following, further=1.0)
+    assert following.tolist() == [2.25, 1.0]
