@@ -76,7 +76,9 @@ def test_the_citation_is_of_this_package():
     assert citation["cff-version"] == "1.2.0"
     assert citation["title"] == PROJECT["name"]
     assert citation["version"] == PROJECT["version"]
-    assert citation["license"] == PROJECT["license"]
+    assert citation["license"] == "Apache-2.0"
+    assert "Apache License" in read(ROOT / PROJECT["license"]["file"])
+    assert "License :: OSI Approved :: Apache Software License" in PROJECT["classifiers"]
     assert citation["authors"] == PROJECT["authors"]
     for reference in citation["references"]:
         # What the format asks for of every reference.

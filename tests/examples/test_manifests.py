@@ -1,0 +1,111 @@
+"""What every Flower App here says of itself: `flwr build` takes it, and a run installs what it imports."""
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+import zipfile
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.version import Version
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = sorted(path.parent for path in (ROOT / "examples").glob("*/pyproject.toml"))
+#: From the release of Flower on that knows the format; older ones do not look at it.
+STRICT = Version(importlib.metadata.version("flwr")) >= Version("1.41")
+
+
+def manifest(app):
+    return tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def requirements(app):
+    return {Requirement(text).name: Requirement(text) for text in manifest(app)["project"]["dependencies"]}
+
+
+def build(app, folder, monkeypatch):
+    """Run `flwr build`; return its exit code, what it has said, and the names in the bundle."""
+    from flwr.cli.app import app as flwr
+    from typer.testing import CliRunner
+
+    monkeypatch.chdir(folder)
+    done = CliRunner().invoke(flwr, ["build", "--app", str(app)])
+    names = [name for path in folder.glob("*.fab") for name in zipfile.ZipFile(path).namelist()]
+    return done.exit_code, done.output, names
+
+
+@pytest.mark.parametrize("app", [ROOT, *EXAMPLES], ids=lambda path: "root" if path == ROOT else path.name)
+def test_flower_builds_the_app_and_recommends_nothing(app, tmp_path, monkeypatch):
+    code, said, names = build(app, tmp_path, monkeypatch)
+    assert code == 0, said
+    assert "missing" not in said
+    components = manifest(app)["tool"]["flwr"]["app"]["components"]
+    modules = {reference.split(":")[0].replace(".", "/") + ".py" for reference in components.values()}
+    assert modules | {"pyproject.toml"} <= set(names)
+    if STRICT:
+        assert "LICENSE" in names
+        assert not [name for name in names if name.startswith(("tests/", "benchmarks/", "docs/"))]
+
+
+@pytest.mark.skipif(not STRICT, reason="this release of Flower does not know the format")
+@pytest.mark.parametrize(
+    ("line", "wrong"),
+    [
+        ('flwr-version-target = "1.41.0"', ""),
+        ('flwr-version-target = "1.41.0"', 'flwr-version-target = "1.21.0"'),
+        ('license = { file = "LICENSE" }', 'license = "Apache-2.0"'),
+    ],
+    ids=["no target", "a target below what it needs", "no file with the licence"],
+)
+def test_the_format_that_is_declared_is_the_strict_one(line, wrong, tmp_path, monkeypatch):
+    app, folder = tmp_path / "an-app", tmp_path / "out"
+    folder.mkdir()
+    for path in [path for path in EXAMPLES[0].rglob("*") if path.suffix in (".py", ".toml", ".md") or not path.suffix]:
+        if path.is_file():
+            (app / path.relative_to(EXAMPLES[0])).parent.mkdir(parents=True, exist_ok=True)
+            (app / path.relative_to(EXAMPLES[0])).write_bytes(path.read_bytes())
+    text = (app / "pyproject.toml").read_text(encoding="utf-8")
+    assert line in text
+    (app / "pyproject.toml").write_text(text.replace(line, wrong), encoding="utf-8")
+    assert build(app, folder, monkeypatch)[0] != 0
+
+
+def test_the_target_is_the_release_that_is_tested():
+    targets = {manifest(app)["tool"]["flwr"]["app"]["flwr-version-target"] for app in [ROOT, *EXAMPLES]}
+    assert len(targets) == 1
+    assert targets.pop() in requirements(ROOT)["flwr"].specifier
+
+
+@pytest.mark.parametrize("app", EXAMPLES, ids=lambda path: path.name)
+def test_a_run_installs_what_the_app_imports(app):
+    # What is not installed here is called as its distribution.
+    known = packages_distributions()
+    imported = set()
+    packages = manifest(app)["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    for path in [path for package in packages for path in (app / package).rglob("*.py")]:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imported |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                imported.add(node.module.split(".")[0])
+    listed = requirements(app)
+    for module in imported - sys.stdlib_module_names - {"flwr_fco", *packages}:
+        assert set(known.get(module, [module])) & set(listed), module
+
+
+@pytest.mark.parametrize("app", EXAMPLES, ids=lambda path: path.name)
+def test_what_a_run_installs_goes_with_the_package_behind_it(app):
+    """A run's own environment comes before the one that has flwr-fco: what it imports is chosen together."""
+    own = requirements(ROOT)
+    # Of these the versions depend on each other, or have to be new enough for the package.
+    for name in ("numpy", "scipy", "scikit-learn", "numba", "threadpoolctl"):
+        assert str(requirements(app)[name].specifier) == str(own[name].specifier), name
+    if "torch" in requirements(app):
+        extras = manifest(ROOT)["project"]["optional-dependencies"]["torch"]
+        assert str(requirements(app)["torch"]) in extras
+    assert "flwr-fco" not in requirements(app)
+    assert re.search("not on a package index yet", (app / "pyproject.toml").read_text(encoding="utf-8"))
