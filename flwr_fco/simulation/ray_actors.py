@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import pickle
@@ -59,9 +60,17 @@ class RayActors(Workers):
             # Workers import what this process can import, and compute on one core each.
             paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
             threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             local: dict[str, Any] = {} if address else {"include_dashboard": False}
             environment = {"env_vars": {**threads, "PYTHONPATH": paths}}
-            ray.init(address=address, log_to_driver=False, runtime_env=environment, **local)
+            options = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": environment}
+            try:
+                ray.init(address=address or "local", **options, **local)
+            except (ConnectionError, ValueError) as error:
+                raise ConfigurationError(
+                    f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it, or no "
+                    "address for this machine alone"
+                ) from error
         try:
             room = _room(ray.cluster_resources(), num_cpus, num_gpus)
             super().__init__(max(1, room) if number is None else number)
