@@ -96,6 +96,10 @@ class ClientError(FlwrFcoError, RuntimeError):
         self.node_id = node_id
         self.server_round = server_round
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return how to make it again: it may come from another process."""
+        return type(self), (str(self), self.node_id, self.server_round), self.__dict__
+
 
 class DivergedError(FlwrFcoError, ArithmeticError):
     """A run whose model has grown beyond all bounds, almost always because a rate is too large.

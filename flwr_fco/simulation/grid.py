@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import secrets
 import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Context, Error, Message, RecordDict
@@ -24,6 +24,64 @@ from flwr_fco.wire.uplink import Sent
 
 #: Flower's code of an error reply for 'the ClientApp raised an exception'.
 CLIENT_APP_RAISED = 2
+#: The first node id: 1 is the SuperLink.
+_FIRST = 2
+_Value = TypeVar("_Value")
+
+
+class ByNode(MutableMapping[int, _Value]):
+    """What there is of each node, by node id; made when it is asked for, as a million nodes may be known.
+
+    Parameters
+    ----------
+    ids : range
+    make : callable
+        ``(node id) -> value``.
+    """
+
+    def __init__(self, ids: range, make: Callable[[int], _Value]) -> None:
+        self._ids, self._make = ids, make
+        self.made: dict[int, _Value] = {}
+        self._gone: set[int] = set()
+
+    def __getitem__(self, node_id: int) -> _Value:
+        """Return that of a node."""
+        found = self.made.get(node_id)
+        if found is None:
+            if node_id not in self:
+                raise KeyError(node_id)
+            found = self.made[node_id] = self._make(node_id)
+        return found
+
+    def __setitem__(self, node_id: int, value: _Value) -> None:
+        """Set that of a node, new ones too."""
+        self.made[node_id] = value
+        self._gone.discard(node_id)
+
+    def __delitem__(self, node_id: int) -> None:
+        """Let a node go."""
+        if node_id not in self:
+            raise KeyError(node_id)
+        self.made.pop(node_id, None)
+        if node_id in self._ids:
+            self._gone.add(node_id)
+
+    def __contains__(self, node_id: object) -> bool:
+        """Whether there is such a node."""
+        return node_id in self.made or (node_id in self._ids and node_id not in self._gone)
+
+    def __iter__(self) -> Iterator[int]:
+        """Return the node ids."""
+        yield from (i for i in self._ids if i not in self._gone)
+        yield from (i for i in self.made if i not in self._ids)
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self._ids) - len(self._gone) + sum(i not in self._ids for i in self.made)
+
+    def ids(self) -> Sequence[int]:
+        """Return the node ids: a range where no node has come or gone."""
+        return self._ids if not self._gone and all(i in self._ids for i in self.made) else list(self)
 
 
 class InProcessGrid(Grid):
@@ -46,14 +104,14 @@ class InProcessGrid(Grid):
     raise_errors : bool, default True
         Raise a client's exception as :class:`ClientError` with node and round; False: turn it into an error reply
         and forget what the handler did to its state, as Flower's simulation does.
+    run_id : int, optional
+        Of this grid's run; by default random, as Flower's.
 
     Attributes
     ----------
-    run_id : int
-        Of this grid's run; random, as Flower's.
-    contexts : dict of int to Context
-        The nodes' contexts by node id.
-    partition_ids : dict of int to int
+    contexts : mapping of int to Context
+        The nodes' contexts by node id; made when they are first used.
+    partition_ids : mapping of int to int
         The nodes' partition ids by node id.
     """
 
@@ -65,23 +123,25 @@ class InProcessGrid(Grid):
         run_config: Mapping[str, Any] | None = None,
         node_config: Callable[[int], Mapping[str, Any]] | None = None,
         raise_errors: bool = True,
+        run_id: int | None = None,
     ) -> None:
         self.client_app = client_app
         self.raise_errors = raise_errors
-        self.run_id = secrets.randbits(62)
-        self.contexts: dict[int, Context] = {}
-        self.partition_ids: dict[int, int] = {}
-        for partition in range(num_nodes):
-            node_id = partition + 2  # 1 is the SuperLink
+        self.run_id = secrets.randbits(62) if run_id is None else run_id
+
+        def context_of(node_id: int) -> Context:
+            partition = node_id - _FIRST
             given: Any = {} if node_config is None else node_config(partition)
             if not isinstance(given, Mapping):
                 raise ConfigurationError(
                     f"node_config({partition}) is a {type(given).__name__}; expected a mapping, such as {{}}"
                 )
-            own = dict(given)
-            own.update({"partition-id": partition, "num-partitions": num_nodes})
-            self.contexts[node_id] = _flower.new_context(self.run_id, node_id, own, dict(run_config or {}))
-            self.partition_ids[node_id] = partition
+            own = {**given, "partition-id": partition, "num-partitions": num_nodes}
+            return _flower.new_context(self.run_id, node_id, own, dict(run_config or {}))
+
+        ids = range(_FIRST, num_nodes + _FIRST)
+        self.contexts: MutableMapping[int, Context] = ByNode(ids, context_of)
+        self.partition_ids: MutableMapping[int, int] = ByNode(ids, lambda node_id: node_id - _FIRST)
         #: Called after each round of training.
         self.report: Callable[[int], object] | None = None
         self._numbers = itertools.count(1)
@@ -89,11 +149,12 @@ class InProcessGrid(Grid):
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what the nodes remember: the bytes of their ``context.state``, one after the other."""
-        states = [_flower.to_bytes(context.state) for context in self.contexts.values()]
+        states = self.states()
         return {
-            "ids": np.array(list(self.contexts), dtype=np.uint64),
-            "sizes": np.array([len(state) for state in states], dtype=np.int64),
-            "states": np.frombuffer(b"".join(states), dtype=np.uint8),
+            "num_nodes": np.array(len(self.contexts), dtype=np.int64),
+            "ids": np.array(list(states), dtype=np.uint64),
+            "sizes": np.array([len(state) for state in states.values()], dtype=np.int64),
+            "states": np.frombuffer(b"".join(states.values()), dtype=np.uint8),
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -104,11 +165,29 @@ class InProcessGrid(Grid):
         ValueError
             If it is of other nodes.
         """
-        if arrays["ids"].tolist() != list(self.contexts):
-            raise ValueError(f"it is of {arrays['ids'].size} nodes, and there are {len(self.contexts)}")
-        ends = arrays["sizes"].cumsum()
-        for context, size, end in zip(self.contexts.values(), arrays["sizes"], ends, strict=True):
-            context.state = _flower.from_bytes(arrays["states"][end - size : end].tobytes())
+        ids = arrays["ids"].tolist()
+        if int(arrays["num_nodes"]) != len(self.contexts) or not all(i in self.contexts for i in ids):
+            raise ValueError(f"it is of {int(arrays['num_nodes'])} nodes, and there are {len(self.contexts)}")
+        ends = arrays["sizes"].cumsum().tolist()
+        starts = [0, *ends][:-1]
+        self.restore({i: arrays["states"][a:b].tobytes() for i, a, b in zip(ids, starts, ends, strict=True)})
+
+    def states(self) -> dict[int, bytes]:
+        """Return what the nodes remember, by node id; those that were never used remember nothing."""
+        made = self.contexts.made if isinstance(self.contexts, ByNode) else self.contexts
+        return {i: _flower.to_bytes(made[i].state) for i in sorted(made) if made[i].state}
+
+    def restore(self, states: Mapping[int, bytes]) -> None:
+        """Take back what :meth:`states` gave; the others remember nothing.
+
+        Parameters
+        ----------
+        states : mapping of int to bytes
+        """
+        made = self.contexts.made if isinstance(self.contexts, ByNode) else self.contexts
+        for node_id in made.keys() | states.keys():
+            state = states.get(node_id)
+            self.contexts[node_id].state = RecordDict() if state is None else _flower.from_bytes(state)
 
     def identity(self) -> AbstractContextManager[None]:
         """Return a context in which this process is the ServerApp of the grid's run, as Flower's messages want it."""
@@ -129,18 +208,16 @@ class InProcessGrid(Grid):
         with self.identity():
             return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
-    def get_node_ids(self) -> list[int]:
-        """Return the node ids."""
-        return list(self.contexts)
+    def get_node_ids(self) -> Sequence[int]:
+        """Return the node ids; a range that begins with partition 0 where no node has come or gone."""
+        return self.contexts.ids() if isinstance(self.contexts, ByNode) else list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages at once; their replies wait for :meth:`pull_messages`."""
-        numbers = []
-        for message in messages:
-            reply = self._deliver(message)
-            numbers.append(message.metadata.message_id)
-            if reply is not None:
-                self._replies[message.metadata.message_id] = reply
+        messages = list(messages)
+        replies = self._deliver_all(messages)
+        numbers = [message.metadata.message_id for message in messages]
+        self._replies.update({n: reply for n, reply in zip(numbers, replies, strict=True) if reply is not None})
         return numbers
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -150,7 +227,7 @@ class InProcessGrid(Grid):
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         """Deliver messages one after the other and return their replies; nothing can time out."""
         messages = list(messages)
-        replies = [self._deliver(message) for message in messages]
+        replies = self._deliver_all(messages)
         if self.report is not None and messages and messages[0].metadata.message_type == "train":
             number = messages[0].metadata.group_id
             self.report(int(number) if number.isdigit() else 0)
@@ -197,8 +274,26 @@ class InProcessGrid(Grid):
         )
         return ClientError(f"{text}. {FOR_A_MODEL}" if "state_dict" in text else text, node_id, number)
 
-    def _deliver(self, message: Message) -> Message | None:
+    def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
+        return [self._deliver(message) for message in messages]
+
+    def _number(self, message: Message) -> None:
         _flower.set_message_id(message, f"{next(self._numbers)}")
+
+    def _deliver(self, message: Message) -> Message | None:
+        self._number(message)
+        reply = self.answer(message)
+        if reply is not None:
+            self._number(reply)
+        return reply
+
+    def answer(self, message: Message) -> Message | None:
+        """Return a node's answer to a message.
+
+        Parameters
+        ----------
+        message : Message
+        """
         node_id = message.metadata.dst_node_id
         context = self.contexts[node_id]
         request = _flower.with_content(message, _flower.isolated(message.content))
@@ -220,5 +315,4 @@ class InProcessGrid(Grid):
         content = _flower.content_of(reply)
         if content is not None:
             reply.content = _flower.isolated(content)
-        _flower.set_message_id(reply, f"{next(self._numbers)}")
         return reply

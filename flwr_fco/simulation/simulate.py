@@ -20,6 +20,9 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
 from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.simulation.processes import Processes
+from flwr_fco.simulation.ray_actors import RayActors
+from flwr_fco.simulation.workers import WorkerGrid, Workers
 from flwr_fco.topology import Topology
 from flwr_fco.wire import flower as _flower
 
@@ -43,9 +46,14 @@ def simulate(
     progress: bool | None = None,
     verbose: bool = False,
     on_interrupt: Literal["return", "raise"] = "return",
+    engine: Literal["in-process", "processes", "ray"] | Workers = "in-process",
+    workers: int | None = None,
+    address: str | None = None,
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
     **start_options: Any,
 ) -> Result:
-    """Run a strategy with its clients in this process.
+    """Run a strategy with its clients in this process, in worker processes, or on a Ray cluster.
 
     The same Strategy and ClientApp run unchanged in Flower's simulation and in a deployment, and end in the same bits.
 
@@ -80,6 +88,17 @@ def simulate(
     on_interrupt : {"return", "raise"}, default "return"
         What Ctrl-C does in a run of ours: the result so far is returned, with a warning, or is the ``result`` of the
         :class:`flwr_fco.errors.RunInterrupted` that is raised, for scripts that must not go on.
+    engine : {"in-process", "processes", "ray"} or Workers, default "in-process"
+        Where the clients are (docs/performance.md says which engine pays when). ``"processes"``: in worker processes,
+        each of which loads the data of its own clients, once. ``"ray"``: the same in actors of Ray's. Or workers that
+        several runs share: :class:`flwr_fco.simulation.Processes`, :class:`flwr_fco.simulation.RayActors`. The bits
+        are the same on every engine.
+    workers : int, optional
+        How many; by default as many as there are cores.
+    address : str, optional
+        Of a Ray cluster, such as ``"auto"`` on one of its machines; by default Ray is started here, and ended.
+    num_cpus, num_gpus : float, default 1 and 0
+        What Ray reserves for a worker.
     **start_options
         Passed to ``strategy.start``, such as ``callbacks`` and ``resume``.
 
@@ -91,8 +110,8 @@ def simulate(
     Raises
     ------
     ConfigurationError
-        If an argument is of the wrong kind, or the strategy would wait for more nodes than there are (Flower waits for
-        ever).
+        If an argument is of the wrong kind, the strategy would wait for more nodes than there are (Flower waits for
+        ever), or the ClientApp cannot be sent to the engine's workers.
     ClientError
         If a client raised an exception and `raise_errors` is set.
 
@@ -135,11 +154,15 @@ def simulate(
         return evaluate_fn(server_round, arrays)
 
     show = sys.stderr.isatty() if progress is None else progress
-    grid = InProcessGrid(
-        client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
-    )
+    options: dict[str, Any] = {"run_config": run_config, "node_config": node_config, "raise_errors": raise_errors}
     try:
         with ExitStack() as stack:
+            grid: InProcessGrid
+            found = _workers(stack, engine, workers, address, num_cpus, num_gpus)
+            if found is None:
+                grid = InProcessGrid(client_app, num_nodes, **options)
+            else:
+                grid = stack.enter_context(WorkerGrid(found, client_app, num_nodes, **options))
             stack.enter_context(_flower.identity(grid.run_id))
             stack.enter_context(nullcontext() if verbose else _flower.quiet())
             stack.enter_context(single_threaded_blas())
@@ -163,6 +186,26 @@ def simulate(
     except KeyboardInterrupt:
         name = type(strategy).__name__
         raise KeyboardInterrupt(f"{name} is not a strategy of ours: its result so far is lost") from None
+
+
+def _workers(
+    stack: ExitStack, engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float
+) -> Workers | None:
+    """Return the workers of an engine; those that are started here end with the run."""
+    if isinstance(engine, Workers):
+        return engine
+    checked("engine", engine, Literal["in-process", "processes", "ray"])
+    checked("workers", workers, int | None)
+    if engine == "processes":
+        return stack.enter_context(Processes(workers))
+    if engine == "ray":
+        return stack.enter_context(RayActors(workers, address=address, num_cpus=num_cpus, num_gpus=num_gpus))
+    if workers is not None or address is not None:
+        raise ConfigurationError(
+            f"workers={workers}, address={address!r} with engine='in-process', which has none; give "
+            "engine='processes', or engine='ray' with an address"
+        )
+    return None
 
 
 def _as_array(name: str, array: Any) -> Array:

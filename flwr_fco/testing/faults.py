@@ -373,7 +373,7 @@ class FaultyGrid(InProcessGrid):
                 self._away.append((first, node_id, self.contexts[node_id]))
                 self._disconnect(node_id)
 
-    def get_node_ids(self) -> list[int]:
+    def get_node_ids(self) -> Sequence[int]:
         """Return the ids of the nodes that are connected for the next round."""
         due = [entry for entry in self._away if entry[0] <= self._round + 1]
         self._away = [entry for entry in self._away if entry[0] > self._round + 1]

@@ -246,6 +246,18 @@ def read_sent(
     return read_uplink(whole, layout, wire_dtype="float64", **options)
 
 
+def as_reply(message: Message, sent: Sent) -> Message:
+    """Return the reply to a training message that says what came without one.
+
+    Parameters
+    ----------
+    message : Message
+    sent : Sent
+    """
+    arrays = {ARRAYS: (ArrayRecord, dict(sent.vectors))} if sent.vectors else {}
+    return _flower.reply_to(message, RecordDict({**_flower.packed(arrays), **sent.content}))
+
+
 def read_unmodified(
     content: RecordDict,
     layout: Layout,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from flwr_fco.experiments.runs.run import RunResult
     from flwr_fco.experiments.runs.settings import RunSettings
     from flwr_fco.experiments.runs.sweep import Criterion, Trial
+    from flwr_fco.simulation.workers import Workers
 
 
 def run(
@@ -33,8 +35,13 @@ def run(
         ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="`in-process`, or `flower`: submit it with `flwr run` to a SuperLink of its own.")
+        str,
+        typer.Option(
+            help="Where the clients are: `in-process`, `processes`, `ray` (RAY_ADDRESS: that cluster), or `flower`: "
+            "submit it with `flwr run` to a SuperLink of its own."
+        ),
     ] = "in-process",
+    workers: Annotated[int, typer.Option(min=0, help="Of `processes` and `ray`; 0: one a core.")] = 0,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none."),
@@ -63,14 +70,16 @@ def run(
 
     chosen = RunSettings.of(problem, strategy, shell.parsed(settings), seed)
     folder = out or Path("runs") / chosen.folder_name()
-    if engine not in ("in-process", "flower"):
-        raise ConfigurationError(f"engine={engine!r}; expected 'in-process' or 'flower'")
+    if engine not in ("in-process", "processes", "ray", "flower"):
+        raise ConfigurationError(f"engine={engine!r}; expected 'in-process', 'processes', 'ray' or 'flower'")
+    if workers and engine not in ("processes", "ray"):
+        raise ConfigurationError(f"workers={workers} with engine={engine!r}, which has none; give --engine processes")
     if (folder / "config.json").exists() and not resume:
         raise ConfigurationError(
             f"the run folder {folder} holds a run already; --resume goes on with it if it was stopped, and shows "
             "it if it has finished; or give another folder by --out"
         )
-    result = _run(chosen, folder, engine, resume, quiet)
+    result = _run(chosen, folder, engine, workers, resume, quiet)
     scores = shell.make_table(f"{problem}, {strategy}, seed {chosen.seed}", ["metric"])
     scores.add_column("value", justify="right")
     for name, value in result.history[-1].items():
@@ -90,8 +99,8 @@ def run(
         raise typer.Exit(shell.INTERRUPTED)
 
 
-def _run(chosen: RunSettings, folder: Path, engine: str, resume: bool, quiet: bool) -> RunResult:
-    """Run in this process or by Flower, with a progress bar, and leave a run folder."""
+def _run(chosen: RunSettings, folder: Path, engine: str, workers: int, resume: bool, quiet: bool) -> RunResult:
+    """Run on an engine, with a progress bar, and leave a run folder."""
     from flwr_fco.experiments.problems.baselines import BASELINES
     from flwr_fco.experiments.runs.run import run, save_run
 
@@ -110,12 +119,23 @@ def _run(chosen: RunSettings, folder: Path, engine: str, resume: bool, quiet: bo
         else:
             # Before Ctrl-C waits for the end of a round.
             chosen.load()
-            with shell.stoppable() as stop:
-                result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop)
+            with _workers(engine, workers) as found, shell.stoppable() as stop:
+                result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop, workers=found)
         if not result.diverged and not result.stopped:
             # A baseline has no rounds of its own, and a run that was resumed may have none left.
             advance(chosen.num_rounds)
     return result
+
+
+def _workers(engine: str, number: int) -> AbstractContextManager[Workers | None]:
+    """Return the workers of an engine; they end with the block."""
+    from flwr_fco.simulation import Processes, RayActors
+
+    if engine == "processes":
+        return Processes(number or None)
+    if engine == "ray":
+        return RayActors(number or None, address=os.environ.get("RAY_ADDRESS"))
+    return nullcontext()
 
 
 def fit_path(
@@ -202,8 +222,10 @@ def sweep(
         ),
     ] = "recovery-error",
     out: Annotated[Path | None, typer.Option(help="Folder; a sweep that was stopped goes on in it.")] = None,
-    engine: Annotated[str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), or `in-process`.")] = "ray",
-    workers: Annotated[int, typer.Option(min=0, help="Ray workers on this machine; 0: one a core.")] = 0,
+    engine: Annotated[
+        str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), `processes`, or `in-process`: one after the other.")
+    ] = "ray",
+    workers: Annotated[int, typer.Option(min=0, help="Trials at a time on this machine; 0: one a core.")] = 0,
     quiet: shell.Quiet = False,
 ) -> None:
     """Sweep settings of a problem of `flwr-fco list`, in a grid or at random: a table, the best ones, heat maps.

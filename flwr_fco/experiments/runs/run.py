@@ -21,6 +21,7 @@ from flwr_fco.experiments.runs.run_folder import RunFolder, RunStatus
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.objectives import Objective
 from flwr_fco.simulation import simulate
+from flwr_fco.simulation.workers import Workers
 
 
 class RunResult(NamedTuple):
@@ -62,8 +63,9 @@ def run(
     folder: Path | None = None,
     resume: bool = False,
     stop: Callable[[], bool] = lambda: False,
+    workers: Workers | None = None,
 ) -> RunResult:
-    """Run a problem in this process.
+    """Run a problem in this process, or with its clients in workers.
 
     Parameters
     ----------
@@ -77,6 +79,9 @@ def run(
         a run that was never stopped.
     stop : callable, optional
         Asked after each communication, with a `folder`: True keeps the state and ends the run.
+    workers : Workers, optional
+        Where the clients are: :class:`flwr_fco.simulation.Processes` or :class:`flwr_fco.simulation.RayActors`. The
+        bits are those of one process.
 
     Returns
     -------
@@ -102,13 +107,16 @@ def run(
     recorder = Recorder(task, settings)
     recorder.on_round = on_round
     if folder is not None:
-        return _run_in_folder(recorder, RunFolder(folder, settings.to_config(), resume=resume), stop)
+        return _run_in_folder(recorder, RunFolder(folder, settings.to_config(), resume=resume), stop, workers)
     began = time.perf_counter()
-    _simulate(recorder, clients_with(task.clients), recorder, [recorder.record])
+    clients = clients_with(task.clients) if workers is None else clients_of(settings)
+    _simulate(recorder, clients, recorder, [recorder.record], workers=workers)
     return _result(recorder, time.perf_counter() - began, recorder.left_out)
 
 
-def _run_in_folder(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]) -> RunResult:
+def _run_in_folder(
+    recorder: Recorder, folder: RunFolder, stop: Callable[[], bool], workers: Workers | None
+) -> RunResult:
     """Run with a journal, from the folder's last checkpoint if it has one."""
     settings, recorder.sink = recorder.settings, folder.add
     status = folder.status()
@@ -122,7 +130,9 @@ def _run_in_folder(recorder: Recorder, folder: RunFolder, stop: Callable[[], boo
     journal = Journal(folder, recorder, clients, stop)
     journal.restore(known)
     state = folder.path / status.state if status.exchanges else None
-    _simulate(recorder, clients, journal, [journal.record, journal], state)
+    # In workers nobody holds the watch.
+    own = clients if workers is None else clients_of(settings)
+    _simulate(recorder, own, journal, [journal.record, journal], state, workers)
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
     return _result(recorder, status.seconds, recorder.left_out, stopped)
@@ -141,6 +151,7 @@ def _simulate(
     watch: Recorder | Journal,
     callbacks: Sequence[Any],
     resume: Path | None = None,
+    workers: Workers | None = None,
 ) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
         simulate(
@@ -154,6 +165,7 @@ def _simulate(
             resume=resume,
             progress=False,
             on_interrupt="raise",
+            engine="in-process" if workers is None else workers,
         )
 
 
@@ -166,6 +178,11 @@ def clients_with(objectives: Sequence[Objective], held_out: Sequence[Objective] 
     """Return the app of clients whose losses are here, and with `held_out` those that they evaluate."""
     evaluated = None if held_out is None else lambda context: held_out[partition_of(context)]
     return client_app(lambda context: objectives[partition_of(context)], load_evaluation_objective=evaluated)
+
+
+def clients_of(settings: RunSettings) -> ClientApp:
+    """Return the app of a problem's clients in other processes, each of which loads the problem."""
+    return client_app(lambda context: settings.load().clients[partition_of(context)])
 
 
 def _run_baseline(settings: RunSettings, task: Task) -> RunResult:

@@ -10,9 +10,11 @@ import hashlib
 import json
 import logging
 import math
+import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +28,7 @@ from flwr_fco.experiments.runs.run import RunResult, run
 from flwr_fco.experiments.runs.run_folder import json_object
 from flwr_fco.experiments.runs.settings import RunSettings, parse_value
 from flwr_fco.results import write_csv
+from flwr_fco.simulation.processes import available_cores
 
 #: What a trial hands back: settings, score, the round in which it diverged, means of the metrics.
 Trial = dict[str, Any]
@@ -302,10 +305,11 @@ def run_sweep(
     folder : Path
         ``trials.jsonl`` in it gets a line for each finished trial, ``trials.csv`` the table at the end.
     criterion : Criterion
-    engine : {"ray", "in-process"}, default "ray"
-        Ray: the cluster at RAY_ADDRESS if that is set, else this machine; or one after the other without Ray.
+    engine : {"ray", "processes", "in-process"}, default "ray"
+        Ray: the cluster at RAY_ADDRESS if that is set, else this machine. Processes of this machine, each of which
+        runs trial after trial; or all of them one after the other in this one.
     workers : int, default 0
-        Ray workers on this machine; 0: one a core.
+        How many at a time on this machine; 0: one a core.
     on_trial : callable, optional
         Called with each finished trial.
 
@@ -329,8 +333,8 @@ def run_sweep(
     >>> best_trials(trials, CRITERIA["recovery-error"])["FedDualAvg"]["settings"]["server-lr"]
     3.0
     """
-    if engine not in ("ray", "in-process"):
-        raise ConfigurationError(f"engine={engine!r}; expected 'ray' or 'in-process'")
+    if engine not in ("ray", "processes", "in-process"):
+        raise ConfigurationError(f"engine={engine!r}; expected 'ray', 'processes' or 'in-process'")
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / _TRIALS
     done = {_key(trial["settings"]): trial for trial in read_trials(folder)}
@@ -347,7 +351,8 @@ def run_sweep(
         for own in missing:
             keep(_trial(own, criterion))
     elif missing:
-        errors = _on_ray(missing, criterion, workers, keep)
+        on_engine = _on_ray if engine == "ray" else _in_processes
+        errors = on_engine(missing, criterion, workers, keep)
         if errors:
             raise FlwrFcoError(
                 f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
@@ -456,6 +461,21 @@ def _on_ray(
             try:
                 keep(ray.get(done))
             except ray.exceptions.RayError as error:
+                errors.append(error)
+    return errors
+
+
+def _in_processes(
+    settings: Sequence[RunSettings], criterion: Criterion, workers: int, keep: Callable[[Trial], None]
+) -> list[Exception]:
+    """Run trials in processes; return the errors of those that failed."""
+    errors: list[Exception] = []
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers or available_cores(), mp_context=spawn) as pool:
+        for done in as_completed([pool.submit(_trial, own, criterion) for own in settings]):
+            try:
+                keep(done.result())
+            except Exception as error:
                 errors.append(error)
     return errors
 

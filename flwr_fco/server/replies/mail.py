@@ -41,7 +41,7 @@ from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric
 from flwr_fco.wire.model import config_of_round
 from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
-from flwr_fco.wire.uplink import Sent, num_examples, read_sent, read_uplink
+from flwr_fco.wire.uplink import Sent, as_reply, num_examples, read_sent, read_uplink
 from flwr_fco.work import FirstOrder
 
 #: How often the silent nodes of a round are asked again where everyone must take part.
@@ -246,13 +246,24 @@ class Mail(Part):
         """
         assert self.grid is not None
         caller = "aggregate_train" if server_round else "round 0"
-        good = self._without_messages(caller, letters)
-        if good is None:
-            return self.collect(caller, send_and_receive(self.grid, self.post(letters), self.timeout))
-        return self._bounded(caller, good)
+        sent = self._without_messages(letters)
+        if sent is not None and all(sent):
+            replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
+            # Where everyone must take part, one whose answer cannot count is asked again, by messages.
+            everyone = self.algorithm.participation == "everyone"
+            good = self.current.read_all(caller, replies, self._read_sent, all_or_none=everyone)
+            if good is not None:
+                self.current.bytes_down += bytes_of([told.vectors for _, told in letters])
+                return self._bounded(caller, good)
+            sent = None
+        # Who has answered is not asked again: those that live in a new process lack what a message brings.
+        asked = list(zip(self.post(letters), sent or [None] * len(letters), strict=True))
+        answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
+        rest = [message for message, answer in asked if answer is None]
+        return self.collect(caller, [*answered, *send_and_receive(self.grid, rest, self.timeout)])
 
-    def _without_messages(self, caller: str, letters: Sequence[Letter]) -> list[Reply[Uplink]] | None:
-        """Return the replies of clients in this process; None where messages must be made."""
+    def _without_messages(self, letters: Sequence[Letter]) -> Sequence[Sent | None] | None:
+        """Return the answers of clients that need no message, in their order; None where all of them do."""
         current, options, exchange = self.current, self.options, getattr(self.grid, "exchange", None)
         if (
             exchange is None
@@ -263,17 +274,8 @@ class Mail(Part):
             or not all(node.node_id in self.nodes.informed for node, _ in letters)
         ):
             return None
-        sent = exchange(letters, current.number, self.digest)
-        if sent is None:
-            return None
-        replies = zip([node for node, _ in letters], sent, strict=True)
-        # Where everyone must take part, one whose answer cannot count is asked again, by messages.
-        good = current.read_all(
-            caller, replies, self._read_sent, all_or_none=self.algorithm.participation == "everyone"
-        )
-        if good is not None:
-            current.bytes_down += bytes_of([told.vectors for _, told in letters])
-        return good
+        found: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
+        return found
 
     def _read_sent(self, node: Node, sent: Sent) -> tuple[Uplink, RecordDict]:
         uplink = read_sent(

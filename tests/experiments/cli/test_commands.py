@@ -180,7 +180,7 @@ def test_a_diverged_run_says_so(tmp_path):
         (("run", "lasso-small", "--set", "client-lr"), "expected key=value"),
         (("run", "lasso-small", "--set", "client-lr=fast"), "expected a number"),
         (("run", "lasso-small", "--set", "speed=1"), "unknown key 'speed'"),
-        (("run", "lasso-small", "--engine", "mpi"), "expected 'in-process' or 'flower'"),
+        (("run", "lasso-small", "--engine", "mpi"), "expected 'in-process', 'processes', 'ray' or 'flower'"),
         (("run", "mnist-l1-ball", "--set", "path=/nowhere"), "/nowhere does not exist"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--rule", "luck"), "expected one of recovery-error"),
         (("sweep", "lasso-small", "--strategy", "FedMid", "--set", "client-lr=uniform(0,1)"), "--samples"),

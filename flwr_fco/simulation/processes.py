@@ -1,0 +1,127 @@
+"""Worker processes on this machine."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from typing import Any, BinaryIO, cast
+
+from flwr_fco.errors import ConfigurationError
+from flwr_fco.simulation.worker import SharedMemory, frame, receive
+from flwr_fco.simulation.workers import Lost, Workers
+
+#: Seconds that a worker has to end by itself.
+_PATIENCE = 2.0
+_MAIN = "import sys; from flwr_fco.simulation.worker import main; main(sys.argv[1:])"
+
+
+class Processes(Workers):
+    """Worker processes on this machine, which are called by pipes; arrays lie in shared memory.
+
+    Parameters
+    ----------
+    number : int, optional
+        How many; by default as many as this process may use cores.
+    """
+
+    def __init__(self, number: int | None = None) -> None:
+        super().__init__(available_cores() if number is None else number)
+        if os.name != "posix":
+            raise ConfigurationError("engine='processes' needs Linux or macOS; expected 'in-process' or 'ray' here")
+        self._asked = SharedMemory(_memory())
+        self._answered = [SharedMemory(_memory()) for _ in range(self.number)]
+        self._processes: dict[int, subprocess.Popen[bytes]] = {}
+        try:
+            for worker in range(self.number):
+                self._start(worker)
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, worker: int) -> None:
+        known = self._processes.get(worker)
+        if known is not None:
+            _end(known)
+        descriptors = (self._asked.descriptor, self._answered[worker].descriptor)
+        # A worker imports what this process can import, and computes on one core.
+        threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+        paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+        self._processes[worker] = subprocess.Popen(
+            [sys.executable, "-c", _MAIN, *map(str, descriptors)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**threads, **os.environ, "PYTHONPATH": paths},
+            pass_fds=descriptors,
+        )
+
+    def _call(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        answers: dict[int, Any] = {}
+        self._asked.clear()
+        frames = {k: frame(call, self._asked) for k, call in calls.items()}
+        try:
+            for k, framed in frames.items():
+                try:
+                    stream = cast(BinaryIO, self._processes[k].stdin)
+                    stream.write(framed)
+                    stream.flush()
+                except (OSError, ValueError):
+                    answers[k] = Lost(_end(self._processes[k]))
+            for k in calls:
+                if k not in answers:
+                    try:
+                        answers[k] = receive(cast(BinaryIO, self._processes[k].stdout), self._answered[k])
+                    except (OSError, EOFError):
+                        answers[k] = Lost(_end(self._processes[k]))
+        except BaseException:
+            # Interrupted: what the workers still have to say would be taken for answers to the next call.
+            for k in calls:
+                _end(self._processes[k])
+            raise
+        return answers
+
+    def pids(self) -> list[int]:
+        """Return the numbers of the processes."""
+        return [process.pid for _, process in sorted(self._processes.items())]
+
+    def close(self) -> None:
+        """End all workers, busy ones too."""
+        processes, self._processes = self._processes, {}
+        for process in processes.values():
+            _end(process)
+        for memory in (self._asked, *self._answered):
+            if memory.descriptor >= 0:
+                os.close(memory.descriptor)
+                memory.descriptor = -1
+
+
+def _end(process: subprocess.Popen[bytes]) -> str:
+    """End a process, and return how it has ended."""
+    process.terminate()
+    for stream in (process.stdin, process.stdout):
+        try:
+            cast(BinaryIO, stream).close()
+        except OSError:
+            # What was on its way to it.
+            continue
+    try:
+        code = process.wait(_PATIENCE)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        code = process.wait()
+    return f"signal {-code}" if code < 0 else f"exit status {code}"
+
+
+def _memory() -> int:
+    """Return the descriptor of a file without a name, in memory where the system has such."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("flwr-fco")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
+
+
+def available_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

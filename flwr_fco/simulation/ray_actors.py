@@ -1,0 +1,152 @@
+"""Workers that are actors of Ray's: on this machine, or on a cluster."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import pickle
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flwr_fco.errors import ConfigurationError, NotInstalledError
+from flwr_fco.simulation.workers import Lost, Workers
+
+#: Bytes of an array from which on it goes through the object store, once for all workers.
+_STORED = 100_000
+
+
+class RayActors(Workers):
+    """Actors of Ray's; what all of them are told in a round lies in the object store once.
+
+    Parameters
+    ----------
+    number : int, optional
+        How many; by default as many as the cluster has room for.
+    address : str, optional
+        Of a cluster, such as ``"auto"`` on one of its machines. By default Ray is started on this machine if it does
+        not run in this process yet, and ended by :meth:`close`.
+    num_cpus, num_gpus : float, default 1 and 0
+        What is reserved for each of them.
+
+    Raises
+    ------
+    ConfigurationError
+        If the cluster has no room for a worker.
+    NotInstalledError
+        Without Ray.
+    """
+
+    def __init__(
+        self,
+        number: int | None = None,
+        *,
+        address: str | None = None,
+        num_cpus: float = 1.0,
+        num_gpus: float = 0.0,
+    ) -> None:
+        try:
+            import ray as found
+        except ImportError as error:
+            raise NotInstalledError(
+                "engine='ray' needs Ray; install it with `pip install 'flwr-fco[sweep]'`, or take engine='processes'"
+            ) from error
+        self._ray: Any = found
+        ray: Any = found
+        self._owns = not ray.is_initialized()
+        if self._owns:
+            # Workers import what this process can import, and compute on one core each.
+            paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
+            threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            local: dict[str, Any] = {} if address else {"include_dashboard": False}
+            environment = {"env_vars": {**threads, "PYTHONPATH": paths}}
+            options = {"log_to_driver": False, "logging_level": logging.ERROR, "runtime_env": environment}
+            try:
+                ray.init(address=address or "local", **options, **local)
+            except (ConnectionError, ValueError) as error:
+                raise ConfigurationError(
+                    f"address={address!r}: {error}; expected a running cluster, as `ray start --head` makes it, or no "
+                    "address for this machine alone"
+                ) from error
+        try:
+            room = _room(ray.cluster_resources(), num_cpus, num_gpus)
+            super().__init__(max(1, room) if number is None else number)
+            if room < self.number:
+                raise ConfigurationError(
+                    f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}, but the cluster has "
+                    f"room for {room}; take fewer workers, or smaller reservations"
+                )
+            self._actor = ray.remote(_Actor).options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
+            self._actors = {worker: self._actor.remote() for worker in range(self.number)}
+        except BaseException:
+            if self._owns:
+                ray.shutdown()
+            raise
+
+    def _start(self, worker: int) -> None:
+        self._ray.kill(self._actors[worker])
+        self._actors[worker] = self._actor.remote()
+
+    def _call(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        framed: dict[int, tuple[bytes, list[Any]]] = {}
+        for k, call in calls.items():
+            buffers: list[pickle.PickleBuffer] = []
+            text = pickle.dumps(call, protocol=5, buffer_callback=buffers.append)
+            framed[k] = text, [memoryview(buffer).obj for buffer in buffers]
+        used = Counter(id(array) for _, arrays in framed.values() for array in arrays)
+        stored: dict[int, Any] = {}
+        for _, arrays in framed.values():
+            for array in arrays:
+                if used[id(array)] > 1 and array.nbytes >= _STORED and id(array) not in stored:
+                    stored[id(array)] = self._ray.put(array)
+        pending = {
+            k: self._actors[k].answer.remote(text, *(stored.get(id(array), array) for array in arrays))
+            for k, (text, arrays) in framed.items()
+        }
+        answers: dict[int, Any] = {}
+        for k, answer in pending.items():
+            try:
+                answers[k] = self._ray.get(answer)
+            except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
+                answers[k] = Lost(type(error).__name__)
+        return answers
+
+    def kill(self, worker: int) -> None:
+        """End a worker at once, for tests.
+
+        Parameters
+        ----------
+        worker : int
+        """
+        self._ray.kill(self._actors[worker], no_restart=True)
+
+    def close(self) -> None:
+        """End all workers, busy ones too, and Ray where it was started here."""
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        self._actors = {}
+        if self._owns:
+            self._ray.shutdown()
+
+
+class _Actor:
+    """A worker in an actor: the arrays of a call come beside it, read-only and without copies."""
+
+    def __init__(self) -> None:
+        from flwr_fco.simulation.worker import Worker
+
+        self._worker = Worker()
+
+    def answer(self, text: bytes, *arrays: Any) -> Any:
+        """Answer a call."""
+        return self._worker.answer(pickle.loads(text, buffers=arrays))
+
+
+def _room(resources: Mapping[str, float], num_cpus: float, num_gpus: float) -> int:
+    """Return how many workers there is room for."""
+    wanted = {"CPU": num_cpus, "GPU": num_gpus}
+    rooms: Sequence[int] = [int(resources.get(name, 0.0) / each) for name, each in wanted.items() if each > 0]
+    return min(rooms, default=math.inf)  # type: ignore[return-value]

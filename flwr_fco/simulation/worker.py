@@ -1,0 +1,288 @@
+"""A worker: clients in another process, which answer once a round for all of them that live there."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import struct
+import traceback
+from collections.abc import Sequence
+from typing import Any, BinaryIO, NamedTuple
+
+import cloudpickle
+import numpy as np
+from flwr.app import Message
+
+from flwr_fco.client_apps.solvers.table import SOLVERS
+from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.client_apps.training import forget_objectives
+from flwr_fco.core.spec import Specified
+from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.protocol import Downlink, Node
+from flwr_fco.wire.uplink import Sent
+
+#: Where the arrays of a call lie in the shared memory: offset and length in bytes.
+Places = list[tuple[int, int]]
+_LENGTH = struct.Struct("<Q")
+#: Arrays begin at multiples of this.
+_ALIGNMENT = 64
+
+
+class Setup(NamedTuple):
+    """What a worker must know of a run.
+
+    Parameters
+    ----------
+    run_id : int
+    num_nodes : int
+        Of the run, not of the worker.
+    raise_errors : bool
+    app : bytes
+        The ClientApp, the run config, the function for the node configs, and what the user has registered: local
+        solvers, and classes of regularizers and mirror maps; pickled by cloudpickle.
+    """
+
+    run_id: int
+    num_nodes: int
+    raise_errors: bool
+    app: bytes
+
+
+class Worker:
+    """What a worker does, however it is called: by pipes, or as an actor of Ray's."""
+
+    def __init__(self) -> None:
+        self._grids: dict[int, InProcessGrid] = {}
+        self._blas = single_threaded_blas()
+        self._blas.__enter__()
+
+    def begin(self, setup: Setup) -> None:
+        """Prepare for a run.
+
+        Parameters
+        ----------
+        setup : Setup
+        """
+        app, run_config, node_config, solvers, kinds = cloudpickle.loads(setup.app)
+        SOLVERS.update(solvers)
+        for kind in kinds:
+            Specified._families[kind.family][kind.kind] = kind
+        options = {"run_config": run_config, "node_config": node_config, "raise_errors": setup.raise_errors}
+        self._grids[setup.run_id] = InProcessGrid(app, setup.num_nodes, run_id=setup.run_id, **options)
+
+    def end(self, run_id: int) -> None:
+        """Forget a run.
+
+        Parameters
+        ----------
+        run_id : int
+        """
+        self._grids.pop(run_id, None)
+        forget_objectives(run_id)
+
+    def exchange(
+        self, run_id: int, told: Sequence[Downlink], letters: Sequence[tuple[Node, int]], number: int, digest: str
+    ) -> list[Sent | None]:
+        """Answer as :meth:`InProcessGrid.exchange` does.
+
+        Parameters
+        ----------
+        run_id : int
+        told : sequence of Downlink
+            Without the plan.
+        letters : sequence of (Node, int)
+            Who is told which of them.
+        number : int
+            The round.
+        digest : str
+            Of the plan.
+
+        Returns
+        -------
+        list of Sent or None
+            None for a node that must be sent a message, because it lacks the plan or its state.
+        """
+        grid = self._grids[run_id]
+        whole = [(node, told[i]) for node, i in letters]
+        answers = grid.exchange(whole, number, digest)
+        if answers is not None:
+            return list(answers)
+        single = (grid.exchange([letter], number, digest) for letter in whole)
+        return [None if answer is None else answer[0] for answer in single]
+
+    def deliver(self, run_id: int, messages: Sequence[Message]) -> list[Message | None]:
+        """Answer messages.
+
+        Parameters
+        ----------
+        run_id : int
+        messages : sequence of Message
+        """
+        with _flower.identity(run_id):
+            return [self._grids[run_id].answer(message) for message in messages]
+
+    def states(self, run_id: int) -> dict[int, bytes]:
+        """Return what the nodes remember, by node id."""
+        return self._grids[run_id].states()
+
+    def restore(self, run_id: int, states: dict[int, bytes]) -> None:
+        """Take back what :meth:`states` gave."""
+        self._grids[run_id].restore(states)
+
+    def answer(self, call: tuple[Any, ...]) -> tuple[str, Any]:
+        """Call a method by its name; return ``("done", its result)`` or ``("raised", (the error, its cause))``.
+
+        Parameters
+        ----------
+        call : tuple of (str, ...)
+            The name and the arguments.
+        """
+        try:
+            return "done", getattr(self, call[0])(*call[1:])
+        except Exception as error:
+            error.add_note(f"In a worker:\n{traceback.format_exc()}")
+            cause = error.__cause__
+            return "raised", (_sendable(error), None if cause is None else _sendable(cause))
+
+
+def _sendable(error: BaseException) -> BaseException:
+    """Return an error as such that can be pickled."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        twin = RuntimeError(f"{type(error).__name__}: {error}")
+        for note in getattr(error, "__notes__", ()):
+            twin.add_note(note)
+        return twin
+    return error
+
+
+# --- by pipes and shared memory ------------------------------------------------------------------------------------
+
+
+class SharedMemory:
+    """Memory that a process and its children share; the operating system frees it with the last of them.
+
+    Parameters
+    ----------
+    descriptor : int
+        Of an open file.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin at the start again: what was put here has been read."""
+        self._end = 0
+        # The arrays are kept too: an id is unique only as long as its object lives.
+        self._known: dict[int, tuple[Any, tuple[int, int]]] = {}
+
+    def put(self, buffers: Sequence[pickle.PickleBuffer]) -> Places:
+        """Write arrays, each of them once until :meth:`clear`.
+
+        Parameters
+        ----------
+        buffers : sequence of pickle.PickleBuffer
+        """
+        places = []
+        for buffer in buffers:
+            whose = memoryview(buffer).obj
+            found = self._known.get(id(whose))
+            if found is None:
+                raw = buffer.raw()
+                found = whose, (self._end, raw.nbytes)
+                self._known[id(whose)] = found
+                done = 0
+                while done < raw.nbytes:
+                    done += os.pwrite(self.descriptor, raw[done:], self._end + done)
+                self._end += -(-raw.nbytes // _ALIGNMENT) * _ALIGNMENT
+            places.append(found[1])
+        return places
+
+    def take(self, places: Places) -> list[memoryview]:
+        """Return copies of arrays.
+
+        Parameters
+        ----------
+        places : list of (int, int)
+        """
+        found = []
+        for offset, size in places:
+            buffer = np.empty(size, np.uint8).data
+            done = 0
+            while done < size:
+                count = os.preadv(self.descriptor, [buffer[done:]], offset + done)
+                if not count:
+                    raise EOFError("the shared memory ends")
+                done += count
+            found.append(buffer)
+        return found
+
+
+def frame(value: Any, memory: SharedMemory) -> bytes:
+    """Return an object as bytes for a pipe; its arrays are written into shared memory.
+
+    Parameters
+    ----------
+    value : Any
+    memory : SharedMemory
+    """
+    buffers: list[pickle.PickleBuffer] = []
+    text = pickle.dumps(value, protocol=5, buffer_callback=buffers.append)
+    framed = pickle.dumps((memory.put(buffers), text), protocol=5)
+    return _LENGTH.pack(len(framed)) + framed
+
+
+def receive(stream: BinaryIO, memory: SharedMemory) -> Any:
+    """Read what :func:`frame` made.
+
+    Parameters
+    ----------
+    stream : file
+    memory : SharedMemory
+
+    Raises
+    ------
+    EOFError
+        If the other side is gone.
+    """
+    head = stream.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        raise EOFError("the other side is gone")
+    (length,) = _LENGTH.unpack(head)
+    framed = stream.read(length)
+    if len(framed) < length:
+        raise EOFError("the other side is gone")
+    places, text = pickle.loads(framed)
+    return pickle.loads(text, buffers=memory.take(places))
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Answer calls on standard input until it ends.
+
+    Parameters
+    ----------
+    arguments : sequence of str
+        The descriptors of the memory of questions and that of answers.
+    """
+    # Ctrl-C goes to all processes of a terminal; the one that was started by the user ends the others.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # What a client prints must not come among the answers, nor may it read the questions.
+    calls, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    asked, answered = (SharedMemory(int(descriptor)) for descriptor in arguments)
+    worker = Worker()
+    with _flower.quiet():
+        while True:
+            try:
+                call = receive(calls, asked)
+                answered.clear()
+                answers.write(frame(worker.answer(call), answered))
+                answers.flush()
+            except (EOFError, BrokenPipeError):
+                os._exit(0)

@@ -1,0 +1,305 @@
+"""Workers, wherever they are, and the grid whose nodes live in them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from logging import WARNING
+from typing import Any, Self
+
+import cloudpickle
+from flwr.app import Message
+from flwr.clientapp import ClientApp
+
+from flwr_fco.client_apps.solvers.table import SOLVERS
+from flwr_fco.client_apps.training import TrainingHandler
+from flwr_fco.core.logs import log
+from flwr_fco.core.spec import Specified
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
+from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.simulation.worker import Setup
+from flwr_fco.wire import flower as _flower
+from flwr_fco.wire.protocol import Downlink, Node
+
+#: How often a call is made again because its worker died.
+_REPEATS = 2
+#: Bytes of an app from which on it probably carries its data with it.
+_LARGE_APP = 8 * 2**20
+
+
+class Lost:
+    """Stands for the answer of a worker that died.
+
+    Parameters
+    ----------
+    reason : str
+    """
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+
+class Workers(ABC):
+    """Workers that outlive a run: sweeps share them.
+
+    Parameters
+    ----------
+    number : int
+        How many there are.
+    """
+
+    def __init__(self, number: int) -> None:
+        if number < 1:
+            raise ConfigurationError(f"workers={number}; expected at least one")
+        self.number = number
+        self._runs: dict[int, Setup] = {}
+
+    def __enter__(self) -> Self:
+        """Return the workers."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """End them."""
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End all workers, busy ones too."""
+
+    @abstractmethod
+    def _start(self, worker: int) -> None:
+        """Start a worker, or another one in its place."""
+
+    @abstractmethod
+    def _call(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Push one call to each of some workers; return their ``(what, value)``, or :class:`Lost`."""
+
+    def ask(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        """Call some workers at once, and wait for all of them.
+
+        A worker that dies is replaced, and its call is made again.
+
+        Parameters
+        ----------
+        calls : mapping of int to tuple
+            A method's name and arguments, by worker.
+
+        Returns
+        -------
+        dict of int to Any
+            What the methods returned, by worker.
+
+        Raises
+        ------
+        Exception
+            The first worker's, if methods raised errors.
+        FlwrFcoError
+            If a worker has died again and again in the same call.
+        """
+        answers: dict[int, Any] = {}
+        left = dict(calls)
+        for attempt in range(_REPEATS + 1):
+            found = self._call(left)
+            answers.update(found)
+            left = {k: left[k] for k, answer in found.items() if isinstance(answer, Lost)}
+            if not left:
+                break
+            for k in left:
+                reason = answers[k].reason
+                if attempt == _REPEATS:
+                    raise FlwrFcoError(
+                        f"worker {k} died {_REPEATS + 1} times in the same call: {reason}. Its clients need more "
+                        "memory than there is, or end their process; engine='in-process' shows where"
+                    )
+                log(WARNING, "simulate: worker %s died (%s); its clients run again in another one", k, reason)
+                self._start(k)
+                for setup in self._runs.values():
+                    self._call({k: ("begin", setup)})
+        for k in sorted(answers):
+            what, value = answers[k]
+            if what == "raised":
+                error, cause = value
+                raise error from cause
+        return {k: value for k, (_, value) in answers.items()}
+
+    def begin(self, setup: Setup) -> None:
+        """Tell all workers of a run.
+
+        Parameters
+        ----------
+        setup : Setup
+        """
+        self.ask(dict.fromkeys(range(self.number), ("begin", setup)))
+        self._runs[setup.run_id] = setup
+
+    def end(self, run_id: int) -> None:
+        """Let all workers forget a run.
+
+        Parameters
+        ----------
+        run_id : int
+        """
+        if self._runs.pop(run_id, None) is not None:
+            self.ask(dict.fromkeys(range(self.number), ("end", run_id)))
+
+
+class WorkerGrid(InProcessGrid):
+    """A grid whose nodes live in workers: one call a worker and round, and the bits of :class:`InProcessGrid`.
+
+    Parameters
+    ----------
+    workers : Workers
+    client_app, num_nodes, run_config, node_config, raise_errors
+        As of :class:`InProcessGrid`.
+
+    Raises
+    ------
+    ConfigurationError
+        If the ClientApp cannot be sent to another process.
+    """
+
+    def __init__(
+        self,
+        workers: Workers,
+        client_app: ClientApp,
+        num_nodes: int,
+        *,
+        run_config: Mapping[str, Any] | None = None,
+        node_config: Callable[[int], Mapping[str, Any]] | None = None,
+        raise_errors: bool = True,
+    ) -> None:
+        super().__init__(
+            client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
+        )
+        self.workers = workers
+        self._homes: dict[int, int] = {}
+        parts = (client_app, dict(run_config or {}), node_config, *_registered())
+        workers.begin(Setup(self.run_id, num_nodes, raise_errors, _pickled(parts)))
+
+    def __enter__(self) -> Self:
+        """Return the grid."""
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Let the workers forget its run."""
+        self.workers.end(self.run_id)
+
+    def exchange(self, letters: Sequence[tuple[Node, Downlink]], server_round: int, digest: str) -> Any:
+        """Tell nodes something without messages and return their answers, with the bits of messages.
+
+        Parameters
+        ----------
+        letters : sequence of (Node, Downlink)
+        server_round : int
+        digest : str
+            Of the plan, which the nodes have been told.
+
+        Returns
+        -------
+        list of Sent or None, or None
+            In the order of the letters; None for a node that must be sent a message, because its worker is new. None
+            in place of the list: as of :meth:`InProcessGrid.exchange`.
+        """
+        handler = _flower.handler_of(self.client_app, "train")
+        if not (type(self) is WorkerGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
+            return None
+        places = self._by_worker([node.node_id for node, _ in letters])
+        calls = {}
+        for k, own in places.items():
+            # Most nodes of a round are told the same.
+            numbers: dict[int, int] = {}
+            told: list[Any] = []
+            to: list[tuple[Node, int]] = []
+            for place in own:
+                node, downlink = letters[place]
+                number = numbers.setdefault(id(downlink), len(told))
+                if number == len(told):
+                    told.append(_plain(downlink))
+                to.append((node, number))
+            calls[k] = ("exchange", self.run_id, told, to, server_round, digest)
+        found = self._gathered(places, self.workers.ask(calls), len(letters))
+        if self.report is not None and all(found):
+            self.report()
+        return found
+
+    def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
+        for message in messages:
+            self._number(message)
+        places = self._by_worker([message.metadata.dst_node_id for message in messages])
+        calls = {k: ("deliver", self.run_id, [messages[i] for i in own]) for k, own in places.items()}
+        replies: list[Message | None] = self._gathered(places, self.workers.ask(calls), len(messages))
+        for reply in replies:
+            if reply is not None:
+                self._number(reply)
+        return replies
+
+    def _by_worker(self, node_ids: Sequence[int]) -> dict[int, list[int]]:
+        """Return the places in a list of nodes by worker; a node stays with its worker."""
+        places: dict[int, list[int]] = {}
+        for place, node_id in enumerate(node_ids):
+            home = self._homes.get(node_id)
+            if home is None:
+                # In turn, as they come: rounds with all nodes, and samples, are spread evenly.
+                home = self._homes[node_id] = len(self._homes) % self.workers.number
+            places.setdefault(home, []).append(place)
+        return places
+
+    @staticmethod
+    def _gathered(places: Mapping[int, Sequence[int]], answers: Mapping[int, Any], size: int) -> list[Any]:
+        found: list[Any] = [None] * size
+        for k, own in places.items():
+            for place, answer in zip(own, answers[k], strict=True):
+                found[place] = answer
+        return found
+
+    def states(self) -> dict[int, bytes]:
+        """Return what the nodes remember, by node id; those that were never used remember nothing."""
+        found = self.workers.ask(dict.fromkeys(range(self.workers.number), ("states", self.run_id)))
+        return dict(sorted(each for own in found.values() for each in own.items()))
+
+    def restore(self, states: Mapping[int, bytes]) -> None:
+        """Take back what :meth:`states` gave; the others remember nothing.
+
+        Parameters
+        ----------
+        states : mapping of int to bytes
+        """
+        ids = list(states)
+        places = self._by_worker(ids)
+        own = {k: {ids[i]: states[ids[i]] for i in places.get(k, ())} for k in range(self.workers.number)}
+        self.workers.ask({k: ("restore", self.run_id, states) for k, states in own.items()})
+
+
+def _plain(downlink: Downlink) -> Downlink:
+    """Return a downlink as such that can be pickled, without the plan, which the workers know."""
+    unknown: Any = None
+    mappings: Any = {name: dict(getattr(downlink, name)) for name in ("vectors", "numbers", "pass_through")}
+    return downlink._replace(plan=unknown, **mappings)
+
+
+def _registered() -> tuple[dict[str, Any], list[type[Specified]]]:
+    """Return what the user has registered here, which a new process would not know."""
+
+    def own(thing: Any) -> bool:
+        return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")
+
+    solvers = {name: solver for name, solver in SOLVERS.items() if own(solver)}
+    return solvers, [kind for family in Specified._families.values() for kind in family.values() if own(kind)]
+
+
+def _pickled(parts: tuple[Any, ...]) -> bytes:
+    try:
+        found: bytes = cloudpickle.dumps(parts)
+    except Exception as error:
+        raise ConfigurationError(
+            f"the ClientApp cannot be sent to other processes: {type(error).__name__}: {error}. Open files, locks and "
+            "connections inside load_objective, not outside; or take engine='in-process'"
+        ) from error
+    if len(found) > _LARGE_APP:
+        log(
+            WARNING,
+            "simulate: the ClientApp carries %.0f MB of data with it, of which every worker gets a copy. Load them "
+            "inside load_objective, by context.node_config['partition-id']: then each worker loads what is its own",
+            len(found) / 1e6,
+        )
+    return found
