@@ -47,7 +47,7 @@ def test_sensitivity_and_error_are_those_of_the_library(monkeypatch):
     toeplitz = pytest.importorskip("jax_privacy.matrix_factorization.toeplitz")
     sensitivity = pytest.importorskip("jax_privacy.matrix_factorization.sensitivity")
     rng = np.random.default_rng(0)
-    drawn = [tuple(int(n) for n in rng.integers(1, [300, 60, 90])) for _ in range(40)]
+    drawn = [tuple(int(n) for n in rng.integers(1, [300, 60, 90])) for _ in range(8)]
     for rounds, separation, bands in [*STORED, *drawn]:
         theirs = np.array(toeplitz.optimal_max_error_strategy_coefs(max(2, min(bands, rounds))))
         own = square_root_coefficients(min(bands, rounds))
@@ -56,7 +56,7 @@ def test_sensitivity_and_error_are_those_of_the_library(monkeypatch):
         assert banded_sensitivity(rounds, separation, bands) ** 2 == pytest.approx(squared, rel=1e-12)
         error = float(toeplitz.per_query_error(strategy_coef=own, n=rounds)[-1])
         assert variance_of_the_last_prefix(rounds, bands) == pytest.approx(error, rel=1e-9)
-        if bands <= separation:
+        if bands <= separation <= rounds:
             matrix = np.array(toeplitz.materialize_lower_triangular(own, rounds))
             general = float(sensitivity.get_sensitivity_banded(matrix, separation))
             assert banded_sensitivity(rounds, separation, bands) == pytest.approx(general, rel=1e-9)

@@ -255,7 +255,9 @@ class Recorder:
             seconds = time.monotonic() - self._began - self._evaluating
             self._unwritten.update(self._costs, seconds=round(seconds, 3))
         if self.traffic:
-            self._unwritten.update(self._bytes, seconds=round(time.monotonic() - self._began, 3))
+            # How much the clients have sent says how many have answered.
+            sent = self._bytes if self.strategy.private_mean is None else {}
+            self._unwritten.update(sent, seconds=round(time.monotonic() - self._began, 3))
         if self.sink is not None:
             self.sink(self._unwritten)
         self._unwritten = None

@@ -11,10 +11,11 @@ from flwr_fco.errors import ConfigurationError, UnknownOptionError
 from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.pictures.comparison import compare
 from flwr_fco.experiments.pictures.html_report import html_page
-from flwr_fco.experiments.runs.recorder import build_strategy
-from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.recorder import Recorder, build_strategy
+from flwr_fco.experiments.runs.run import clients_with, run
 from flwr_fco.experiments.runs.run_folder import RunFolder, read_run
 from flwr_fco.experiments.runs.settings import RunSettings
+from flwr_fco.simulation import InProcessGrid
 
 pytest.importorskip("dp_accounting")
 CONFIG = tomllib.loads((Path(__file__).parents[3] / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"][
@@ -120,6 +121,13 @@ def test_a_run_that_is_killed_has_the_state_of_the_last_round_that_it_has_told_o
     assert rounds == [5, 6, 7, 8]
     costs = [line["epsilon"] for line in result.history]
     assert costs == [strategy_of(settings).private_mean.accountant.epsilon(0.5, t, 0.01) for t in range(9)]
+
+
+def test_the_root_app_does_not_tell_how_many_bytes_have_come():
+    settings = settings_of(num_rounds=2)
+    recorder = Recorder(settings.load(), settings, traffic=True)
+    recorder.start(InProcessGrid(clients_with(recorder.task.clients), 16), None)
+    assert [set(line) & {"bytes-up", "bytes-down", "seconds"} for line in recorder.history[1:]] == [{"seconds"}] * 2
 
 
 def test_the_root_apps_run_config_has_privacy():
