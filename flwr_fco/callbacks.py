@@ -405,7 +405,7 @@ class Progress(Callback):
     def _shows(self, name: str) -> bool:
         if self.names is not None:
             return name in self.names
-        return name.rsplit("/", 1)[-1] in ("density", "rank", "feasible", "loss", "certificate")
+        return name.rsplit("/", 1)[-1] in ("density", "rank", "feasible", "loss", "certificate", "epsilon")
 
 
 class Checkpoint(Callback):

@@ -64,7 +64,10 @@ def test_run_configs(values):
         "problem": "digits", "strategy": "FedDualAvg", "regularizer": "L1", "strength": 2e-3, "client-lr": 0.1,
         "server-lr": 10.0, "batch-size": 32, "local-steps": 6, "num-server-rounds": 3, "num-nodes": 10, "alpha": 0.3,
         "train-fraction": 0.75, "seed": 0, "evaluate-every": 1, "output-dir": "",
+        "checkpoint-dir": "", "resume": False, "round-timeout": 60.0, "clients-per-round": 0, "privacy-clip": 0.0,
+        "privacy-target-epsilon": 0.0, "privacy-delta": 0.0, "privacy-noise": "banded",
     }  # fmt: skip
+    assert run_settings(good).num_rounds == 3
     try:
         settings = run_settings({**good, **values})
     except FlwrFcoError:

@@ -11,7 +11,7 @@ from problems import app_of, flat, problem, start_arrays
 
 from flwr_fco import FedDAGT, FedDualAvg, FedDualAvgOSP, FeDualEx, GaussianDP, fit_path
 from flwr_fco.callbacks import Callback, Checkpoint
-from flwr_fco.errors import ConfigurationError, UnknownOptionError
+from flwr_fco.errors import ConfigurationError, DivergedError, UnknownOptionError
 from flwr_fco.regularizers import L1
 from flwr_fco.server.rounds.divergence import DivergenceWatch
 from flwr_fco.simulation import InProcessGrid, simulate
@@ -98,6 +98,7 @@ REFUSED = {
     "median": ({"aggregation": "median"}, "aggregation"),
     "choice": ({"choose_nodes": lambda number, nodes: nodes}, "choose_nodes"),
     "least": ({"min_replies": 2}, "min_replies"),
+    "rollback": ({"on_divergence": "rollback"}, "on_divergence"),
     "nobody": ({"fraction_train": 0.0}, "fraction_train"),
     "shadow": ({"output": "shadow"}, "output"),
     "unmodified": ({"client": "unmodified"}, "composite"),
@@ -120,6 +121,22 @@ def test_all_objections_come_at_once_and_again_if_an_option_is_set_afterwards():
     strategy.max_ratio = 10.0
     with pytest.raises(ConfigurationError, match="max_ratio"):
         play(strategy)
+
+
+def test_a_run_whose_noise_overflows_goes_on_where_it_is_told_to():
+    huge = privacy(clip=1e200, noise_multiplier=1e200)
+    result = play(make(on_divergence="warn", privacy=huge), 3)
+    assert [metrics["skipped"] for metrics in result.train_metrics_clientapp.values()] == [1, 1, 1]
+    with pytest.raises(DivergedError, match="overflows"):
+        play(make(privacy=huge), 3)
+
+
+def test_a_delta_that_guarantees_nothing_is_warned_of(caplog):
+    play(make(privacy=privacy(delta=0.3)), 1)
+    assert "5 clients" in caplog.text
+    caplog.clear()
+    play(make(), 1)
+    assert "5 clients" not in caplog.text
 
 
 @pytest.mark.parametrize("cls", [FedDAGT, DualFL])

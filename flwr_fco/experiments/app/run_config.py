@@ -59,6 +59,11 @@ _ABSOLUTE = (
     lambda value: not value or Path(value).is_absolute(),
 )
 
+_OR_NONE = (
+    "a finite number > 0; 0 in all of clip, target-epsilon and delta: no differential privacy",
+    lambda value: 0.0 <= value < math.inf,
+)
+
 #: What ``[tool.flwr.app.config]`` must have.
 KEYS: dict[str, _Key] = {
     "problem": _Key(str, *_one_of(APP_PROBLEMS), ()),
@@ -77,11 +82,18 @@ KEYS: dict[str, _Key] = {
     "evaluate-every": _as_setting("structure_every", "structure-every", "objective-every"),
     "output-dir": _Key(str, *_ABSOLUTE, ()),
     "checkpoint-dir": _Key(str, *_ABSOLUTE, ()),
+    "clients-per-round": _as_setting("clients_per_round"),
+    "privacy-clip": _Key(float, *_OR_NONE, ("privacy-clip",)),
+    "privacy-target-epsilon": _Key(float, *_OR_NONE, ("privacy-target-epsilon",)),
+    "privacy-delta": _Key(float, "a number from 0 to 1", lambda value: 0.0 <= value < 1.0, ("privacy-delta",)),
+    "privacy-noise": _Key(str, *_one_of(("banded", "tree", "independent")), ("privacy-noise",)),
     "resume": _Key(bool, "true or false", lambda value: True, ()),
     "round-timeout": _Key(float, *_POSITIVE, ()),
 }
 #: How the data are split, where there is something to split: synthetic clients draw their own.
 _SPLIT = ("alpha", "train-fraction")
+#: Each 0: no differential privacy.
+_PRIVATE = ("privacy-clip", "privacy-target-epsilon", "privacy-delta")
 _EXAMPLES = {str: '"..."', int: "3"}
 
 
@@ -98,7 +110,6 @@ def run_settings(run_config: Mapping[str, Any], num_nodes: int | None = None) ->
     Returns
     -------
     RunSettings
-        All nodes take part in every round.
 
     Raises
     ------
@@ -124,7 +135,9 @@ def run_settings(run_config: Mapping[str, Any], num_nodes: int | None = None) ->
     assignments = {
         name: values[key] for key, entry in KEYS.items() for name in entry.names if key not in _SPLIT or name in options
     }
-    return RunSettings.of(values["problem"], values["strategy"], {**assignments, "clients-per-round": 0})
+    if not any(values[key] for key in _PRIVATE):
+        assignments = {name: value for name, value in assignments.items() if not name.startswith("privacy-")}
+    return RunSettings.of(values["problem"], values["strategy"], assignments)
 
 
 def _checked(key: str, value: Any) -> Any:

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Any
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.baselines import BASELINES
+from flwr_fco.privacy import GaussianDP
 from flwr_fco.server.options import CommonOptions, RateOptions, UnmodifiedOptions
 from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
 
@@ -16,8 +18,11 @@ _DECIDED = frozenset(
     [option.name for option in fields(CommonOptions) if not option.kw_only]
     + [option.name for group in (RateOptions, UnmodifiedOptions) for option in fields(group)]
     + ["regularizer", "mirror_map", "local_epochs", "local_steps", "batch_size", "stages", "seed", "apply_to"]
-    + ["pass_through", "node_timeout", "choose_nodes", "on_divergence", "strength", "certificate_every"]
+    + ["pass_through", "node_timeout", "choose_nodes", "on_divergence", "strength", "certificate_every", "privacy"]
 )
+_PRIVACY = "privacy_"
+#: The fields of :class:`GaussianDP` as options; a run has its own number of rounds.
+PRIVACY_OPTIONS = tuple(_PRIVACY + own.name for own in fields(GaussianDP) if own.name != "rounds")
 
 
 def option_names(strategy: str) -> list[str]:
@@ -35,7 +40,24 @@ def option_names(strategy: str) -> list[str]:
     """
     if strategy in BASELINES:
         return ["client", "tol"] if strategy == "local" else ["tol"]
-    return [name for name in _arguments(STRATEGIES[strategy]) if name not in _DECIDED]
+    known = _arguments(STRATEGIES[strategy])
+    return [*(name for name in known if name not in _DECIDED), *(PRIVACY_OPTIONS if "privacy" in known else ())]
+
+
+def is_private(options: Mapping[str, Any]) -> bool:
+    """Whether a run has differential privacy.
+
+    Parameters
+    ----------
+    options : mapping of str to value
+        Of the strategy, in kebab-case or snake_case.
+
+    Examples
+    --------
+    >>> is_private({"privacy-clip": 1.0}), is_private({"output": "last"})
+    (True, False)
+    """
+    return any(key.replace("-", "_") in PRIVACY_OPTIONS for key in options)
 
 
 def needs_everyone(strategy: str) -> bool:
@@ -106,6 +128,18 @@ def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, A
     """
     kind = STRATEGIES[name]
     known = _arguments(kind)
+    if is_private(options):
+        private = {key.removeprefix(_PRIVACY): value for key, value in options.items() if key.startswith(_PRIVACY)}
+        if missing := [key for key in ("clip", "delta") if key not in private]:
+            given = ", ".join(f"privacy-{key.replace('_', '-')}" for key in private)
+            raise ConfigurationError(
+                f"{given} without {' and '.join(f'privacy-{key}' for key in missing)}; a private run needs clip, delta "
+                "and either noise-multiplier or target-epsilon, each with privacy- before it"
+            )
+        rest = {key: value for key, value in options.items() if not key.startswith(_PRIVACY)}
+        # What the accounting needs, where it is not chosen otherwise, which is refused with the reason.
+        needed = {"weighting": "uniform", "normalize_local_work": False}
+        options = {**needed, **rest, "privacy": GaussianDP(**private)}
     return kind(**{key: value for key, value in decided.items() if key in known}, **options)
 
 

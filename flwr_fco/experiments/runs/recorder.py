@@ -17,7 +17,7 @@ from flwr_fco.callbacks import Checkpoint
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import Task
-from flwr_fco.experiments.runs.methods import make_stages, make_strategy, needs_everyone
+from flwr_fco.experiments.runs.methods import is_private, make_stages, make_strategy, needs_everyone
 from flwr_fco.experiments.runs.run_folder import RunFolder
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.mirror_maps.named import named_map
@@ -82,8 +82,8 @@ class Recorder:
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """Which replies did not count so far, and why."""
-        return self.strategy.left_out
+        """Which replies did not count so far, and why; a private run does not tell."""
+        return [] if self.strategy.private_mean is not None else self.strategy.left_out
 
     @property
     def _watched(self) -> str:
@@ -208,6 +208,9 @@ class Recorder:
         with np.errstate(over="ignore", invalid="ignore"):
             scores = self._scores(w, server_round, full)
         self._evaluating += time.monotonic() - began
+        private = self.strategy.private_mean
+        if private is not None:
+            scores |= {"epsilon": private.epsilon(), "delta": private.privacy.delta}
         line = {"round": float(server_round * settings.stretch), **scores}
         self.history.append(line)
         self._unwritten = line
@@ -252,7 +255,9 @@ class Recorder:
             seconds = time.monotonic() - self._began - self._evaluating
             self._unwritten.update(self._costs, seconds=round(seconds, 3))
         if self.traffic:
-            self._unwritten.update(self._bytes, seconds=round(time.monotonic() - self._began, 3))
+            # How much the clients have sent says how many have answered.
+            sent = self._bytes if self.strategy.private_mean is None else {}
+            self._unwritten.update(sent, seconds=round(time.monotonic() - self._began, 3))
         if self.sink is not None:
             self.sink(self._unwritten)
         self._unwritten = None
@@ -323,7 +328,7 @@ def build_strategy(
             f"clients-per-round={clients}; expected 0, because {settings.strategy} needs all {num_clients} clients in "
             "every round"
         )
-    layout = settings.load().layout
+    layout, private = settings.load().layout, is_private(settings.strategy_options)
     decided: dict[str, Any] = {
         "regularizer": regularizer,
         "mirror_map": named_map(settings.mirror_map, layout.size),
@@ -332,9 +337,10 @@ def build_strategy(
         "client_lr": settings.client_lr if plateau is None else plateau.rate(float(settings.client_lr)),
         "server_lr": settings.server_lr if plateau is None else plateau.rate(float(settings.server_lr)),
         "batch_size": settings.batch_size * settings.stretch or None,
-        # The sample is int(nodes * fraction); the half keeps rounding from losing a client.
-        "fraction_train": min(1.0, (clients + 0.5) / num_clients),
-        "min_train_nodes": clients,
+        # The sample is int(nodes * fraction); the half keeps rounding from losing a client. Privacy is accounted for
+        # by the fraction itself.
+        "fraction_train": min(1.0, (clients + 0.5 * (not private)) / num_clients),
+        "min_train_nodes": 1 if private else clients,
         "min_available_nodes": num_clients,
         "fraction_evaluate": 0.0,
         # The recorder has a rule of its own, and keeps the line of the round in which a run diverged.

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from flwr.app import Context
+from flwr.app import ArrayRecord, Context, MetricRecord
 from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 
+from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
+from flwr_fco.errors import RunInterrupted
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.experiments.runs.journal import Journal, TimedClientApp
@@ -125,6 +127,8 @@ def _run_in_folder(
     known = folder.rewind(last_round, status.exchanges)
     if status.finished:
         return RunResult(settings, known.metrics, known.arrays, status.diverged, status.seconds)
+    if recorder.strategy.private_mean is not None:
+        return _run_private(recorder, folder, stop)
     recorder.restore(known.metrics, status.exchanges)
     clients = TimedClientApp(clients_with(recorder.task.clients))
     journal = Journal(folder, recorder, clients, stop)
@@ -136,6 +140,31 @@ def _run_in_folder(
     status = journal.status
     stopped = 0 if status.finished else status.exchanges * settings.stretch
     return _result(recorder, status.seconds, recorder.left_out, stopped)
+
+
+def _run_private(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]) -> RunResult:
+    """Run with a checkpoint before each line: a journal's every few seconds would run released rounds again."""
+    settings, strategy, state = recorder.settings, recorder.strategy, folder.path / "state.npz"
+    # They come back out of the state.
+    folder.rewind(-1, 0)
+
+    def end_if_told(server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
+        if server_round < settings.exchanges and stop():
+            raise KeyboardInterrupt
+
+    began, stopped, clients = time.perf_counter(), False, clients_with(recorder.task.clients)
+    callbacks = [recorder, Checkpoint(state, 1), end_if_told]
+    try:
+        _simulate(recorder, clients, recorder, callbacks, state if state.exists() else None)
+    except RunInterrupted:
+        stopped = True
+    done = 0 if strategy.progress is None else strategy.progress.round
+    result = _result(recorder, round(time.perf_counter() - began, 3), (), stopped * done * settings.stretch)
+    folder.checkpoint(RunStatus(done, not stopped, recorder.diverged, result.seconds), result.arrays)
+    if not stopped:
+        # It holds noise and shuffle, and is not needed any more.
+        state.unlink()
+    return result
 
 
 def _result(recorder: Recorder, seconds: float, left_out: Sequence[Any], stopped: int = 0) -> RunResult:

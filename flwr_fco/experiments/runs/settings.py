@@ -159,7 +159,8 @@ class RunSettings:
                 values[name] = checked(key, value, types[name])
             elif key in problem_options:
                 for_problem[key] = value
-            elif name in strategy_options:
+            elif name in strategy_options or (strategy in STRATEGIES and name in methods.PRIVACY_OPTIONS):
+                # A strategy that has no privacy says why.
                 for_strategy[key] = value
             else:
                 known = [*_run_keys(), *problem_options, *(o.replace("_", "-") for o in strategy_options)]

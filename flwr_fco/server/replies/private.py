@@ -141,6 +141,15 @@ class PrivateMean(Part):
                 "known; give GaussianDP(rounds=...)"
             )
         order = [node.key for node in host.nodes.ordered]
+        if privacy.delta * len(order) >= 1.0:
+            log(
+                WARNING,
+                "delta=%g with %s clients: a mechanism that publishes one client's data whole may have it; expected "
+                "less than %g",
+                privacy.delta,
+                len(order),
+                1.0 / len(order),
+            )
         if privacy.noise_seed is None:
             secrets.SystemRandom().shuffle(order)
         else:
@@ -294,6 +303,9 @@ def _check(options: CommonOptions) -> None:
         'aggregation="mean" (in another centre one client changes what others count)': options.aggregation != "mean",
         "choose_nodes=None (the accounting needs its own schedule)": options.choose_nodes is not None,
         "min_replies=1 (a round that is skipped says how many answered)": options.min_replies != 1,
+        'on_divergence="raise" or "warn" (a round that is gone back on has been released all the same)': (
+            options.on_divergence == "rollback"
+        ),
         "fraction_train > 0": options.fraction_train == 0.0,
         'output="last", "average" or "moving-average" (others need the clients\' local steps)': (
             options.output not in CommonOptions.outputs

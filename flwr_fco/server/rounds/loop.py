@@ -159,7 +159,8 @@ def run_rounds(
                     for name, value in strategy.certificate(number, grid, w).items():
                         metrics[name] = value
                 _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
-                progress.save_point(number, complete=False)
+                if not private:
+                    progress.save_point(number, complete=False)
             arrays, metrics = result.arrays, result.train_metrics_clientapp.get(number)
             messages = strategy.configure_evaluate(number, arrays, evaluate_config, grid)
             if messages:
@@ -261,7 +262,8 @@ class _Watch:
             self._diverged(number, "the update overflows")
         elif not metrics["num-replies"] and self._all_left_out(number, NOT_FINITE):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
-        too_long = skipped and not metrics["num-replies"] and self._all_left_out(number, TOO_LONG)
+        # A private round does not say how many answered.
+        too_long = skipped and not metrics.get("num-replies", 1) and self._all_left_out(number, TOO_LONG)
         self._too_long = self._too_long + 1 if too_long else 0
         if self._too_long >= _TOO_LONG_IN_A_ROW:
             self._diverged(number, "the increments of all clients are far longer than ever before")

@@ -56,8 +56,13 @@ def test_every_key_reaches_the_run(name):
         "train-fraction": 0.7,
         "seed": 7,
         "evaluate-every": 7,
+        "clients-per-round": 7,
+        "privacy-clip": 0.7,
+        "privacy-target-epsilon": 0.7,
+        "privacy-delta": 0.7,
     }
-    assert set(other) == set(KEYS) - {"problem", "output-dir", "checkpoint-dir", "resume", "round-timeout"}
+    unused = {"problem", "output-dir", "checkpoint-dir", "resume", "round-timeout", "privacy-noise"}
+    assert set(other) == set(KEYS) - unused
     for key, value in other.items():
         without_use = key in ("alpha", "train-fraction") and key not in options
         assert (run_settings({**config, key: value}) == run_settings(config)) is without_use, key
