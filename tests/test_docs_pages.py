@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = (
     "objectives",
     "saddle-points",
+    "sparse",
     "callbacks",
     "rates",
     "strength",

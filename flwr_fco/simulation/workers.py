@@ -219,7 +219,7 @@ class WorkerGrid(InProcessGrid):
             calls[k] = ("exchange", self.run_id, told, to, server_round, digest)
         found = self._gathered(places, self.workers.ask(calls), len(letters))
         if self.report is not None and all(found):
-            self.report()
+            self.report(server_round)
         return found
 
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:

@@ -1,0 +1,1 @@
+"""Which of a million words tell two classes of documents apart, federated."""

@@ -1,0 +1,42 @@
+"""The documents on each node and the model."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.sparse import csr_matrix
+from sklearn.feature_extraction.text import HashingVectorizer
+
+from flwr_fco.datasets import ZipfDocuments
+from flwr_fco.objectives import Logistic
+
+#: Columns of the features: the same number on every node.
+NUM_FEATURES = 2**20
+#: Documents of a node.
+NUM_DOCUMENTS = 200
+
+
+def features_of(texts: Sequence[str]) -> csr_matrix:
+    """Return the features of texts: words and pairs of words, each hashed to a column, so nodes need no vocabulary."""
+    return HashingVectorizer(n_features=NUM_FEATURES, ngram_range=(1, 2), alternate_sign=False).transform(texts)
+
+
+def documents(num_partitions: int) -> ZipfDocuments:
+    """Return the stand-in for real documents: words by Zipf's law, nothing is downloaded."""
+    return ZipfDocuments(num_partitions, NUM_DOCUMENTS, NUM_FEATURES)
+
+
+def load_client(partition_id: int, num_partitions: int) -> Logistic:
+    """Return the loss on a node's documents. In your project: Logistic(features_of(texts), labels, intercept=False)."""
+    features, labels = documents(num_partitions).client(partition_id)
+    return Logistic(features, labels, intercept=False)
+
+
+def load_test(num_partitions: int) -> Logistic:
+    """Return the loss on documents that no node has, for evaluation on the server."""
+    features, labels = documents(num_partitions).test_examples()
+    return Logistic(features, labels, intercept=False)
+
+
+def initial_model() -> dict[str, np.ndarray]:
+    """Return the start point; the names and shapes are those of `Logistic`."""
+    return {"coefficients": np.zeros(NUM_FEATURES)}

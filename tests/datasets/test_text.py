@@ -1,0 +1,91 @@
+"""Documents: Zipf's words, unit rows, one client at a time; hashed posts from what scikit-learn fetches."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from numpy.testing import assert_allclose, assert_array_equal
+
+from flwr_fco.datasets import ZipfDocuments, newsgroups
+from flwr_fco.datasets.base import together
+from flwr_fco.errors import ConfigurationError, DataNotFoundError
+from flwr_fco.experiments.problems.named import load_task
+
+DATA = ZipfDocuments(num_clients=8, num_documents=200, num_features=20_000)
+
+
+def test_rows_are_sparse_sorted_and_of_norm_one():
+    features, labels = DATA.client(3)
+    assert features.shape == (200, 20_000)
+    assert features.has_canonical_format
+    assert 60 < features.nnz / 200 < 150
+    assert_allclose(np.sqrt(features.multiply(features).sum(axis=1)), 1.0)
+    assert set(labels) == {0, 1}
+
+
+def test_a_client_is_the_same_in_any_order_of_calls():
+    again = ZipfDocuments(num_clients=8, num_documents=200, num_features=20_000)
+    first = again.client(5)
+    again.client(2)
+    for one, other in ((first, DATA.client(5)), (again.client(2), DATA.client(2))):
+        assert_array_equal(one.features.toarray(), other.features.toarray())
+        assert_array_equal(one.targets, other.targets)
+    assert (first.features != DATA.client(4).features).nnz > 0
+
+
+def test_words_follow_zipfs_law():
+    """The share of documents with the word of rank r, on logarithmic scales: a line of slope about -1."""
+    features = together(DATA.client(index) for index in range(8)).features
+    share = np.sort(np.diff(features.tocsc().indptr))[::-1] / features.shape[0]
+    ranks = np.array([30, 100, 300, 1000])
+    slope = np.polyfit(np.log(ranks), np.log(share[ranks]), 1)[0]
+    assert -1.25 < slope < -0.75
+
+
+def test_the_truth_explains_the_labels_of_documents_that_nobody_has():
+    features, labels = DATA.test_examples(2000)
+    correct = float(np.mean((features @ DATA.coefficients > 0) == labels))
+    assert correct > 0.7
+    assert np.count_nonzero(DATA.coefficients) == DATA.informative
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"num_clients": 0}, "num_clients=0"),
+        ({"num_features": 300}, "at least informative"),
+        ({"num_words": 1.5}, "1.5"),
+    ],
+)
+def test_what_is_refused(options, message):
+    with pytest.raises(ConfigurationError, match=message):
+        ZipfDocuments(**options)
+    with pytest.raises(ConfigurationError, match="no client 8"):
+        DATA.client(8)
+
+
+def posts(subset, **options):
+    texts = [f"{word} number {i}" for i in range(30) for word in ("graphics card", "hockey game")]
+    return SimpleNamespace(data=texts, target=np.arange(60) % 2, target_names=["comp.graphics", "rec.sport.hockey"])
+
+
+def test_posts_are_hashed(monkeypatch):
+    monkeypatch.setattr("sklearn.datasets.fetch_20newsgroups", posts)
+    data = newsgroups(num_clients=6, num_features=2**12)
+    assert data.num_clients == 6
+    objective = data.objective(0)
+    assert objective.layout.shapes == {"coefficients": (2**12,)}
+    assert objective.num_examples == 10
+    assert set(data.test.targets) == {0, 1}
+    task = load_task("text", 3, {"source": "newsgroups", "num-clients": 5, "num-features": 4096})
+    assert len(task.clients) == 5
+    assert task.scores(np.zeros(4096))["objective"] == pytest.approx(np.log(2.0))
+
+
+def test_posts_that_are_not_there(monkeypatch):
+    def missing(**options):
+        raise OSError("no file")
+
+    monkeypatch.setattr("sklearn.datasets.fetch_20newsgroups", missing)
+    with pytest.raises(DataNotFoundError, match="download=true"):
+        newsgroups()
