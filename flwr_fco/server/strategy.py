@@ -27,7 +27,7 @@ from flwr_fco.server.algorithm import Algorithm, Problem
 from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.graph import Graph, Matrix
 from flwr_fco.server.clients.memory import ClientMemories
-from flwr_fco.server.clients.nodes import Nodes
+from flwr_fco.server.clients.nodes import Nodes, listed
 from flwr_fco.server.legacy import adapt
 from flwr_fco.server.options import AUTOMATIC, CommonOptions, RateOptions, number_at, rate_text
 from flwr_fco.server.parts import Letter, Part, StartRound
@@ -632,7 +632,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._problem = mail.open(server_round, asked, config, self.problem, self.state)
         return mail.letters(asked)
 
-    def _sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> list[Node]:
+    def _sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> Sequence[Node]:
         self.mail.num_needed = self._nodes_needed()
         return self.nodes.sample(grid, server_round, purpose, fraction, minimum, self.mail.num_needed)
 
@@ -640,7 +640,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         """Look who is connected."""
         grid = self.mail.grid
         assert grid is not None
-        self.nodes.meet(grid, list(grid.get_node_ids()))
+        self.nodes.meet(grid, listed(grid))
 
     def run_start_round(self) -> StartRound:
         """Run a training round 0 with all connected nodes, which changes no state."""

@@ -43,6 +43,8 @@ class ByNode(MutableMapping[int, _Value]):
         self._ids, self._make = ids, make
         self.made: dict[int, _Value] = {}
         self._gone: set[int] = set()
+        #: Whether all are as they were made, and nobody has come or gone.
+        self.untouched = True
 
     def __getitem__(self, node_id: int) -> _Value:
         """Return that of a node."""
@@ -57,6 +59,7 @@ class ByNode(MutableMapping[int, _Value]):
         """Set that of a node, new ones too."""
         self.made[node_id] = value
         self._gone.discard(node_id)
+        self.untouched = False
 
     def __delitem__(self, node_id: int) -> None:
         """Let a node go."""
@@ -65,6 +68,7 @@ class ByNode(MutableMapping[int, _Value]):
         self.made.pop(node_id, None)
         if node_id in self._ids:
             self._gone.add(node_id)
+        self.untouched = False
 
     def __contains__(self, node_id: object) -> bool:
         """Whether there is such a node."""
@@ -78,10 +82,6 @@ class ByNode(MutableMapping[int, _Value]):
     def __len__(self) -> int:
         """Return the number of nodes."""
         return len(self._ids) - len(self._gone) + sum(i not in self._ids for i in self.made)
-
-    def ids(self) -> Sequence[int]:
-        """Return the node ids: a range where no node has come or gone."""
-        return self._ids if not self._gone and all(i in self._ids for i in self.made) else list(self)
 
 
 class InProcessGrid(Grid):
@@ -140,8 +140,10 @@ class InProcessGrid(Grid):
             return _flower.new_context(self.run_id, node_id, own, dict(run_config or {}))
 
         ids = range(_FIRST, num_nodes + _FIRST)
-        self.contexts: MutableMapping[int, Context] = ByNode(ids, context_of)
-        self.partition_ids: MutableMapping[int, int] = ByNode(ids, lambda node_id: node_id - _FIRST)
+        self._ids, self._contexts = ids, ByNode(ids, context_of)
+        self._partition_ids = ByNode(ids, lambda node_id: node_id - _FIRST)
+        self.contexts: MutableMapping[int, Context] = self._contexts
+        self.partition_ids: MutableMapping[int, int] = self._partition_ids
         #: Called after each round of training.
         self.report: Callable[[int], object] | None = None
         self._numbers = itertools.count(1)
@@ -174,7 +176,7 @@ class InProcessGrid(Grid):
 
     def states(self) -> dict[int, bytes]:
         """Return what the nodes remember, by node id; those that were never used remember nothing."""
-        made = self.contexts.made if isinstance(self.contexts, ByNode) else self.contexts
+        made = self._contexts.made
         return {i: _flower.to_bytes(made[i].state) for i in sorted(made) if made[i].state}
 
     def restore(self, states: Mapping[int, bytes]) -> None:
@@ -184,8 +186,7 @@ class InProcessGrid(Grid):
         ----------
         states : mapping of int to bytes
         """
-        made = self.contexts.made if isinstance(self.contexts, ByNode) else self.contexts
-        for node_id in made.keys() | states.keys():
+        for node_id in self._contexts.made.keys() | states.keys():
             state = states.get(node_id)
             self.contexts[node_id].state = RecordDict() if state is None else _flower.from_bytes(state)
 
@@ -209,8 +210,9 @@ class InProcessGrid(Grid):
             return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Sequence[int]:
-        """Return the node ids; a range that begins with partition 0 where no node has come or gone."""
-        return self.contexts.ids() if isinstance(self.contexts, ByNode) else list(self.contexts)
+        """Return the node ids: a range, which begins with partition 0, as long as no node comes or goes."""
+        untouched = self._contexts.untouched and self._partition_ids.untouched
+        return self._ids if untouched else list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
         """Deliver messages at once; their replies wait for :meth:`pull_messages`."""

@@ -7,7 +7,7 @@ keeps none (``client_state="reset"``): then a loss begins a new epoch, in which 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from logging import INFO
 from typing import Any, NamedTuple
@@ -19,6 +19,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, ProtocolError
+from flwr_fco.server.clients.nodes import Numbered
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 
 Key = tuple[int, int]
@@ -57,6 +58,41 @@ class Member:
     memory: dict[str, Vector] | None = None
 
 
+class Partitions(Set[Key]):
+    """The keys of nodes with the partitions 0, 1, 2, ...
+
+    Parameters
+    ----------
+    number : int
+        How many there are.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    @classmethod
+    def _from_iterable(cls, keys: Iterable[Any]) -> Any:
+        return set(keys)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether this is one of the keys."""
+        return isinstance(key, tuple) and key[0] != _WITHOUT_PARTITION and 0 <= key[1] < self.number
+
+    def __iter__(self) -> Iterator[Key]:
+        """Return the keys in order."""
+        return ((0, partition) for partition in range(self.number))
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return self.number
+
+    def __eq__(self, other: object) -> bool:
+        """Whether these are the same keys."""
+        return self.number == other.number if isinstance(other, Partitions) else super().__eq__(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class Change(NamedTuple):
     """Why the clients' memories are no longer what the strategy's state says.
 
@@ -90,7 +126,7 @@ class ClientMemories:
     ----------
     members : dict of (int, int) to Member
         By :attr:`Node.key`.
-    present : set of (int, int)
+    present : set or Partitions of (int, int)
         The keys of those that are connected.
     epoch : int
         Memories of another epoch are void.
@@ -120,7 +156,7 @@ class ClientMemories:
         """
         self.size = size
         self.members: dict[Key, Member] = {}
-        self.present: set[Key] = set()
+        self.present: Set[Key] = set()
         self.epoch = 0
         self._keeps_ledger: bool | None = None
         self._lost = False
@@ -184,36 +220,41 @@ class ClientMemories:
         uplinks : sequence of Uplink
             Answers that are about to count.
         """
-        present = self.present | {uplink.node.key for uplink in uplinks if uplink.node is not None}
+        keys = {uplink.node.key for uplink in uplinks if uplink.node is not None}
+        new = {key for key in keys if key not in self.present}
+        count = len(self.present) + len(new)
         if self.client_weights is not None:
-            return sum(self._given_weights(present)) or float(len(present))
+            return sum(self._given_weights(self.present, new)) or float(count)
         if self.weighting == "uniform":
-            return float(max(len(present), len(uplinks)))
-        known = {key: self.members[key].examples for key in present if key in self.members}
+            return float(max(count, len(uplinks)))
+        # By who was seen: a million may be there.
+        known = {key: own.examples for key, own in self.members.items() if key in new or key in self.present}
         for i, uplink in enumerate(uplinks):
             known[(2, i) if uplink.node is None else uplink.node.key] = self.weight_of(uplink)
         weights = [weight for weight in known.values() if weight is not None]
         if not weights:
-            return float(len(present))
-        return float(sum(weights)) + float(np.mean(weights)) * (len(present | known.keys()) - len(weights))
+            return float(count)
+        unnamed = sum(uplink.node is None for uplink in uplinks)
+        return float(sum(weights)) + float(np.mean(weights)) * (count + unnamed - len(weights))
 
     def everybody(self, uplinks: Sequence[Uplink]) -> bool:
         """Whether all clients that are there, and whose answers can count, have answered."""
         return len(uplinks) >= len(self.present if self.client_weights is None else self._given_weights(self.present))
 
-    def _given_weights(self, clients: Iterable[Key]) -> list[float]:
+    def _given_weights(self, *clients: Set[Key]) -> list[float]:
         """Return what the user says that clients weigh, without those of whom nothing is said."""
         given = self.client_weights or {}
-        return [given[who] for kind, who in sorted(clients) if kind != _WITHOUT_PARTITION and who in given]
+        return [given[who] for who in sorted(given) if any((0, who) in some for some in clients)]
 
     def means(self) -> dict[str, Vector]:
         """Return the weighted means of what the clients that are there remember (with a ledger)."""
         total, means = self.population(), {name: np.zeros(self.size) for name in self.names}
-        known = [self.members[key].examples or 0.0 for key in self.present if key in self.members]
+        seen = sorted(key for key in self.members if key in self.present)
+        known = [self.members[key].examples or 0.0 for key in seen]
         typical = float(np.mean([weight for weight in known if weight > 0.0] or [1.0]))
-        for key in sorted(self.present):
-            member = self.members.get(key)
-            if member is None or member.memory is None:
+        for key in seen:
+            member = self.members[key]
+            if member.memory is None:
                 continue
             weight = 1.0 if self.weighting == "uniform" else member.examples
             share = (typical if weight is None else weight) / total
@@ -273,7 +314,9 @@ class ClientMemories:
         nodes : sequence of Node
             All that are connected.
         """
-        present = {node.key for node in nodes}
+        present: Set[Key] = Partitions(len(nodes)) if isinstance(nodes, Numbered) else {node.key for node in nodes}
+        if isinstance(self.present, Partitions) and self.present == present and not self._lost:
+            return None
         if self._keeps_ledger is None:
             size = 8 * len(present) * self.size * len(self.names)
             self._keeps_ledger = self.client_state == "ledger" or (

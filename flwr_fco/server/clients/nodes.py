@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from logging import INFO, WARNING
-from typing import Any
+from typing import Any, overload
 
 from flwr.app import RecordDict
 from flwr.serverapp import Grid
@@ -29,6 +29,40 @@ def nap(deadline: float) -> None:
     time.sleep(max(0.0, min(1.0, deadline - time.monotonic())))
 
 
+class Numbered(Sequence[Node]):
+    """Nodes of which the i-th has partition i: made when they are asked for, as a million may be connected.
+
+    Parameters
+    ----------
+    ids : range
+        The node ids.
+    """
+
+    def __init__(self, ids: range) -> None:
+        self.ids = ids
+
+    def __len__(self) -> int:
+        """Return the number of nodes."""
+        return len(self.ids)
+
+    @overload
+    def __getitem__(self, i: int) -> Node: ...
+
+    @overload
+    def __getitem__(self, i: slice) -> list[Node]: ...
+
+    def __getitem__(self, i: int | slice) -> Node | list[Node]:
+        """Return the i-th node."""
+        places = range(len(self.ids))[i]
+        return Node(self.ids[places], places) if isinstance(places, int) else [self[place] for place in places]
+
+    def __contains__(self, node: object) -> bool:
+        """Whether this is one of the nodes."""
+        if not isinstance(node, Node) or node.partition_id is None:
+            return False
+        return node.partition_id in range(len(self.ids)) and self.ids[node.partition_id] == node.node_id
+
+
 class Nodes:
     """The connected nodes of a run, sorted by partition id.
 
@@ -43,7 +77,7 @@ class Nodes:
 
     Attributes
     ----------
-    ordered : list of Node
+    ordered : sequence of Node
         Who was connected when it was last looked, sorted by partition id.
     informed : set of int
         Node ids of those that have the plan.
@@ -53,16 +87,16 @@ class Nodes:
 
     def __init__(self, seed: int, timeout: float, *, asks: bool = True) -> None:
         self.seed, self.timeout, self.asks = seed, timeout, asks
-        self.ordered: list[Node] = []
+        self.ordered: Sequence[Node] = []
         self.informed: set[int] = set()
         self._known: dict[int, Node] = {}
-        self._available: list[int] = []
+        self._available: Sequence[int] = []
         self.refused: dict[int, Node] = {}
         self._waited_for: set[int] = set()
 
     def sample(
         self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int, needed: int
-    ) -> list[Node]:
+    ) -> Sequence[Node]:
         """Draw nodes from (seed, round), sorted by partition id; wait until there are enough of them.
 
         Parameters
@@ -84,7 +118,7 @@ class Nodes:
         """
         deadline = time.monotonic() + self.timeout
         while True:
-            available = list(grid.get_node_ids())
+            available = listed(grid)
             # 1e-9: 0.29 of 100 nodes is 29, not 28.
             size = max(int(fraction * len(available) + 1e-9), minimum)
             enough = max(size, needed)
@@ -109,7 +143,7 @@ class Nodes:
                 break
             log(INFO, "Waiting for the other nodes with the partition ids of %s to go", ", ".join(new))
             nap(deadline)
-            self.meet(grid, list(grid.get_node_ids()))
+            self.meet(grid, listed(grid))
         size = min(size, len(self.ordered))
         if size == len(self.ordered):
             return self.ordered
@@ -148,7 +182,12 @@ class Nodes:
         """Learn the partition ids of new nodes: from the grid if it knows them, or else by asking the nodes."""
         if available == self._available:
             return
-        self._available = list(available)
+        if isinstance(self.ordered, Numbered):
+            self._known = {node.node_id: node for node in self.ordered}
+        self._available = available
+        if isinstance(available, range):
+            self.ordered, self._known, self.refused = Numbered(available), {}, {}
+            return
         present = set(available)
         if self._known.keys() == present:
             return
@@ -180,3 +219,19 @@ class Nodes:
         answers = send_and_receive(grid, questions, _HANDSHAKE_TIMEOUT)
         found = {a.metadata.src_node_id: partition_of(a.content) for a in answers if a.has_content()}
         return {node_id: partition for node_id, partition in found.items() if partition is not None}
+
+
+def listed(grid: Grid) -> Sequence[int]:
+    """Return the ids of the connected nodes.
+
+    Parameters
+    ----------
+    grid : flwr.serverapp.Grid
+
+    Returns
+    -------
+    range, or list of int
+        A range only of a grid that knows partitions: its nodes are those of partitions 0, 1, 2, ...
+    """
+    found = grid.get_node_ids()
+    return found if isinstance(found, range) and hasattr(grid, "partition_ids") else list(found)

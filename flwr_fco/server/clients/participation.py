@@ -69,7 +69,7 @@ class Everyone(Part):
         """Return the keys of clients that belong here and are not connected, once there is no more time to wait."""
         deadline = time.monotonic() + self.node_timeout
         while True:
-            absent = self._memories.present - {node.key for node in host.nodes.ordered}
+            absent = set(self._memories.present) - {node.key for node in host.nodes.ordered}
             if not absent or time.monotonic() >= deadline:
                 return absent
             log(INFO, "Waiting for %s clients that were here before", len(absent))
