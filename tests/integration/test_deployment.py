@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from flwr_fco.experiments.app.main_job import read_settings
-from flwr_fco.experiments.runs.local_superlink import _end, _wait_until_healthy, command
+from flwr_fco.experiments.runs.local_superlink import _wait_until_healthy, command, end
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.run_folder import read_run
 
@@ -52,7 +52,7 @@ def deployment(home, root):
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        started.callback(_end, process)
+        started.callback(end, process.pid)
         return process
 
     with ExitStack() as started:
