@@ -168,7 +168,7 @@ def read_downlink(
         return _own_copy(_latest[0].downlink)
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
     # These say which of their values is missing, in whichever local solver asks for it.
-    vectors, numbers = ReceivedVectors(), ReceivedNumbers()
+    vectors, numbers = ReceivedVectors.to_look_at({}, set()), ReceivedNumbers()
     size = plan.layout.size
     for name, array in arrays.items():
         if not name.startswith((PASS, PLACES)):
@@ -239,7 +239,7 @@ class _Latest(NamedTuple):
 def _own_copy(own: Downlink) -> Downlink:
     """Return a downlink with its own mappings, so that no client can change what another one reads."""
     assert isinstance(own.vectors, ReceivedVectors)
-    vectors = ReceivedVectors(own.vectors, unseen=own.vectors.unseen)
+    vectors = ReceivedVectors.to_look_at(own.vectors, own.vectors.unseen)
     numbers = ReceivedNumbers(own.numbers)
     return Downlink(own.plan, vectors, own.client_lr, own.elapsed, numbers, own.stamp, own.work, {**own.pass_through})
 

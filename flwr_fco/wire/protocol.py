@@ -73,15 +73,24 @@ class ReceivedVectors(Received):
     """
 
     what: ClassVar[str] = "vector"
-    unseen: set[str]
+    unseen: set[str] = set()  # noqa: RUF012 - nothing is added to this one, which stands for none
 
-    def __init__(self, *arguments: Any, unseen: set[str] | None = None) -> None:
-        super().__init__(*arguments)
-        self.unseen = set() if unseen is None else unseen
+    @classmethod
+    def to_look_at(cls, vectors: Mapping[str, Any], unseen: set[str]) -> ReceivedVectors:
+        """Return vectors of which some are still to be looked at.
+
+        Parameters
+        ----------
+        vectors : mapping of str to ndarray or SparseVector
+        unseen : set of str
+        """
+        found = cls(vectors)
+        found.unseen = unseen
+        return found
 
     def __getitem__(self, name: str) -> Any:
         vector = super().__getitem__(name)
-        if isinstance(vector, SparseVector):
+        if type(vector) is SparseVector:
             raise ProtocolError(
                 f"the server's vector {name!r} came at {vector.indices.size} of {vector.size} places only"
             )

@@ -263,3 +263,39 @@ def test_pooled_references_take_sparse_features():
         for solve in (sklearn_solution, centralized_solution):
             found = [solve(own, L1(0.01)) for own in pair]
             assert_allclose(found[1], found[0], atol=1e-6)
+
+
+def test_federated_training_reaches_what_liblinear_and_cvxpy_find():
+    """One full step a round on sparse rows, no intercept (liblinear would penalise it)."""
+    from sklearn.linear_model import LogisticRegression
+
+    cvxpy = pytest.importorskip("cvxpy")
+    matrices = [rows(20, 40, seed=m, density=0.2) for m in range(3)]
+    labels = [(numbers(10 + m, 20) > 0).astype(int) for m in range(3)]
+    objectives = [Logistic(x, y, intercept=False) for x, y in zip(matrices, labels, strict=True)]
+    strength, n = 0.01, 60
+    found = trained(
+        strategies.FedDualAvg(
+            regularizer=L1(strength), client_lr=8.0, local_steps=1, batch_size=None, fraction_evaluate=0.0
+        ),
+        objectives,
+        rounds=1500,
+    )
+    X, y = sparse.vstack(matrices), np.concatenate(labels)
+    model = LogisticRegression(
+        l1_ratio=1.0,
+        penalty="l1",
+        solver="liblinear",
+        C=1.0 / (n * strength),
+        fit_intercept=False,
+        tol=1e-10,
+        max_iter=10**5,
+    ).fit(sparse.csr_matrix(X), y)
+    assert_allclose(found, model.coef_[0], atol=1e-4)
+    w = cvxpy.Variable(40)
+    margins = cvxpy.multiply(2 * y - 1, X.toarray() @ w)
+    cvxpy.Problem(cvxpy.Minimize(cvxpy.sum(cvxpy.logistic(-margins)) / n + strength * cvxpy.norm1(w))).solve(
+        solver=cvxpy.CLARABEL
+    )
+    assert_allclose(found, w.value, atol=2e-4)
+    assert 0 < np.count_nonzero(found) < 40

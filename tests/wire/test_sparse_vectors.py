@@ -181,13 +181,13 @@ def test_a_client_with_other_features_is_left_out_once():
 
 def test_what_a_server_sends_is_checked():
     half = SparseVector(INDICES, VALUES, 10)
-    vectors = ReceivedVectors({"dual": half}, unseen={"dual"})
+    vectors = ReceivedVectors.to_look_at({"dual": half}, {"dual"})
     assert_array_equal(vectors.at("dual", INDICES), VALUES)
     with pytest.raises(ProtocolError, match="other places"):
         vectors.at("dual", np.array([0, 3]))
     with pytest.raises(ProtocolError, match="at 3 of 10 places"):
         vectors["dual"]
-    bad = ReceivedVectors({"dual": SparseVector(INDICES, VALUES * np.nan, 10)}, unseen={"dual"})
+    bad = ReceivedVectors.to_look_at({"dual": SparseVector(INDICES, VALUES * np.nan, 10)}, {"dual"})
     with pytest.raises(ProtocolError, match="NaN"):
         bad.at("dual", INDICES)
 
@@ -224,7 +224,7 @@ def test_a_strategy_of_ones_own_gets_whole_vectors():
 
 
 def test_a_client_looks_at_what_it_reads():
-    vectors = ReceivedVectors({"dual": np.array([1.0, np.nan, 2.0])}, unseen={"dual"})
+    vectors = ReceivedVectors.to_look_at({"dual": np.array([1.0, np.nan, 2.0])}, {"dual"})
     assert_array_equal(vectors.at("dual", np.array([0, 2])), [1.0, 2.0])
     for ask in (
         lambda: vectors["dual"],
@@ -234,6 +234,6 @@ def test_a_client_looks_at_what_it_reads():
     ):
         with pytest.raises(ProtocolError, match="holds 1 NaN or infinite"):
             ask()
-    copy = ReceivedVectors({"dual": np.array([1e200, 1e200])}, unseen={"dual"})
+    copy = ReceivedVectors.to_look_at({"dual": np.array([1e200, 1e200])}, {"dual"})
     assert copy["dual"][0] == 1e200
     assert not copy.unseen

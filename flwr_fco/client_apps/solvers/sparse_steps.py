@@ -260,15 +260,18 @@ def shard_of(plan: Plan, objective: Objective) -> Shard | None:
     plan : Plan
     objective : Objective
     """
-    if not isinstance(objective, LinearModel) or not isinstance(objective.design, SparseDesign):
+    # Asked for by every client in every round, most of them dense: an abstract class takes longer to be recognised.
+    if type(getattr(objective, "design", None)) is not SparseDesign or not isinstance(objective, LinearModel):
         return None
     known = _shards.get(objective)
     if known is None or known[0] is not plan:
-        _shards[objective] = known = (plan, _make_shard(plan, objective, objective.design))
+        _shards[objective] = known = (plan, _make_shard(plan, objective))
     return known[1]
 
 
-def _make_shard(plan: Plan, objective: LinearModel, design: SparseDesign) -> Shard | None:
+def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
+    design = objective.design
+    assert isinstance(design, SparseDesign)
     # A subclass with gradients of its own has no linear data: what they read is not known.
     outputs, reason = objective.num_outputs, ""
     places = flat_places(design.columns.astype(np.int64), outputs)

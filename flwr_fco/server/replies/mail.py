@@ -366,7 +366,7 @@ class Mail(Part):
 
     def _note_places(self, good: Sequence[Reply[Uplink]]) -> None:
         """Remember which features clients have, of those whose last answer said it."""
-        for node in self.current.nodes.values():
+        for node in self.current.nodes.values() if self.places else ():
             self.places.pop(node.key, None)
         for node, uplink, _ in good:
             vector = uplink.vectors.get("increment")
