@@ -129,9 +129,8 @@ def read_uplink(
     wire_dtype: str,
     weighted_by_key: str,
     timed: bool = True,
-    as_sent: bool = False,
 ) -> Uplink:
-    """Read and check a reply of our ClientApp.
+    """Read and check a reply of our ClientApp; its vectors stay in the precision in which they came, without a copy.
 
     Parameters
     ----------
@@ -147,8 +146,6 @@ def read_uplink(
         Key of the weight in the MetricRecord.
     timed : bool, default True
         Whether the reply must have a sum of step sizes; after a minimisation there is none.
-    as_sent : bool, default False
-        Whether vectors stay in the precision in which they came, without a copy; otherwise they are made float64.
 
     Raises
     ------
@@ -160,7 +157,7 @@ def read_uplink(
     if arrays.keys() - through.keys() - {PLACES + name for name in shapes} != shapes.keys():
         advice = f". {FOR_A_MODEL}" if arrays.keys() == set(layout.names) else ""
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}{advice}")
-    vectors, norms = read_vectors(arrays, shapes, wire_dtype, as_sent=as_sent)
+    vectors, norms = read_vectors(arrays, shapes, wire_dtype)
     passed = {e.name: read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
     return _uplink_of(vectors, norms, passed or _NOTHING, metrics_of(content, weighted_by_key), weighted_by_key, timed)
 
