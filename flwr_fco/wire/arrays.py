@@ -143,6 +143,15 @@ def read_vectors(
     return vectors, norms
 
 
+def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays in which vectors travel: of a sparse one its values and their places."""
+    arrays = dict(vectors)
+    for name, vector in vectors.items():
+        if isinstance(vector, SparseVector):
+            arrays[name], arrays[PLACES + name] = vector.parts
+    return arrays
+
+
 def sparse_vector(name: str, places: Array, values: NDArray[Any], size: int) -> SparseVector:
     """Return a vector of which some places came."""
     try:
