@@ -17,6 +17,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from flwr_fco.kernels.sums import sum_of_squares
+
 Vector = NDArray[np.float64]
 
 #: Arrays that are statistics of the data, not parameters: PyTorch's batch normalisation buffers.
@@ -63,11 +65,11 @@ def euclidean_norm(vector: NDArray[Any]) -> float:
     >>> euclidean_norm(np.array([3.0, 4.0])), euclidean_norm(np.array([1e200]))
     (5.0, inf)
     """
-    if vector.dtype is not _FLOAT64:
-        flat = vector.reshape(-1)
-        # In blocks that stay in the cache: a sum in float64, and no second vector.
-        blocks = (flat[begin : begin + _BLOCK].astype(np.float64) for begin in range(0, flat.size, _BLOCK))
-        return math.sqrt(math.fsum(np.vdot(block, block) for block in blocks))
+    if vector.dtype == np.float32:
+        # In float64, and without a second vector. A kernel is compiled for arrays that may be written and for others.
+        flat = vector.reshape(-1).view()
+        flat.flags.writeable = False
+        return math.sqrt(sum_of_squares(flat))
     # vdot does not warn where the sum overflows, as dot does.
     return math.sqrt(np.vdot(vector, vector))
 

@@ -1,7 +1,8 @@
-"""A vector that is zero in most places: what a client with few of the model's features has to say."""
+"""A vector that is zero in most places: what a client with few of the model's features has to say; and sums of such."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
+from flwr_fco.kernels.sums import add_four
+
+#: Numbers of a sum that are worked on at a time: half a megabyte.
+_BLOCK = 65_536
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -71,14 +76,71 @@ class SparseVector:
         return whole
 
 
-def dense(vector: NDArray[Any] | SparseVector) -> NDArray[Any]:
-    """Return a vector as an array, which it may be already.
+def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:
+    """Return a vector as an array of float64, which it may be already.
 
     Parameters
     ----------
     vector : ndarray or SparseVector
     """
-    return vector.to_dense() if isinstance(vector, SparseVector) else vector
+    whole = vector.to_dense() if isinstance(vector, SparseVector) else vector
+    return whole.astype(np.float64, copy=False)
+
+
+def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
+    """Return the sum of factors times vectors, added in their order.
+
+    What is float32 is read as it is and added in float64. The bits are those of adding one vector after the other; the
+    memory is that of the result.
+
+    Parameters
+    ----------
+    pairs : iterable of (float, ndarray or SparseVector)
+    shape : tuple of int
+        That of each vector.
+
+    Returns
+    -------
+    ndarray of float64
+
+    Examples
+    --------
+    >>> weighted_sum([(0.5, np.ones(2)), (2.0, SparseVector(np.array([1], np.int32), np.ones(1), 2))], (2,))
+    array([0.5, 2.5])
+    """
+    total = np.zeros(shape)
+    flat = total.reshape(-1)
+    # Vectors of one dtype that follow each other.
+    run: list[tuple[float, NDArray[Any]]] = []
+    for factor, vector in pairs:
+        if run and (isinstance(vector, SparseVector) or vector.dtype != run[0][1].dtype):
+            _add(flat, run)
+            run = []
+        if isinstance(vector, SparseVector):
+            flat[vector.indices] += factor * vector.values.astype(np.float64, copy=False)
+            continue
+        plain = vector if vector.dtype in (np.float64, np.float32) else vector.astype(np.float64)
+        view = np.ascontiguousarray(plain).reshape(-1).view()
+        # A kernel is compiled for arrays that may be written and for those that may not.
+        view.flags.writeable = False
+        run.append((factor, view))
+    _add(flat, run)
+    return total
+
+
+def _add(total: NDArray[np.float64], run: list[tuple[float, NDArray[Any]]]) -> None:
+    """Add factors times vectors to a sum, four at a time, a block that stays in the cache after the other."""
+    groups = []
+    for i in range(0, len(run), 4):
+        four = run[i : i + 4]
+        # A factor of 0 adds nothing, and what it stands before is in the cache.
+        four += [(0.0, four[0][1])] * (4 - len(four))
+        groups.append(([vector for _, vector in four], np.array([factor for factor, _ in four])))
+    for begin in range(0, total.size, _BLOCK):
+        end = min(begin + _BLOCK, total.size)
+        for vectors, factors in groups:
+            a, b, c, d = vectors
+            add_four(total, a, b, c, d, factors, begin, end)
 
 
 def is_shorter(count: int, size: int) -> bool:

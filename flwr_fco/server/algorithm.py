@@ -154,8 +154,8 @@ class Algorithm(ABC):
     needs_mean: ClassVar[str] = "it does not say what another centre than the mean would make of it"
     #: Whether the server takes a plain mean of increments, whose lengths can say how far to go along it.
     extrapolates: ClassVar[bool] = False
-    #: Whether `aggregate` reads increments by `problem.centre` alone, so that they may be sparse vectors. A subclass
-    #: with an `aggregate` of its own gets whole vectors, unless it says this of itself.
+    #: Whether `aggregate` reads increments by `problem.centre` alone, so that they may be sparse vectors, and float32
+    #: ones as they came. A subclass with an `aggregate` of its own gets float64 arrays, unless it says this of itself.
     takes_sparse: ClassVar[bool] = False
     #: Whether the clients run our own solvers, whose `elapsed` is client_lr times steps; others' may have schedules.
     exact_elapsed: ClassVar[bool] = False

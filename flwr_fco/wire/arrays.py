@@ -123,9 +123,9 @@ def finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
 
 
 def read_vectors(
-    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str, *, as_sent: bool = False
+    arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the vectors of a client in float64, or as they are, and their Euclidean norms, infinite if too large."""
+    """Return the vectors of a client as they came, and their Euclidean norms, infinite where the squares overflow."""
     vectors: dict[str, Any] = {}
     norms = {}
     # Not float16: what is below 6e-8 would be 0 in it.
@@ -135,13 +135,21 @@ def read_vectors(
         if places is not None and (len(shape) != 1 or len(places.shape) != 1 or places.shape[0] > shape[0]):
             raise ProtocolError(f"the places of array {name!r} have shape {list(places.shape)}, of {list(shape)}")
         value = from_array(name, arrays[name], dtypes, shape if places is None else tuple(places.shape))
-        value = value if as_sent or value.dtype == np.float64 else value.astype(np.float64)
         # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well.
         norm = norms[name] = euclidean_norm(value)
         vectors[name] = value if math.isfinite(norm) else finite(name, value)
         if places is not None:
             vectors[name] = sparse_vector(name, places, value, shape[0])
     return vectors, norms
+
+
+def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arrays in which vectors travel: of a sparse one its values and their places."""
+    arrays = dict(vectors)
+    for name, vector in vectors.items():
+        if isinstance(vector, SparseVector):
+            arrays[name], arrays[PLACES + name] = vector.parts
+    return arrays
 
 
 def sparse_vector(name: str, places: Array, values: NDArray[Any], size: int) -> SparseVector:

@@ -10,7 +10,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import finite, from_array, vectors_of
+from flwr_fco.wire.arrays import arrays_of, finite, from_array, vectors_of
 from flwr_fco.wire.envelope import StateAlteredError, StateMissingError
 from flwr_fco.wire.keys import METRICS, PASS
 from flwr_fco.wire.protocol import ClientStamp, ClientState
@@ -119,15 +119,16 @@ def uplink_digest(content: RecordDict) -> str:
     return _digest({name: (array.data,) for name, array in vectors_of(content).items()}, elapsed)
 
 
-def vectors_digest(vectors: Mapping[str, Vector], elapsed: float | None) -> str:
+def vectors_digest(vectors: Mapping[str, Any], elapsed: float | None) -> str:
     """Return the digest of an uplink that travels without a message.
 
     Parameters
     ----------
-    vectors : mapping of str to ndarray of float64
+    vectors : mapping of str to ndarray of float64 or SparseVector
     elapsed : float or None
     """
-    parts = {name: (_flower.form_of(v.dtype, v.shape).header, v.data) for name, v in vectors.items()}
+    arrays = arrays_of(vectors)
+    parts = {name: (_flower.form_of(v.dtype, v.shape).header, v.data) for name, v in arrays.items()}
     return _digest(parts, None if elapsed is None else float(elapsed))
 
 

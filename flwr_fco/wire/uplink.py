@@ -15,7 +15,7 @@ from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import read_pass_through, read_vectors, vectors_of
+from flwr_fco.wire.arrays import arrays_of, read_pass_through, read_vectors, vectors_of
 from flwr_fco.wire.envelope import OWN_METRICS
 from flwr_fco.wire.keys import ARRAYS, METRICS, OWN_ARRAYS, PASS, PLACES
 from flwr_fco.wire.metrics import LARGEST_COUNT, is_number, metrics_of, number_of
@@ -63,7 +63,7 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     )
     if wire_dtype == "auto":
         wire_dtype = next((array.dtype for name, array in received.items() if not name.startswith(PASS)), "float64")
-    arrays = _arrays_of(
+    arrays = arrays_of(
         {
             name: vector if wire_dtype == "float64" else vector.astype(wire_dtype, copy=False)
             for name, vector in uplink.vectors.items()
@@ -73,15 +73,6 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
         arrays.update({PASS + name: array for name, array in uplink.pass_through.items()})
     metrics = _reported(uplink, num_examples)
     return _flower.answer(message, {key: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)})
-
-
-def _arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arrays in which vectors travel: of a sparse one its values and their places."""
-    arrays = dict(vectors)
-    for name, vector in vectors.items():
-        if isinstance(vector, SparseVector):
-            arrays[name], arrays[PLACES + name] = vector.parts
-    return arrays
 
 
 def _reported(uplink: Uplink, num_examples: int) -> dict[str, int | float]:
@@ -129,9 +120,8 @@ def read_uplink(
     wire_dtype: str,
     weighted_by_key: str,
     timed: bool = True,
-    as_sent: bool = False,
 ) -> Uplink:
-    """Read and check a reply of our ClientApp.
+    """Read and check a reply of our ClientApp; its vectors stay in the precision in which they came, without a copy.
 
     Parameters
     ----------
@@ -147,8 +137,6 @@ def read_uplink(
         Key of the weight in the MetricRecord.
     timed : bool, default True
         Whether the reply must have a sum of step sizes; after a minimisation there is none.
-    as_sent : bool, default False
-        Whether vectors stay in the precision in which they came, without a copy; otherwise they are made float64.
 
     Raises
     ------
@@ -160,7 +148,7 @@ def read_uplink(
     if arrays.keys() - through.keys() - {PLACES + name for name in shapes} != shapes.keys():
         advice = f". {FOR_A_MODEL}" if arrays.keys() == set(layout.names) else ""
         raise ProtocolError(f"the arrays are {sorted(arrays)}, expected {sorted(shapes)}{advice}")
-    vectors, norms = read_vectors(arrays, shapes, wire_dtype, as_sent=as_sent)
+    vectors, norms = read_vectors(arrays, shapes, wire_dtype)
     passed = {e.name: read_pass_through(e, arrays[key]) for key, e in through.items() if key in arrays}
     return _uplink_of(vectors, norms, passed or _NOTHING, metrics_of(content, weighted_by_key), weighted_by_key, timed)
 
@@ -207,7 +195,7 @@ def sent(uplink: Uplink, num_examples: int) -> Sent:
             vectors[name] = SparseVector(indices, values, vector.size)
             continue
         if not isinstance(vector, np.ndarray) or vector.dtype != np.float64:
-            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, _arrays_of(uplink.vectors)), **metrics}))
+            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, arrays_of(uplink.vectors)), **metrics}))
         # A local solver may use its arrays again.
         own = vectors[name] = np.array(vector)
         own.flags.writeable = False
@@ -241,7 +229,7 @@ def read_sent(
         said = metrics_of(content, weighted_by_key)
         return _uplink_of(vectors, norms, _NOTHING, said, weighted_by_key, timed)
     # It says what is wrong, if anything is.
-    whole = RecordDict({**_flower.packed({ARRAYS: (ArrayRecord, _arrays_of(vectors))}), **content})
+    whole = RecordDict({**_flower.packed({ARRAYS: (ArrayRecord, arrays_of(vectors))}), **content})
     options: dict[str, Any] = {"shapes": shapes, "weighted_by_key": weighted_by_key, "timed": timed}
     return read_uplink(whole, layout, wire_dtype="float64", **options)
 

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import SparseVector, dense
+from flwr_fco.core.sparse import dense, weighted_sum
 from flwr_fco.wire.protocol import Uplink
 
 Matrix = NDArray[np.float64]
@@ -192,20 +192,10 @@ def mean_increment(
             for uplink, factor in zip(uplinks, factors, strict=True)
         ]
         return centre(aggregation, rows, weights, trim=trim), elapsed
-    mean = np.zeros(uplinks[0].vectors[name].shape)
-    parts = [mean] if mean.size <= _BLOCK else [mean[i : i + _BLOCK] for i in range(0, len(mean), _BLOCK)]
-    scaled = np.empty_like(parts[0])
-    for uplink in uplinks:
-        factor = uplink.weight if equal or not normalize else uplink.weight * (elapsed / uplink.step_sizes)
-        vector = uplink.vectors[name]
-        if isinstance(vector, SparseVector):
-            mean[vector.indices] += factor * vector.values
-            continue
-        # In blocks that stay in the cache: half the time, and no second model in memory.
-        for i, part in enumerate(parts):
-            own = vector[i * _BLOCK : i * _BLOCK + len(part)]
-            part += np.multiply(own, factor, out=scaled[: len(part)], dtype=np.float64)
-    return mean, elapsed
+    scale = not (equal or not normalize)
+    factors = [uplink.weight * (elapsed / uplink.step_sizes) if scale else uplink.weight for uplink in uplinks]
+    vectors = [uplink.vectors[name] for uplink in uplinks]
+    return weighted_sum(zip(factors, vectors, strict=True), vectors[0].shape), elapsed
 
 
 class Direction(Protocol):

@@ -105,8 +105,6 @@ class OwnClients:
             wire_dtype=current.wire_dtype if plan.wire_dtype == "auto" else plan.wire_dtype,
             weighted_by_key=mail.options.weighted_by_key,
             timed=isinstance(plan.work, FirstOrder),
-            # Where the strategy itself has chosen float32, sums are float64 all the same.
-            as_sent=plan.wire_dtype == "auto" and current.wire_dtype == "float32",
         )
 
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
@@ -524,7 +522,7 @@ class Mail(Part):
                 raise ProtocolError("its partition is not one of those in client_weights")
         elif self._memories is not None:
             self._memories.check_weight(node, uplink.examples)
-        if self._takes_sparse or not any(isinstance(vector, SparseVector) for vector in uplink.vectors.values()):
+        if self._takes_sparse or all(getattr(own, "dtype", None) == np.float64 for own in uplink.vectors.values()):
             return uplink
         return uplink._replace(vectors={name: dense(vector) for name, vector in uplink.vectors.items()})
 
@@ -607,7 +605,7 @@ class Mail(Part):
 
 
 def takes_sparse(algorithm: type[Algorithm]) -> bool:
-    """Whether an algorithm's `aggregate` takes sparse vectors: its class says so, or one that derives from it.
+    """Whether an algorithm's `aggregate` takes vectors as they come: its class says so, or one that derives from it.
 
     Parameters
     ----------

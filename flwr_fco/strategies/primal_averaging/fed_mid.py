@@ -66,6 +66,7 @@ class FedMid(RateOptions, WorkOptions, PrimalStrategy):
     exact_elapsed: ClassVar[bool] = True
     needs_mean: ClassVar[str] = ""
     extrapolates: ClassVar[bool] = True
+    takes_sparse: ClassVar[bool] = True
 
     client_prox: bool = True
     server_prox: bool = True

@@ -52,6 +52,7 @@ class PrimalStrategy(CompositeStrategy):
     """
 
     euclidean: ClassVar[str | None] = "averages primal points"
+    takes_sparse: ClassVar[bool] = True
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""

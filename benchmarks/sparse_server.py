@@ -1,0 +1,158 @@
+"""What the server does in a round: the mean of long replies beside Flower's own, and rounds of sparse replies.
+
+    python benchmarks/sparse_server.py            replies of 1e7 numbers, 10 and 100 of them; rounds up to 1e7 features
+    python benchmarks/sparse_server.py --quick    replies of 1e6, 10 of them; rounds of 1e5 and 1e6 features
+
+'mean' reads and checks float32 replies (shapes, NaN, norms) and takes their weighted mean in float64; Flower's
+`aggregate_arrayrecords` checks nothing. Memory is what is allocated at the most, in float64 models. 'round' is a whole
+round of FedDualAvg with l1 and ten clients who answer with 10,000 numbers each; 'peak' that of the whole process.
+CPU time, one thread, medians of ratios of pairs that are measured in turn. What misses a bar is marked, and the exit
+status of the full run says so; in the quick mode, much of the time is the cache's and the bar is none.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import resource
+import statistics
+import time
+import tracemalloc
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+from threadpoolctl import threadpool_limits
+
+from flwr_fco import FedDualAvg
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.regularizers import L1
+from flwr_fco.server.replies.centres import mean_increment
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.wire import flower
+from flwr_fco.wire.envelope import HANDSHAKE, partition_reply
+from flwr_fco.wire.uplink import read_uplink
+
+#: How many times faster than Flower's own mean, and how many float64 models of memory at the most.
+BARS = {"ratio": 5.0, "memory": 1.1}
+
+
+def replies_of(count: int, size: int) -> list[RecordDict]:
+    """Return replies of float32 increments, four different ones in turn."""
+    rng = np.random.default_rng(0)
+    shared = [flower.serialised(rng.standard_normal(size, dtype=np.float32)) for _ in range(4)]
+    return [
+        RecordDict(
+            {
+                "arrays": flower.filled(ArrayRecord, {"increment": shared[i % 4]}),
+                "metrics": MetricRecord({"num-examples": 10 + i, "local-steps": 5, "elapsed": 0.5}),
+            }
+        )
+        for i in range(count)
+    ]
+
+
+def mean_of(replies: list[RecordDict], size: int) -> Any:
+    """Return the mean as the server takes it."""
+    layout = Layout.from_arrays({"w": np.empty(size, dtype=np.float32)})
+    shapes = {"increment": (size,)}
+    found = [
+        read_uplink(each, layout, shapes=shapes, wire_dtype="float32", weighted_by_key="num-examples")
+        for each in replies
+    ]
+    total = sum(uplink.examples for uplink in found)
+    return mean_increment([own._replace(weight=own.examples / total) for own in found], normalize=True)[0]
+
+
+def compare_means(count: int, size: int, times: int) -> bool:
+    """Print how the two means compare; return whether the bars are met."""
+    replies = replies_of(count, size)
+    calls: list[Callable[[], Any]] = [
+        lambda: aggregate_arrayrecords(replies, "num-examples")["increment"].numpy(),
+        lambda: mean_of(replies, size),
+    ]
+    apart = float(np.abs(calls[0]() - calls[1]()).max())
+    seconds: list[list[float]] = [[], []]
+    for _ in range(times):
+        for call, own in zip(calls, seconds, strict=True):
+            began = time.process_time()
+            call()
+            own.append(time.process_time() - began)
+    peaks = []
+    for call in calls:
+        tracemalloc.start()
+        call()
+        peaks.append(tracemalloc.get_traced_memory()[1] / (8 * size))
+        tracemalloc.stop()
+    ratio = statistics.median(a / b for a, b in zip(*seconds, strict=True))
+    met = ratio >= BARS["ratio"] and peaks[1] <= BARS["memory"]
+    flowers, ours = (statistics.median(own) for own in seconds)
+    print(
+        f"mean of {count:3d} replies of {size:.0e}: Flower {flowers:.3f} s, {peaks[0]:.1f} models; ours {ours:.3f} s, "
+        f"{peaks[1]:.1f} models; {ratio:.1f} times as fast, {apart:.0e} apart{'' if met else '  below the bar'}"
+    )
+    return met
+
+
+def answering_app(size: int, count: int) -> ClientApp:
+    """Return clients who answer with numbers at `count` places, and read nothing."""
+    app, rng = ClientApp(), np.random.default_rng(1)
+    places = np.sort(rng.choice(size, count, replace=False)).astype(np.int32)
+    increment = SparseVector(places, rng.normal(size=count), size)
+    arrays = {"increment": increment.values, "places:increment": places}
+    content = flower.packed(
+        {
+            "arrays": (ArrayRecord, arrays),
+            "metrics": (MetricRecord, {"num-examples": 10, "local-steps": 5, "elapsed": 0.5}),
+        }
+    )
+
+    @app.train()
+    def train(message: Message, context: Any) -> Message:
+        return Message(content, reply_to=message)
+
+    @app.query(HANDSHAKE.partition(".")[2])
+    def query(message: Message, context: Any) -> Message:
+        return Message(partition_reply(context), reply_to=message)
+
+    return app
+
+
+def server_round(size: int, count: int, rounds: int) -> float:
+    """Return the CPU seconds of a round."""
+    strategy = FedDualAvg(regularizer=L1(1e-4), client_lr=0.1, local_steps=5, fraction_evaluate=0.0)
+    grid, own = InProcessGrid(answering_app(size, count), 10), []
+
+    def note(number: int, arrays: ArrayRecord, metrics: MetricRecord) -> bool:
+        own.append(time.process_time())
+        return False
+
+    strategy.start(grid, ArrayRecord({"w": flower.serialised(np.zeros(size))}), rounds + 3, callbacks=[note])
+    return statistics.median(np.diff(own)[2:])
+
+
+def main() -> int:
+    """Run all and return 1 if a bar is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="smaller and fewer")
+    quick = parser.parse_args().quick
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    met = True
+    with threadpool_limits(1):
+        for count in (10,) if quick else (10, 100):
+            met = compare_means(count, 1_000_000 if quick else 10_000_000, 5 if quick else 3) and met
+        for size in (100_000, 1_000_000) if quick else (100_000, 1_000_000, 10_000_000):
+            spent = server_round(size, 10_000, 8 if quick else 12)
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+            print(
+                f"round at {size:.0e}: {1e3 * spent:.1f} ms, {1e9 * spent / size:.1f} ns a number; peak {peak:.2f} GB"
+            )
+    return int(not met and not quick)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

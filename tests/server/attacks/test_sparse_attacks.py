@@ -1,0 +1,171 @@
+"""What one client of five can do with an increment that is sparse, or says so: it is left out, counted, and no more."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from numpy.testing import assert_array_equal
+from scipy import sparse
+
+from flwr_fco import FedDualAvg
+from flwr_fco.client_apps import client_app
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.objectives import Logistic
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.wire.client_state import uplink_digest, vectors_digest
+from flwr_fco.wire.envelope import HANDSHAKE
+
+D, NODES, LIAR = 300, 5, 1
+
+
+def objectives():
+    rng = np.random.default_rng(0)
+    rows = [sparse.random_array((12, D), density=0.02, rng=rng, format="csr") for _ in range(NODES)]
+    return [Logistic(own, np.arange(12) % 2) for own in rows]
+
+
+def app_with(lie):
+    """Return our ClientApp, whose liar's arrays go through `lie(round, values, places)` before they are sent."""
+    own = objectives()
+    honest, app = client_app(lambda context: own[context.node_config["partition-id"]]), ClientApp()
+
+    @app.query(HANDSHAKE.partition(".")[2])
+    def query(message, context):
+        return honest(message, context)
+
+    @app.train()
+    def train(message, context):
+        reply = honest(message, context)
+        if context.node_config["partition-id"] != LIAR or "increment" not in reply.content.get("arrays", {}):
+            return reply
+        record = reply.content["arrays"]
+        number = int(message.content["config"]["server-round"])
+        found = lie(number, record["increment"].numpy(), record["places:increment"].numpy())
+        if found is None:
+            raise RuntimeError("it is silent")
+        arrays = {name: part if isinstance(part, Array) else Array(part) for name, part in found.items()}
+        content = RecordDict({"arrays": ArrayRecord(arrays), "metrics": reply.content["metrics"]})
+        return Message(content, reply_to=message)
+
+    return app
+
+
+def run(lie, rounds=4, **options):
+    options = {"max_ratio": None, **options}
+    strategy = FedDualAvg(regularizer=L1(1e-3), client_lr=0.5, batch_size=4, fraction_evaluate=0.0, **options)
+    grid = InProcessGrid(app_with(lie), NODES, raise_errors=False)
+    start = {"coefficients": np.zeros(D), "intercept": np.zeros(1)}
+    result = strategy.start(grid, ArrayRecord({name: Array(array) for name, array in start.items()}), rounds)
+    return strategy, result
+
+
+def pair(values, places, **more):
+    return {"increment": values, "places:increment": places, **more}
+
+
+def swapped(number, values, places):
+    return pair(values, places[[1, 0, *range(2, places.size)]])
+
+
+def labelled(dtype, shape):
+    def lie(number, values, places):
+        honest = Array(places)
+        return pair(values, Array(dtype, shape or honest.shape, honest.stype, honest.data))
+
+    return lie
+
+
+LIES = {
+    "unsorted": swapped,
+    "twice": lambda number, values, places: pair(values, np.sort(np.r_[places[1], places[1:]]).astype(np.int32)),
+    "negative": lambda number, values, places: pair(values, np.r_[np.int32(-1), places[1:]]),
+    "beyond the end": lambda number, values, places: pair(values, np.r_[places[:-1], np.int32(D + 1)]),
+    "the largest number": lambda number, values, places: pair(values, np.r_[places[:-1], np.int32(2**31 - 1)]),
+    "more than there are": lambda number, values, places: pair(np.ones(D + 2), np.arange(D + 2, dtype=np.int32)),
+    "int64": lambda number, values, places: pair(values, places.astype(np.int64)),
+    "uint32": lambda number, values, places: pair(values, places.astype(np.uint32)),
+    "numbers with a point": lambda number, values, places: pair(values, places.astype(np.float64)),
+    "the other end first": lambda number, values, places: pair(values, places.astype(">i4")),
+    "fewer places": lambda number, values, places: pair(values, places[:-1]),
+    "fewer values": lambda number, values, places: pair(values[:-1], places),
+    "two dimensions": lambda number, values, places: pair(values[:, None], places[:, None]),
+    "values alone": lambda number, values, places: {"increment": values},
+    "places alone": lambda number, values, places: {"places:increment": places},
+    "places of what is not asked": lambda number, values, places: pair(values, places, **{"places:dual": places}),
+    "places of places": lambda number, values, places: pair(values, places, **{"places:places:increment": places}),
+    "NaN": lambda number, values, places: pair(np.r_[np.nan, values[1:]], places),
+    "infinity in float32": lambda number, values, places: pair(np.r_[np.inf, values[1:]].astype(np.float32), places),
+    "a label of 64 bits": labelled("int64", None),
+    "a label of a terabyte": labelled("int32", (2**38,)),
+    "a negative label": labelled("int32", (-1,)),
+}
+
+
+@pytest.fixture(scope="module")
+def without_the_liar():
+    return run(lambda number, values, places: None)[0].state.dual
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_lie_is_a_reply_that_did_not_come(name, without_the_liar):
+    strategy, result = run(LIES[name])
+    assert [(row.round, row.partition_id) for row in result.left_out] == [(n, LIAR) for n in range(1, 5)]
+    assert all(metrics["num-left-out"] == 1 for metrics in result.train_metrics_clientapp.values())
+    assert_array_equal(strategy.state.dual, without_the_liar)
+    # A liar is sent what everybody can be sent.
+    assert len(strategy.mail.places) == NODES - 1
+
+
+def test_a_long_one_is_left_out():
+    # Far from what others send, at one place.
+    def lie(number, values, places):
+        return pair(np.array([1e9]), places[:1])
+
+    _, result = run(lie, max_ratio=10.0)
+    assert [row.partition_id for row in result.left_out] == [LIAR] * 4
+    _, result = run(lie, max_increment_norm=50.0)
+    assert all("max_increment_norm" in row.reason for row in result.left_out)
+    assert len(result.left_out) == 4
+
+
+def test_a_replay_is_left_out():
+    kept = []
+
+    def lie(number, values, places):
+        kept.append(pair(values.copy(), places.copy()))
+        return kept[0]
+
+    _, result = run(lie, rounds=5, max_ratio=10.0)
+    assert {row.partition_id for row in result.left_out} == {LIAR}
+    assert any("repeats an earlier answer" in row.reason for row in result.left_out)
+
+
+def test_what_one_says_of_its_features_is_heard_by_nobody_else():
+    """A client that says other places in each round gets the dual there; all others get what they got."""
+
+    def lie(number, values, places):
+        return pair(np.full(3, 1e-9), np.array([number, number + 40, D], dtype=np.int32))
+
+    strategy, result = run(lie)
+    honest, expected = run(lambda number, values, places: pair(values, places))
+    assert {row.partition_id for row in result.left_out} <= {LIAR}
+    assert not expected.left_out
+    for key, places in honest.mail.places.items():
+        if key != (0, LIAR):
+            assert_array_equal(strategy.mail.places[key], places)
+
+
+def test_an_increment_of_nothing_counts():
+    _, result = run(lambda number, values, places: pair(np.zeros(0), np.zeros(0, dtype=np.int32)), rounds=1)
+    assert not result.left_out
+
+
+def test_digests_agree_with_and_without_messages():
+    own = SparseVector(np.array([1, 4], dtype=np.int32), np.array([1.0, 2.0]), 9)
+    content = RecordDict(
+        {"arrays": ArrayRecord({"increment": Array(own.values), "places:increment": Array(own.indices)})}
+    )
+    assert vectors_digest({"increment": own}, None) == uplink_digest(content)
+    moved = SparseVector(np.array([1, 5], dtype=np.int32), own.values, 9)
+    assert vectors_digest({"increment": moved}, None) != vectors_digest({"increment": own}, None)
