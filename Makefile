@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-flower test-deployment test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench pictures clean
+.PHONY: help install run test test-all test-flower test-deployment test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench bench-compare pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -76,6 +76,9 @@ check: $(INSTALLED) ## Lint, formatting, types
 
 bench: $(INSTALLED) ## Run the benchmarks in their quick mode (BENCH= for the full one)
 	@set -e; for script in benchmarks/*.py; do echo "== $$script $(BENCH)"; $(BIN)/python $$script $(BENCH); done
+
+bench-compare: $(INSTALLED) ## Compare the engines' costs with the stored ones: a ratio that is 30 % worse is an error
+	$(BIN)/python benchmarks/engines.py --compare
 
 reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
 	$(BIN)/flwr-fco reproduce all --quick --quiet --out .run/reproduce-quick

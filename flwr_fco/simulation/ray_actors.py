@@ -79,8 +79,11 @@ class RayActors(Workers):
                     f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}, but the cluster has "
                     f"room for {room}; take fewer workers, or smaller reservations"
                 )
-            self._actor = ray.remote(_Actor).options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
-            self._actors = {worker: self._actor.remote() for worker in range(self.number)}
+            kind = ray.remote(_Actor)
+            first = kind.options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
+            # What it takes the place of may have gone with its machine, and the room with it.
+            self._another = kind.options(num_cpus=0, num_gpus=num_gpus, max_restarts=0)
+            self._actors = {worker: first.remote() for worker in range(self.number)}
         except BaseException:
             if self._owns:
                 ray.shutdown()
@@ -88,7 +91,7 @@ class RayActors(Workers):
 
     def _start(self, worker: int) -> None:
         self._ray.kill(self._actors[worker])
-        self._actors[worker] = self._actor.remote()
+        self._actors[worker] = self._another.remote()
 
     def _call(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         framed: dict[int, tuple[bytes, list[Any]]] = {}

@@ -140,7 +140,8 @@ class Workers(ABC):
         run_id : int
         """
         if self._runs.pop(run_id, None) is not None:
-            self.ask(dict.fromkeys(range(self.number), ("end", run_id)))
+            # One that has died has forgotten it, and is replaced when it is needed.
+            self._call(dict.fromkeys(range(self.number), ("end", run_id)))
 
 
 class WorkerGrid(InProcessGrid):

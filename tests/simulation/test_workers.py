@@ -213,6 +213,38 @@ def test_workers_are_for_engines_that_have_them():
         simulate(strategy(), app_of(clients()), num_nodes=4, num_rounds=1, initial_arrays=start_arrays(), workers=2)
 
 
+def two_raylets():
+    """A cluster of two machines on this one; a raylet may not come up in time on a busy machine."""
+    from ray.cluster_utils import Cluster
+
+    for attempt in range(3):
+        try:
+            cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+            return cluster, cluster.add_node(num_cpus=1)
+        except Exception:
+            if attempt == 2:
+                raise
+    raise AssertionError
+
+
+@pytest.mark.flower
+def test_on_a_cluster_of_two_machines_one_may_go():
+    here = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays(), 10)
+    cluster, second = two_raylets()
+
+    def callback(server_round, arrays, metrics):
+        if server_round == 5:
+            cluster.remove_node(second, allow_graceful=False)
+
+    try:
+        with RayActors(2, address=cluster.address) as actors, WorkerGrid(actors, app_of(clients()), 4) as grid:
+            there = outcome(grid, strategy(), start_arrays(), 10, callbacks=[callback])
+    finally:
+        cluster.shutdown()
+    assert there[:2] == here[:2]
+    assert {metrics["num-replies"] for metrics in there[2].values()} == {4}
+
+
 @pytest.mark.flower
 def test_actors_of_rays_give_the_bits_of_one_process_and_one_that_dies_is_replaced():
     here = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays(), 10)

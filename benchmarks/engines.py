@@ -1,0 +1,214 @@
+"""What a round costs on each engine, beside a bare compiled loop: CPU time of the whole process tree, and wall time.
+
+    python benchmarks/engines.py              in process, with messages, in worker processes (about two minutes)
+    python benchmarks/engines.py --quick      fewer rounds (half a minute)
+    python benchmarks/engines.py --ray        Ray actors and Flower's own Ray simulation too
+    python benchmarks/engines.py --store      write the ratios to benchmarks/engines.json
+    python benchmarks/engines.py --compare    exit code 1 if a ratio is more than 30 % worse than the stored one
+
+LASSO dataset I of 'Federated Composite Optimization': 64 clients with 128 rows of 1,024 features (float64), 10 of them
+a round, one epoch of batch 10, l1 norm, evaluation off. The cases alternate, so that a busy machine is as busy for all
+of them; medians. Then rounds with 1,000 and 1,000,000 known clients, 100 of them asked.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import flwr
+import numba
+import numpy as np
+from rounds import BATCH, NODES, OPTIONS, RATE, SAMPLE, STRENGTH, load, start_arrays
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.solvers.steps import compiled_epoch
+from flwr_fco.core.layout import Layout
+from flwr_fco.core.randomness import random_generator
+from flwr_fco.datasets import lasso
+from flwr_fco.kernels.dual_averaging import NOTHING
+from flwr_fco.mirror_maps import Euclidean
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import Processes, RayActors, simulate, warmup
+from flwr_fco.strategies import FedDualAvg
+
+STORED = Path(__file__).with_suffix(".json")
+#: By how much a ratio may be worse than the stored one.
+TOLERANCE = 1.3
+_TICK = os.sysconf("SC_CLK_TCK")
+
+
+def tree_seconds() -> float:
+    """Return the CPU seconds of this process, its descendants, and those of them that have ended."""
+    children: dict[int, list[int]] = {}
+    seconds: dict[int, float] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                fields = Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(name))
+            seconds[int(name)] = sum(map(int, fields[11:15])) / _TICK
+    # The clock of this process itself is finer than the ticks.
+    found, waiting = time.process_time(), list(children.get(os.getpid(), ()))
+    while waiting:
+        process = waiting.pop()
+        found += seconds[process]
+        waiting += children.get(process, [])
+    return found
+
+
+def bare_loop(objectives: list[LeastSquares], rounds: int) -> None:
+    """Run the algorithm with the compiled kernel and the same draws, and nothing else."""
+    layout: Layout = objectives[0].layout
+    retrieval = Euclidean().bind(layout).compiled(L1(STRENGTH).bind(layout))
+    data = [objective.linear_data() for objective in objectives]
+    dual, elapsed = np.zeros(layout.size), 0.0
+    for number in range(1, rounds + 1):
+        chosen = random_generator(0, number, 0, 2).choice(NODES, SAMPLE, replace=False)
+        total, spent = np.zeros(layout.size), 0.0
+        for m in np.sort(chosen):
+            order = random_generator(0, number, int(m)).permutation(objectives[m].num_examples)
+            z = dual.copy()
+            compiled_epoch(data[m], order, BATCH, retrieval, elapsed, RATE, NOTHING, z)
+            spent = RATE * -(-order.size // BATCH)
+            total += (z - dual) / SAMPLE
+        dual, elapsed = dual + total, elapsed + spent
+
+
+def run(rounds: int, app, **options) -> None:
+    """Simulate FedDualAvg on LASSO I."""
+    given = {"num_nodes": NODES, "num_rounds": rounds, "initial_arrays": start_arrays(1024), "progress": False}
+    simulate(FedDualAvg(**OPTIONS), app, **given, **options)
+
+
+def passing(message, context, call_next):
+    """A mod that does nothing: with it everything travels in messages."""
+    return call_next(message, context)
+
+
+def measured(cases: dict[str, Callable[[int], object]], rounds: int, runs: int) -> dict[str, tuple[float, float]]:
+    """Return CPU and wall milliseconds a round: a long run less a short one, so that what happens once is out."""
+    found: dict[str, list[tuple[float, float]]] = {name: [] for name in cases}
+    for number in range(runs + 1):
+        for name, call in cases.items():
+            stamps = []
+            for length in (rounds // 5, rounds):
+                cpu, wall = tree_seconds(), time.perf_counter()
+                call(length)
+                stamps.append((tree_seconds() - cpu, time.perf_counter() - wall))
+            if number:
+                each = 1e3 / (rounds - rounds // 5)
+                found[name].append(tuple((stamps[1][i] - stamps[0][i]) * each for i in (0, 1)))
+    return {name: tuple(statistics.median(pair[i] for pair in own) for i in (0, 1)) for name, own in found.items()}
+
+
+def flower_simulation(rounds: int) -> tuple[float, float]:
+    """Return CPU and wall milliseconds a round of Flower's Ray simulation, without its start."""
+    from flwr.serverapp import ServerApp
+    from flwr.simulation import run_simulation
+
+    stamps: list[tuple[float, float]] = []
+    app, warm = ServerApp(), 12
+
+    @app.main()
+    def main(grid, context):
+        def callback(number, arrays, metrics):
+            if number in (warm, warm + rounds):
+                stamps.append((tree_seconds(), time.perf_counter()))
+
+        FedDualAvg(**OPTIONS).start(grid, start_arrays(1024), warm + rounds, callbacks=[callback])
+
+    resources = {"client_resources": {"num_cpus": 1}, "init_args": {"include_dashboard": False}}
+    run_simulation(server_app=app, client_app=client_app(load), num_supernodes=NODES, backend_config=resources)
+    return tuple((stamps[1][i] - stamps[0][i]) / rounds * 1e3 for i in (0, 1))
+
+
+def known_clients(number: int, rounds: int) -> float:
+    """Return the CPU milliseconds of a round with 100 of `number` clients, the median."""
+
+    def shard(context):
+        features = np.random.default_rng(int(context.node_config["partition-id"])).normal(size=(20, 200))
+        return LeastSquares(features, features[:, 0])
+
+    marks: list[float] = []
+    strategy = FedDualAvg(
+        regularizer=L1(1e-3), client_lr=1e-4, batch_size=10, fraction_train=100 / number, fraction_evaluate=0.0
+    )
+    simulate(
+        strategy,
+        client_app(shard),
+        num_nodes=number,
+        num_rounds=rounds,
+        initial_arrays={"coefficients": np.zeros(200), "intercept": np.zeros(1)},
+        callbacks=[lambda *_: marks.append(time.process_time())],
+        progress=False,
+    )
+    return statistics.median(np.diff(marks)) * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for flag in ("quick", "ray", "store", "compare"):
+        parser.add_argument(f"--{flag}", action="store_true")
+    arguments = parser.parse_args()
+    rounds, runs = (50, 3) if arguments.quick else (200, 7)
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    warmup()
+    objectives = lasso("I").objectives()
+    here, there = client_app(lambda c: objectives[int(c.node_config["partition-id"])]), client_app(load)
+    mods = client_app(lambda c: objectives[int(c.node_config["partition-id"])], mods=[passing])
+    cases: dict[str, Callable[[int], object]] = {
+        "bare compiled loop": lambda n: bare_loop(objectives, n),
+        "in process": lambda n: run(n, here),
+        "in process, with messages": lambda n: run(n, mods),
+    }
+    load_average = os.getloadavg()[0]
+    with Processes(2) as processes:
+        # Ticks of 10 ms: two processes need runs that are long.
+        cases["2 worker processes"] = lambda n: run(n, there, engine=processes)
+        found = measured(cases, rounds, runs)
+    if arguments.ray:
+        with RayActors(2) as actors:
+            found |= measured({"2 Ray actors": lambda n: run(n, there, engine=actors)}, rounds, runs)
+        found["Flower's Ray simulation"] = flower_simulation(10 if arguments.quick else 40)
+    versions = f"flwr {flwr.__version__}, NumPy {np.__version__}, numba {numba.__version__}"
+    print(f"Python {platform.python_version()}, {versions}, {os.cpu_count()} cores, load {load_average:.1f}\n")
+    base = found["bare compiled loop"][0]
+    print(f"{'LASSO I, a round':30} {'CPU ms':>8} {'wall ms':>8} {'CPU / bare':>11}")
+    for name, (cpu, wall) in found.items():
+        print(f"{name:30} {cpu:8.2f} {wall:8.2f} {cpu / base:11.2f}")
+    ratios = {name: round(cpu / base, 3) for name, (cpu, _) in found.items()}
+    few, many = (
+        statistics.median(known_clients(number, 6 if arguments.quick else 12) for _ in range(3))
+        for number in (1_000, 1_000_000)
+    )
+    ratios["1,000,000 known clients / 1,000"] = round(many / few, 3)
+    print(
+        f"\n100 of 1,000 known clients: {few:.1f} ms of CPU a round, of 1,000,000: {many:.1f} ({many / few:.2f} times)"
+    )
+    if arguments.store:
+        STORED.write_text(json.dumps(ratios, indent=2) + "\n", encoding="utf-8")
+    if arguments.compare:
+        stored = json.loads(STORED.read_text(encoding="utf-8"))
+        worse = [name for name, own in ratios.items() if own > TOLERANCE * stored.get(name, own)]
+        for name in worse:
+            print(f"{name}: {ratios[name]:.2f}, stored {stored[name]:.2f}")
+        sys.exit(bool(worse))
+
+
+if __name__ == "__main__":
+    main()
