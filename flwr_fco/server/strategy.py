@@ -623,12 +623,12 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         nodes = self._sample(grid, server_round, _TRAIN_SAMPLE, self.fraction_train, self.min_train_nodes)
         if self.choose_nodes is not None:
             nodes = self.nodes.chosen(self.choose_nodes, server_round)
-        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(nodes), len(self.nodes.ordered))
         asked: Sequence[Node] = nodes
         for part in self._acting["before_round"]:
             asked = part.before_round(self, asked)
         if asked is not nodes:
             asked = sorted(asked, key=lambda node: node.order)
+        log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(asked), len(self.nodes.ordered))
         self._problem = mail.open(server_round, asked, config, self.problem, self.state)
         return mail.letters(asked)
 

@@ -87,6 +87,7 @@ def test_the_model_is_exactly_sparse():
 
 REFUSED = {
     "weighting": ({"weighting": "examples"}, "weighting"),
+    "weights": ({"client_weights": {0: 2.0, 1: 1.0}}, "client_weights"),
     "normalised": ({"normalize_local_work": True}, "normalize_local_work"),
     "epochs": ({"local_steps": None, "local_epochs": 1}, "local_steps"),
     "evaluation": ({"fraction_evaluate": 0.5}, "fraction_evaluate"),

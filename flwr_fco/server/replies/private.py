@@ -286,6 +286,7 @@ def _check(options: CommonOptions) -> None:
         'weighting="uniform" (numbers of examples would be weights of the clients\' own choice)': (
             options.weighting != "uniform"
         ),
+        "client_weights=None (every client counts the same)": options.client_weights is not None,
         "normalize_local_work=False (what one client says of its work would change what others count)": own(
             "normalize_local_work"
         ),
