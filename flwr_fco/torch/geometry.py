@@ -185,8 +185,11 @@ class _Euclidean(Geometry):
         for i, tensors in enumerate(zip(starts, moved, out, strict=True)):
             # In parts that stay in the cache.
             for start, own, point in zip(*(tensor.view(-1).split(_PART) for tensor in tensors), strict=True):
-                total = start + own
-                point.copy_(_solve_one(total, t, separable[i]) if i in separable else total)
+                total = torch.add(start, own, out=point if point.dtype == start.dtype else None)
+                if i in separable:
+                    _solve_one(total, t, separable[i], out=total)
+                if total is not point:
+                    point.copy_(total)
 
     def _couple(self, duals: Tensors, t: float, result: Tensors) -> None:
         """Set the results where psi is not a sum over coordinates."""
@@ -198,12 +201,12 @@ class _Euclidean(Geometry):
                 result[i] = tensor
 
 
-def _solve_one(dual: Tensor, t: float, terms: tuple[float, float, float, float]) -> Tensor:
-    """Return clip(soft(v, t * threshold) / (1 + t * shrinkage), lower, upper) in one new tensor."""
+def _solve_one(dual: Tensor, t: float, terms: tuple[float, float, float, float], out: Tensor | None = None) -> Tensor:
+    """Return clip(soft(v, t * threshold) / (1 + t * shrinkage), lower, upper) in one new tensor, or in `out`."""
     threshold, shrinkage, lower, upper = terms
     cut = amount(t, threshold)
     result = torch.clamp(dual, -cut, cut)
-    torch.sub(dual, result, out=result)
+    result = torch.sub(dual, result, out=result if out is None else out)
     if shrinkage > 0.0:
         result.div_(1.0 + amount(t, shrinkage))
     return result.clamp_(lower, upper) if lower > -math.inf or upper < math.inf else result
