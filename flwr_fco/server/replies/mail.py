@@ -370,8 +370,9 @@ class Mail(Part):
             vector = uplink.vectors.get("increment")
             if isinstance(vector, SparseVector) and is_shorter(vector.indices.size, vector.size):
                 self.places[node.key] = vector.indices
-        while self.places and sum(places.nbytes for places in self.places.values()) > MOST_PLACES:
-            del self.places[next(iter(self.places))]
+        held = sum(places.nbytes for places in self.places.values())
+        while held > MOST_PLACES:
+            held -= self.places.pop(next(iter(self.places))).nbytes
 
     def _told(self, problem: Problem, node: Node) -> Downlink:
         """Return what one node is told."""
