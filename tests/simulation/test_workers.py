@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord
+from scipy import sparse
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.solvers.table import SOLVERS
@@ -84,6 +85,24 @@ def test_no_reply_is_lost_and_no_bit_changes_when_a_worker_dies(make_strategy, m
     for number, metrics in there[2].items():
         assert metrics["num-replies"] == here[2][number]["num-replies"]
         assert metrics["skipped"] == 0
+
+
+def sparse_load(context):
+    rng = np.random.default_rng(int(context.node_config["partition-id"]))
+    features = sparse.random_array((20, 3000), density=0.002, rng=rng, format="csr")
+    return LeastSquares(features, np.asarray(features.sum(axis=1)).ravel())
+
+
+def test_sparse_vectors_travel_to_workers_too(mortal):
+    start = ArrayRecord(
+        {"coefficients": flower.serialised(np.zeros(3000)), "intercept": flower.serialised(np.zeros(1))}
+    )
+    here = outcome(InProcessGrid(client_app(sparse_load), 4), strategy(), start, 8)
+    with WorkerGrid(mortal, client_app(sparse_load), 4) as grid:
+        there = outcome(grid, strategy(), start, 8, callbacks=[killing(mortal, 1, 4)])
+    assert there[:2] == here[:2]
+    assert [m["bytes-up"] for m in there[2].values()][:4] == [m["bytes-up"] for m in here[2].values()][:4]
+    assert here[2][3]["bytes-up"] < 4 * 3000 * 8 / 2
 
 
 def test_a_worker_that_dies_while_it_computes_is_replaced(tmp_path, mortal):
