@@ -242,7 +242,7 @@ def as_reply(message: Message, sent: Sent) -> Message:
     message : Message
     sent : Sent
     """
-    arrays = {ARRAYS: (ArrayRecord, _arrays_of(sent.vectors))} if sent.vectors else {}
+    arrays = {ARRAYS: (ArrayRecord, arrays_of(sent.vectors))} if sent.vectors else {}
     return _flower.reply_to(message, RecordDict({**_flower.packed(arrays), **sent.content}))
 
 
