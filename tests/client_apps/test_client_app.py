@@ -170,8 +170,8 @@ def test_buffers_travel_both_ways(monkeypatch):
     objectives = [Counting(o.features, o.targets, m) for m, o in enumerate(clients(), start=1)]
     read, write, answered = training.read_downlink, training.uplink_answer, []
 
-    def read_downlink(*arguments):
-        return read(*arguments)._replace(pass_through={"count": np.array(10)})
+    def read_downlink(*arguments, **options):
+        return read(*arguments, **options)._replace(pass_through={"count": np.array(10)})
 
     def uplink_answer(message, uplink, **options):
         answered.append(dict(uplink.pass_through))
@@ -195,7 +195,7 @@ def test_buffers_that_the_objective_does_not_have_are_refused(monkeypatch):
     monkeypatch.setattr(
         training,
         "read_downlink",
-        lambda *arguments: read(*arguments)._replace(pass_through={"count": np.array(10)}),
+        lambda *arguments, **options: read(*arguments, **options)._replace(pass_through={"count": np.array(10)}),
     )
     start = start_arrays()
     start["count"] = Array(np.array(4))

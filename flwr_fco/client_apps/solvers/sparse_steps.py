@@ -345,4 +345,6 @@ def shrunk(w: Vector, times: Any, step: float, threshold: Any, shrinkage: Any) -
     ratio = np.exp(-times * np.log1p(rate))
     # (1 - ratio) / rate is the sum of r + ... + r^m.
     sums = np.where(rate > 0.0, -np.expm1(-times * np.log1p(rate)) / np.where(rate > 0.0, rate, 1.0), times)
-    return np.asarray(np.sign(w) * np.maximum(np.abs(w) * ratio - step * np.asarray(threshold) * sums, 0.0))
+    sizes = np.maximum(np.abs(w) * ratio - step * np.asarray(threshold) * sums, 0.0)
+    # What becomes zero is no negative zero.
+    return np.asarray(np.sign(w) * sizes + 0.0)
