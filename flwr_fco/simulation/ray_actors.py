@@ -51,7 +51,7 @@ class RayActors(Workers):
             import ray as found
         except ImportError as error:
             raise NotInstalledError(
-                "engine='ray' needs Ray; install it with `pip install 'flwr-fco[sweep]'`, or take engine='processes'"
+                "engine='ray' needs Ray; install it with `pip install -e '.[sweep]'`, or take engine='processes'"
             ) from error
         self._ray: Any = found
         ray: Any = found
