@@ -247,6 +247,7 @@ def two_raylets():
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_on_a_cluster_of_two_machines_one_may_go():
     here = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays(), 10)
     cluster, second = two_raylets()
@@ -265,6 +266,7 @@ def test_on_a_cluster_of_two_machines_one_may_go():
 
 
 @pytest.mark.flower
+@pytest.mark.slow
 def test_actors_of_rays_give_the_bits_of_one_process_and_one_that_dies_is_replaced():
     here = outcome(InProcessGrid(app_of(clients()), 4), strategy(), start_arrays(), 10)
 
