@@ -176,7 +176,7 @@ def main() -> None:
     parser.add_argument("--nodes", type=int, default=2)
     given = parser.parse_args()
     if given.quick:
-        given.turns, given.rounds = 1, 3
+        given.turns, given.rounds = 1, 2
     os.environ["FLWR_SUPEREXEC_TASK_POLL_INTERVAL"] = "0.05"
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     names = ["FedAvg", *given.strategies]
