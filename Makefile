@@ -7,7 +7,7 @@ INSTALLED := $(VENV)/.installed
 BENCH ?= --quick
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test test-all test-flower test-deployment test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench bench-compare pictures clean
+.PHONY: help install run test test-all test-flower test-deployment test-deployment-lowest test-torch test-torch-lowest fuzz reproduce reproduce-quick test-lowest check bench bench-compare pictures clean
 
 help: ## Show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -68,6 +68,9 @@ test-torch-lowest: $(LOWEST)/.torch ## Run the tests that need PyTorch on the lo
 
 test-lowest: $(LOWEST)/.installed ## Run the tests that touch Flower on the lowest release of it that is supported
 	$(LOWEST)/bin/python -m pytest -q -m "not slow" tests/server tests/strategies tests/client_apps tests/simulation tests/wire
+
+test-deployment-lowest: $(LOWEST)/.installed ## A deployment of the lowest release of Flower that is supported (three minutes)
+	$(LOWEST)/bin/python -m pytest -q -m flower tests/integration/deployment
 
 check: $(INSTALLED) ## Lint, formatting, types
 	$(BIN)/ruff check .

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -20,6 +21,9 @@ app = typer.Typer(
     "prints. Several machines: docs/deployment.md.",
     no_args_is_help=True,
 )
+
+#: The release of Flower whose commands are used.
+_FLOWER = (1, 41)
 
 Home = Annotated[Path, typer.Argument(metavar="DIR", help="The deployment's folder: keys, logs, state, FLWR_HOME.")]
 Name = Annotated[str | None, typer.Argument(metavar="[NAME]", help="superlink, node-0, node-1, ...; all by default.")]
@@ -57,6 +61,12 @@ def local(
 
     if app_folder is not None and not (app_folder / "pyproject.toml").is_file():
         raise ConfigurationError(f"{app_folder} is no Flower App: it has no pyproject.toml")
+    installed = version("flwr")
+    if tuple(map(int, installed.split(".")[:2])) < _FLOWER:
+        raise ConfigurationError(
+            f"flwr {installed} is installed, whose commands are others; `flwr-fco deploy` speaks those of flwr 1.41: "
+            "pip install 'flwr>=1.41', or see 'Older releases of Flower' in docs/deployment.md"
+        )
     deployment = LocalDeployment.create(home, nodes, node_config=node_config, tell=_tell)
     deployment.start_superlink()
     for i in range(nodes):

@@ -21,14 +21,14 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.experiments.runs.local_superlink import command, end, exists
+from flwr_fco.experiments.runs.local_superlink import command, command_line, end, exists
 
 #: The connection in Flower's configuration, and the SuperLink's name among the processes.
 CONNECTION, SUPERLINK = "local", "superlink"
 #: Seconds for the SuperLink to answer, and for a killed node's key to be free.
 READY, TAKEN = 120.0, 180.0
-#: Seconds in which a SuperNode that is refused says so.
-_REFUSED = 8.0
+#: What a SuperNode that is taken says, and the seconds in which one that is refused says so.
+_TAKEN_SAYS, _REFUSED = "SuperNode ID:", 8.0
 _FILE = "deployment.json"
 
 
@@ -314,11 +314,8 @@ class LocalDeployment:
             return None
         with suppress(ChildProcessError):
             os.waitpid(pid, os.WNOHANG)
-        listing = subprocess.run(
-            ["ps", "-ww", "-p", str(pid), "-o", "stat=,command="], capture_output=True, text=True, check=False
-        ).stdout.strip()
         # All of our commands name the CA of this folder.
-        return pid if str(self.home) in listing and not listing.startswith("Z") else None
+        return pid if str(self.home) in command_line(pid) else None
 
     def start_superlink(self) -> None:
         """Start the SuperLink and wait until it answers."""
@@ -345,7 +342,7 @@ class LocalDeployment:
             before = len(self.log(name))
             process = self.spawn(name, self._command(name))
             wait = time.monotonic() + (_REFUSED if again else 0.0)
-            while process.poll() is None and time.monotonic() < wait:
+            while process.poll() is None and time.monotonic() < wait and _TAKEN_SAYS not in self.log(name)[before:]:
                 time.sleep(0.1)
             said = self.log(name)[before:]
             # One that is refused says so, and may stay all the same: its SuperExec waits for it.

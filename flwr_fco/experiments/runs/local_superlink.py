@@ -234,6 +234,17 @@ def exists(pid: int) -> bool:
     return pid in _processes()
 
 
+def command_line(pid: int) -> str:
+    """Return the command of a process that is alive, or nothing."""
+    if _processes().get(pid, (0, True))[1]:
+        return ""
+    path = Path(f"/proc/{pid}/cmdline")
+    with suppress(OSError):
+        return path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+    arguments = ["ps", "-ww", "-p", str(pid), "-o", "command="]
+    return subprocess.run(arguments, capture_output=True, text=True, check=False).stdout
+
+
 def descendants(root: int) -> list[int]:
     """Return children, grandchildren and so on."""
     parents = {pid: parent for pid, (parent, _) in _processes().items()}

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.cli.commands import app
 from flwr_fco.experiments.runs.deployment import LocalDeployment, free_ports
-from flwr_fco.experiments.runs.local_superlink import exists
+from flwr_fco.experiments.runs.local_superlink import command_line, exists
 
 pytestmark = pytest.mark.skipif(
     shutil.which("openssl") is None or shutil.which("ssh-keygen") is None, reason="needs openssl and ssh-keygen"
@@ -55,6 +55,25 @@ def test_what_it_prints_does_the_same_in_a_shell(made, tmp_path):
     assert {path.name for path in copied.iterdir()} == own
     config = (deployment.home / "config.toml").read_text().replace(str(deployment.home), str(copied))
     assert (copied / "config.toml").read_text() == config
+
+
+def test_an_older_flower_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("flwr_fco.experiments.cli.deploying.version", lambda name: "1.22.0")
+    done = call("local", tmp_path / "home")
+    assert done.exit_code == 2
+    assert "flwr 1.22.0 is installed" in " ".join(done.output.split())
+    assert not (tmp_path / "home").exists()
+
+
+def test_a_process_is_found_by_its_command_and_a_dead_one_is_not(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", str(tmp_path)]) as process:
+        assert str(tmp_path) in command_line(process.pid)
+        process.kill()
+        # Dead, but nobody has waited for it.
+        deadline = time.monotonic() + 10
+        while command_line(process.pid) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert command_line(process.pid) == ""
 
 
 def test_a_folder_that_is_not_empty_is_refused(made):

@@ -1,12 +1,17 @@
-"""A deployment on this machine: a SuperLink and SuperNodes with TLS and authentication, as processes."""
+"""A deployment on this machine: a SuperLink and SuperNodes with TLS and authentication, as processes.
+
+With the lowest release of Flower that is supported too, whose commands are others.
+"""
 
 import json
 import os
 import shutil
 import signal
+import socket
 import sys
 import time
 from contextlib import ExitStack
+from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -104,13 +109,78 @@ class Deployment(LocalDeployment):
             process.wait()
 
 
+class LowestDeployment(Deployment):
+    """The same with the commands of flwr 1.22: three ports, keys in a file at the start, connections in the app.
+
+    Without a database, in which the key of a node that was killed would be in use for ever.
+    """
+
+    def __init__(self, home, tell=print):
+        super().__init__(home, tell)
+        self.serverapp, self.control = (f"127.0.0.1:{port}" for port in free_ports(2))
+
+    def start_superlink(self):
+        # The registered stranger of the tests among them: later ones are not taken.
+        for i in (*range(self.nodes), self.nodes + 1):
+            self.make_key(i)
+        process = self.spawn("superlink", self._command("superlink"))
+        host, port = self.control.split(":")
+
+        def answers():
+            assert process.poll() is None, self.log("superlink")[-2000:]
+            with socket.socket() as tried:
+                return tried.connect_ex((host, int(port))) == 0
+
+        wait_until(answers, 60, "the SuperLink's answer")
+
+    def make_key(self, i, *, register=True):
+        if not (self.home / f"node-{i}").exists():
+            super().make_key(i, register=False)
+            if register:
+                kind, key = (self.home / f"node-{i}.pub").read_text(encoding="utf-8").split()[:2]
+                with (self.home / "keys.csv").open("a", encoding="utf-8") as file:
+                    file.write(f"{',' if file.tell() else ''}{kind} {key}")
+
+    def _command(self, name):
+        if name != "superlink":
+            return super()._command(name)
+        return [
+            "flower-superlink", "--ssl-ca-certfile", str(self.home / "ca.crt"), "--ssl-certfile", "server.pem",
+            "--ssl-keyfile", "server.key", "--auth-list-public-keys", "keys.csv",
+            "--serverappio-api-address", self.serverapp, "--fleet-api-address", self.address,
+            "--control-api-address", self.control,
+        ]  # fmt: skip
+
+    def node_command(self, i, port, ca="ca.crt"):
+        return [
+            "flower-supernode", "--superlink", self.address, "--root-certificates", str(self.home / ca),
+            "--auth-supernode-private-key", f"node-{i}", "--auth-supernode-public-key", f"node-{i}.pub",
+            "--clientappio-api-address", f"127.0.0.1:{port}",
+            "--node-config", f"partition-id={i} num-partitions={self.nodes}",
+        ]  # fmt: skip
+
+    def begin(self, name, **config):
+        app = self.home / "app"
+        if not app.exists():
+            shutil.copytree(APP, app)
+            with (app / "pyproject.toml").open("a", encoding="utf-8") as file:
+                file.write(
+                    '\n[tool.flwr.federations]\ndefault = "local"\n\n[tool.flwr.federations.local]\n'
+                    f'address = "{self.control}"\nroot-certificates = "{self.home / "ca.crt"}"\n'
+                )
+        return super().begin(name, **config)
+
+
+KIND = LowestDeployment if version("flwr") == "1.22.0" else Deployment
+
+
 @pytest.fixture
 def deployments(tmp_path):
     """Make deployments; all of their processes are ended by their pids."""
     with ExitStack() as made:
 
         def make(nodes=3, *, started=True):
-            deployment = Deployment.create(tmp_path / f"home-{nodes}", nodes, tell=print)
+            deployment = KIND.create(tmp_path / f"home-{nodes}", nodes, tell=print)
             made.callback(deployment.end)
             if started:
                 deployment.start_all()

@@ -1,4 +1,10 @@
-"""What a deployment survives: SuperNodes that are killed and come back, and clients that answer badly. Minutes each."""
+"""What a deployment survives: SuperNodes that are killed and come back, and clients that answer badly. Minutes each.
+
+Kills come at a random moment, which is printed: of the work of a node, of the server's or of the wait between them.
+"""
+
+import random
+import time
 
 import numpy as np
 import pytest
@@ -10,6 +16,14 @@ def same(arrays, others):
     assert arrays.keys() == others.keys()
     for name, array in arrays.items():
         np.testing.assert_array_equal(array, others[name])
+
+
+def wait_for_a_moment(deployment, name, after):
+    """Wait for a round, then for any moment of it or of the next."""
+    deployment.wait_for_round(name, after)
+    seconds = random.uniform(0.0, 8.0)
+    print(f"{seconds:.2f} s after the beginning of round {after} of {name}")
+    time.sleep(seconds)
 
 
 @pytest.mark.parametrize("strategy", ["FeDualEx", "DualFL"])
@@ -26,7 +40,7 @@ def test_killed_nodes_come_back_in_the_midst_of_a_run(strategy, nodes, deploymen
     rounds = 12 if strategy == "DualFL" else 8
     # A message that dies with its process is answered by nobody where the node is back in time.
     deployment.begin("run", strategy=strategy, rounds=rounds, timeout=150.0)
-    deployment.wait_for_round("run", 3)
+    wait_for_a_moment(deployment, "run", 3)
     for i in nodes:
         deployment.kill(f"node-{i}")
     for i in nodes:
@@ -45,9 +59,9 @@ def test_killed_nodes_come_back_in_the_midst_of_a_run(strategy, nodes, deploymen
 def test_a_killed_superlink_is_resumed_by_a_stateless_strategy(deployments, here):
     deployment = deployments(2)
     saved = str(deployment.home / "saved.npz")
-    for number in (2, 4):
-        deployment.begin(f"run-{number}", rounds=6, checkpoint=saved, resume=True)
-        deployment.wait_for_round(f"run-{number}", 2)
+    for number in range(3):
+        deployment.begin(f"run-{number}", rounds=10, checkpoint=saved, resume=True)
+        wait_for_a_moment(deployment, f"run-{number}", 2)
         deployment.kill("superlink")
         deployment.kill(f"run-{number}")
         for i in range(2):
@@ -55,7 +69,7 @@ def test_a_killed_superlink_is_resumed_by_a_stateless_strategy(deployments, here
         deployment.start_superlink()
         for i in range(2):
             deployment.restart_node(i)
-    same(deployment.run("last", rounds=6, checkpoint=saved, resume=True)[0], here("FedDualAvg", 6, 2)[0])
+    same(deployment.run("last", rounds=10, checkpoint=saved, resume=True)[0], here("FedDualAvg", 10, 2)[0])
 
 
 def test_bad_answers_are_left_out_as_they_are_in_one_process(deployments, here):
