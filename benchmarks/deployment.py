@@ -76,7 +76,7 @@ def load(context):
     size = int(context.run_config["size"])
     rng = np.random.default_rng(int(context.node_config["partition-id"]))
     features = rng.standard_normal((20, size))
-    return LeastSquares(features, features[:, 0], intercept=False)
+    return LeastSquares(features, features[:, 0], intercept=False, l2=0.1)
 
 app = client_app(load)
 """,
@@ -88,6 +88,7 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 import flwr_fco.strategies as ours
+from flwr_fco.regularizers import Zero
 
 app = ServerApp()
 
@@ -101,8 +102,8 @@ def main(grid, context):
         strategy = FedAvg(**common)
     else:
         cls = getattr(ours, name)
-        options = {"regularizer": ours.Zero()} if cls.no_psi else {}
-        work = {"local_steps": 5, "batch_size": None, "client_lr": 1e-7}
+        options = {"regularizer": Zero()} if cls.no_psi else {}
+        work = {"local_steps": 5, "batch_size": None, "client_lr": 1e-7, "nu": 0.1}
         known = {field: value for field, value in work.items() if field in cls.__dataclass_fields__}
         strategy = cls(**options, **known, **common)
     start = ArrayRecord({"coefficients": Array(np.zeros(int(config["size"])))})

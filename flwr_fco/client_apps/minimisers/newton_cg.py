@@ -39,7 +39,7 @@ def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minim
     Raises
     ------
     ConfigurationError
-        If the objective has no products with its Hessian.
+        If the objective has no products with its Hessian, or the problem is flat where steps would go on for ever.
 
     References
     ----------
@@ -91,9 +91,15 @@ class _Curvatures:
         steps, changes = np.array(self._steps), np.array(self._changes)
         products = steps @ changes.T
         # R: upper triangle of S'Y, D: its diagonal.
-        from scipy.linalg import solve_triangular
+        from scipy.linalg import LinAlgError, solve_triangular
 
-        inverse = solve_triangular(np.triu(products), np.eye(len(steps)))
+        try:
+            inverse = solve_triangular(np.triu(products), np.eye(len(steps)))
+        except LinAlgError as error:
+            raise ConfigurationError(
+                f"the client's problem has no unique minimiser, it is flat in some direction: {error}. Add an l2 term "
+                "to the objective, or a penalty"
+            ) from error
         scale = products[-1, -1] / float(changes[-1] @ changes[-1])
         middle = inverse.T @ (np.diag(np.diag(products)) + scale * (changes @ changes.T)) @ inverse
 

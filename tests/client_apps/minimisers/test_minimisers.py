@@ -7,6 +7,7 @@ from scipy.optimize import approx_fprime
 
 from flwr_fco import work
 from flwr_fco.client_apps.minimisers import ENGINES, StoppingRule, fastest_engine, local_problem, minimise
+from flwr_fco.client_apps.minimisers.newton_cg import _Curvatures
 from flwr_fco.client_apps.minimisers.problem import LocalProblem
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
@@ -463,3 +464,10 @@ def test_the_hinge_objective_is_a_subgradient_and_knows_what_it_is_not():
         Hinge(np.ones((2, 1)), np.array([0, 2]))
     signs = Hinge(np.ones((2, 1)), np.array([0, 1])).predict(np.array([-1.0]))
     assert signs.tolist() == [0, 0]
+
+
+def test_a_direction_without_any_curvature_is_named():
+    learnt = _Curvatures()
+    learnt.add(np.full(3, 1e-170), np.full(3, 1e-170))
+    with pytest.raises(ConfigurationError, match="no unique minimiser"):
+        learnt.inverse()
