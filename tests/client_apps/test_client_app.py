@@ -1,5 +1,8 @@
 """The ClientApp: what it loads, how often, and local solvers as plain functions."""
 
+import subprocess
+import sys
+
 import cloudpickle
 import numpy as np
 import pytest
@@ -239,3 +242,17 @@ def test_features_in_float32_and_memory_mapped(tmp_path):
         results.append(go(client_app(lambda context, objective=objective: objective)).arrays)
     assert isinstance(results[0], ArrayRecord)
     assert results[0] == results[1]
+
+
+@pytest.mark.parametrize(("name", "frozen"), [("flwr-clientapp", True), ("notebook", False)])
+def test_only_a_process_of_one_message_ends_without_a_search_for_garbage(name, frozen, tmp_path):
+    path = tmp_path / "told"
+    code = (
+        f"import gc, sys; sys.argv = ['/bin/{name}']\n"
+        "from flwr_fco import client_app\n"
+        "client_app(lambda context: None)\n"
+        f"file = open({str(path)!r}, 'w'); file.write(str(gc.get_freeze_count() > 0))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    # What is open is written all the same.
+    assert path.read_text() == str(frozen)
