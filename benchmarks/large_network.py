@@ -1,0 +1,116 @@
+"""CPU and memory of a round with a large network in one process: FedDualAvg beside Flower's FedAvg.
+
+    python benchmarks/large_network.py            9.9 million parameters, 4 clients, 10 steps of SGD each
+    python benchmarks/large_network.py --quick    a small network, three rounds
+
+Each strategy runs in a process of its own, by turns: CPU of a round is the median over the rounds after the first,
+memory the most that the process had. Beside Flower's FedAvg its own client (a training loop in PyTorch): the same client
+under `FedDualAvg(client="unmodified", density=)`, and the loop with our optimiser. Needs PyTorch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from typing import Any
+
+try:
+    import torch
+except ImportError:
+    print("skipped: benchmarks/large_network.py needs PyTorch (pip install torch)")
+    sys.exit(0)
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+from torch.nn import functional
+
+import flwr_fco.torch
+from flwr_fco import L1, FedDualAvg, simulate
+
+WAYS = ("FedAvg", "unmodified", "own loop")
+NODES, BATCH = 4, 32
+
+
+def run(way: str, widths: tuple[int, ...], rounds: int, steps: int) -> dict[str, float]:
+    """Return CPU seconds of a round and gigabytes of this process."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    inputs, labels = torch.randn(NODES, BATCH, 784), torch.randint(0, 10, (NODES, BATCH))
+
+    def network() -> nn.Sequential:
+        layers = [nn.Sequential(nn.Linear(ins, outs), nn.ReLU()) for ins, outs in itertools.pairwise((784, *widths))]
+        return nn.Sequential(*layers, nn.Linear(widths[-1], 10))
+
+    def fit(model: nn.Module, node: int, optimizer: Any) -> None:
+        for _ in range(steps):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(inputs[node]), labels[node]).backward()
+            optimizer.step()
+
+    def train(message: Message, context: Context) -> Message:
+        model, node = network(), int(context.node_config["partition-id"])
+        if way == "own loop":
+            with flwr_fco.torch.local_training(message, context, model) as training:
+                fit(model, node, training.optimizer)
+            return training.reply({"num-examples": BATCH})
+        model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+        fit(model, node, torch.optim.SGD(model.parameters(), lr=0.01))
+        content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": BATCH})}
+        return Message(RecordDict(content), reply_to=message)
+
+    app = flwr_fco.torch.ClientApp() if way == "own loop" else ClientApp()
+    app.train()(train)
+    strategy: Any
+    if way == "FedAvg":
+        strategy = FedAvg(fraction_evaluate=0.0)
+    elif way == "unmodified":
+        strategy = FedDualAvg(client="unmodified", density=0.1, density_rounds=rounds, fraction_evaluate=0.0)
+    else:
+        strategy = FedDualAvg(regularizer=L1(1e-4), client_lr=0.01, fraction_evaluate=0.0)
+    ends: list[float] = []
+    simulate(
+        strategy,
+        app,
+        num_nodes=NODES,
+        num_rounds=rounds,
+        initial_arrays=ArrayRecord(network().state_dict()),
+        evaluate_fn=lambda number, arrays: ends.append(time.process_time()),
+        progress=False,
+    )
+    cpu = [end - begin for begin, end in itertools.pairwise(ends[1:])]
+    return {"cpu": statistics.median(cpu), "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="a small network, three rounds")
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--only", choices=WAYS, help="one of them, in this process")
+    given = parser.parse_args()
+    widths, rounds, steps = ((64, 64), 3, 2) if given.quick else ((2900, 2600), 5, 10)
+    if given.only:
+        print(json.dumps(run(given.only, widths, rounds, steps)))
+        return
+    found: dict[str, list[dict[str, float]]] = {way: [] for way in WAYS}
+    for _ in range(1 if given.quick else given.turns):
+        for way in WAYS:
+            command = [sys.executable, __file__, "--only", way, *(["--quick"] if given.quick else [])]
+            told = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+            found[way].append(json.loads(told.splitlines()[-1]))
+    middle = {way: {key: statistics.median(row[key] for row in rows) for key in rows[0]} for way, rows in found.items()}
+    print("| | CPU seconds a round | of FedAvg's | GB | of FedAvg's |")
+    print("|---|---|---|---|---|")
+    for way, own in middle.items():
+        ratios = {key: own[key] / middle["FedAvg"][key] for key in own}
+        print(f"| {way} | {own['cpu']:.2f} | {ratios['cpu']:.2f} | {own['memory']:.2f} | {ratios['memory']:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
