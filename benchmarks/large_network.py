@@ -4,8 +4,8 @@
     python benchmarks/large_network.py --quick    a small network, three rounds
 
 Each strategy runs in a process of its own, by turns: CPU of a round is the median over the rounds after the first,
-memory the most that the process had. Beside Flower's FedAvg its own client (a training loop in PyTorch): the same client
-under `FedDualAvg(client="unmodified", density=)`, and the loop with our optimiser. Needs PyTorch.
+memory the most that the process had. Beside Flower's FedAvg with a training loop in PyTorch: the same client under
+`FedDualAvg(client="unmodified", density=)`, and the loop with our optimiser. Needs PyTorch.
 """
 
 from __future__ import annotations
