@@ -48,7 +48,10 @@ def test_killed_nodes_come_back_in_the_midst_of_a_run(strategy, nodes, deploymen
     arrays, rows, left_out = deployment.ended("run")
     assert [row["round"] for row in rows] == list(range(1, rounds + 1))
     assert rows[-1]["train/num-replies"] == 3
-    assert {row[2] for row in left_out} == set(nodes)
+    # One of two may be back before anybody misses it.
+    lost = {row[2] for row in left_out}
+    assert lost
+    assert lost <= set(nodes)
     assert all(np.isfinite(array).all() for array in arrays.values())
     if strategy == "DualFL":
         # It needs everyone: a round without somebody is skipped, and those that count are those of the whole run.
