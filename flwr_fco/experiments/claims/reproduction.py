@@ -45,7 +45,7 @@ _LOGARITHMIC = frozenset(
         "gradient-norm",
     }
 )
-#: A panel ``"energy-error against seconds"`` shows a metric over what its rounds have cost.
+#: A panel ``"energy-error against cpu-seconds"`` shows a metric over what its rounds have cost.
 _AGAINST = " against "
 
 
@@ -532,13 +532,15 @@ def _do(job: _Job) -> Outcome:
             return Outcome(known["history"], known["diverged"])
     measure = measure_densities if job.definition.kind == "densities" and job.line.strategy not in BASELINES else run
     # Some pairs of a grid are there to diverge.
+    began = time.process_time()
     with _flower.quiet(logging.ERROR) if job.definition.kind == "tuned" else nullcontext():
         result = measure(job.settings)
+    cost = {"seconds": round(result.seconds, 3), "cpu-seconds": round(time.process_time() - began, 3)}
     history = result.history
     if job.definition.gap and "objective" in history[-1]:
         best = _optimum(job.settings)
         history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
-    content = {"settings": config, "diverged": result.diverged, "seconds": round(result.seconds, 3), "history": history}
+    content = {"settings": config, "diverged": result.diverged, **cost, "history": history}
     if job.array:
         np.save(job.kept, result.arrays[job.array])
     replace_file(job.file, lambda place: place.write(json.dumps(content).encode()))

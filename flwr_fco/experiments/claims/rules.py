@@ -186,7 +186,7 @@ def _times_faster(
 def _times_cheaper(runs: Sequence[Outcome], metric: str, at_most: float, cost: str) -> float:
     """Return what the cheapest other pays until it gets there, over what the run pays; NaN if it does not get there.
 
-    The cost is a metric that grows with the rounds: gradient evaluations, seconds.
+    The cost is a metric that grows with the rounds: gradient evaluations, CPU seconds.
     """
 
     def paid(own: Outcome) -> float:
