@@ -162,9 +162,9 @@ STAGES = (
 
 Point = tuple[float, ...]
 #: Values that a constant can be widened to, smallest first.
-DECADES = tuple(round(digit * 10.0**power, 10) for power in range(-6, 5) for digit in (1, 3))
+DECADES = tuple(round(digit * 10.0**power, 10) for power in range(-6, 5) for digit in (1, 2, 3, 6))
 #: No grid grows by more points than that.
-MOST_NEW = 24
+MOST_NEW = 30
 
 
 @dataclass(frozen=True)
@@ -336,7 +336,7 @@ DUALFL_METHODS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Ladder]]
         {"step": Ladder((3.0, 10.0)), "relaxation": Ladder((1.5, 1.9), (1.0, 1.3, 1.5, 1.7, 1.9, 1.95, 1.99))},
     ),
     "FedDyn": ("FedDyn", {}, {"penalty": Ladder((0.03, 0.1, 0.3))}),
-    "APDAInexact": ("APDAInexact", {}, {"primal-step": Ladder((3.0, 10.0)), "damping": Ladder((0.01,))}),
+    "APDAInexact": ("APDAInexact", {}, {"primal-step": Ladder((3.0, 10.0)), "damping": Ladder((0.01, 1.0, 100.0))}),
     "FiveGCS": ("FiveGCS", {}, {"step": Ladder((3.0, 10.0, 30.0))}),
     "FedAvg": ("FedDualAvg", {}, {"client-lr": Ladder((0.03, 0.1, 0.3)), "local-steps": Ladder((10, 30), STEPS)}),
     "FedDualAvg": (
@@ -350,7 +350,8 @@ DUALFL_METHODS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Ladder]]
         {"client-lr": Ladder((0.03, 0.1, 0.3)), "probability": Ladder((0.03, 0.1), (0.01, 0.03, 0.1, 0.3, 1.0))},
     ),
     "FedCM": ("FedCM", {}, {"client-lr": Ladder((0.03, 0.1)), "local-steps": Ladder((10, 30), STEPS)}),
-    "FedSAM": ("FedSAM", {}, {"client-lr": Ladder((0.03, 0.1)), "local-steps": Ladder((10, 30), STEPS)}),
+    # Two gradients a step.
+    "FedSAM": ("FedSAM", {}, {"client-lr": Ladder((0.03, 0.1)), "local-steps": Ladder((10, 30), STEPS[:-1])}),
 }
 #: Problem: images, seeds.
 DUALFL_PROBLEMS: Mapping[str, tuple[int, Sequence[int]]] = {
@@ -644,7 +645,7 @@ def main() -> None:
             "The paper has one value a method in its table 2 and says that a grid search found it, not by what. Here "
             "the best setting of each method is bold: the smallest energy error after 20 rounds, whatever a round "
             "costs. Every method's grid grows by the same rule: its first points are tried, then the neighbours of "
-            "the best one on each axis (1, 3, 10, 30, ...), until the best has been tried on both sides, with at most "
+            "the best one on each axis (1, 2, 3, 6, 10, ...), until the best has some on both sides, with at most "
             f"{MOST_NEW} points more than the first ones. Bounds: rho is at least 0; the relaxation is below 2; steps "
             "of gradient methods are at most 100 a round (a probability of 0.01), as much work as the exact "
             "minimisations are; what a method refuses is 'not allowed'. FedAvg "
@@ -664,7 +665,7 @@ def main() -> None:
             "FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... --rule gap` runs. A score is the duality "
             "gap of the last round, or the training loss under the attack: the paper does not say what its rates are "
             "best for. The best pair of each method is bold. The bilinear games' grids grow by one rule: the "
-            "neighbours of the best pair are tried (1, 3, 10, 30, ...) until it has some on all sides, at most "
+            "neighbours of the best pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "
             f"{MOST_NEW} pairs. The minutes are of one core of a machine in use.",
             saddle_tables(options.sweeps, options.saddle),
         )
