@@ -14,11 +14,12 @@ import argparse
 import itertools
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.experiments.runs.sweep import CRITERIA, Trial, best_trials, run_sweep, write_table
 
@@ -159,59 +160,140 @@ STAGES = (
 )
 
 
+Point = tuple[float, ...]
+#: Values that a constant can be widened to, smallest first.
+DECADES = tuple(round(digit * 10.0**power, 10) for power in range(-6, 5) for digit in (1, 2, 3, 6))
+#: No grid grows by more points than that.
+MOST_NEW = 30
+
+
+@dataclass(frozen=True)
+class Ladder:
+    """The values of a constant.
+
+    Parameters
+    ----------
+    first : sequence of float
+        What the grid begins with.
+    rungs : sequence of float
+        What it can be widened to; where they end the constant has a bound.
+    """
+
+    first: Sequence[float]
+    rungs: Sequence[float] = DECADES
+
+    def neighbours(self, value: float) -> list[float]:
+        """Return the rungs next to one."""
+        place = self.rungs.index(value)
+        return [self.rungs[i] for i in (place - 1, place + 1) if 0 <= i < len(self.rungs)]
+
+
+def widen(ladders: Sequence[Ladder], score: Callable[[Point], float]) -> dict[Point, float]:
+    """Return the scores of a grid that has grown until its best point has neighbours on both sides of every axis.
+
+    The grid's points are tried, then, while one of them is missing, the neighbours of the best point so far.
+    """
+    scores = {point: score(point) for point in itertools.product(*(ladder.first for ladder in ladders))}
+    most = len(scores) + MOST_NEW
+    while len(scores) < most:
+        best = min(scores, key=lambda point: scores[point])
+        around = (
+            (*best[:axis], value, *best[axis + 1 :])
+            for axis, ladder in enumerate(ladders)
+            for value in ladder.neighbours(best[axis])
+        )
+        new = [point for point in around if point not in scores][: most - len(scores)]
+        if not new:
+            break
+        scores |= {point: score(point) for point in new}
+    return scores
+
+
 #: Of the third paper, A.1, A.2 and A.3.
 SERVER_5 = (1.0, 0.3, 0.1, 0.03, 0.01)
 CLIENT_7 = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 CLIENT_9 = (10.0, 3.0, *CLIENT_7)
-PAIRS_35 = tuple((a, b) for a in CLIENT_7 for b in SERVER_5)
 PAIRS_45 = tuple((a, b) for a in CLIENT_9 for b in SERVER_5)
-SADDLE_FIVE = ("FeDualEx", "FedMiP", "FedDualAvg", "FedMid", "ExtraStepLocalSGD")
+#: Of the bilinear games: label, strategy, settings. An average is a method of its own, with rates of its own.
+GAME_METHODS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    ("FeDualEx", "FeDualEx", {}),
+    ("FeDualEx, average", "FeDualEx", {"output": "ergodic"}),
+    ("FedMiP", "FedMiP", {}),
+    ("FedMiP, average", "FedMiP", {"output": "ergodic"}),
+    ("FedMiP, psi once", "FedMiP", {"server-prox": False}),
+    ("FedMiP, psi once, average", "FedMiP", {"server-prox": False, "output": "ergodic"}),
+    ("FedDualAvg", "FedDualAvg", {}),
+    ("FedDualAvg, average", "FedDualAvg", {"output": "average"}),
+    ("FedMid", "FedMid", {}),
+    ("FedMid, average", "FedMid", {"output": "average"}),
+    ("ExtraStepLocalSGD", "ExtraStepLocalSGD", {}),
+)
+#: The client rates of the paper's grid, the methods, and how many clients the second tables have: a trial with matrices
+#: and all 100 costs 25 CPU seconds.
+GAMES = {
+    "bilinear-l1": (CLIENT_7, [label for label, _, _ in GAME_METHODS], 100),
+    "bilinear-nuclear": (
+        CLIENT_9,
+        [label for label, _, _ in GAME_METHODS if label == "FeDualEx, average" or "average" not in label],
+        10,
+    ),
+}
+
+
+def tune_game(
+    problem: str, label: str, shared: Mapping[str, Any], first: Sequence[Ladder], sweeps: Path
+) -> tuple[dict[Point, float], list[Trial]]:
+    """Return the duality gap at each pair of rates of a method, and the trials."""
+    strategy, own = next((strategy, own) for name, strategy, own in GAME_METHODS if name == label)
+    # From outside the balls the methods that average primal points never enter them with server_lr < 1.
+    if problem == "bilinear-nuclear" and strategy not in ("FeDualEx", "FedDualAvg"):
+        own = {**own, "start": "projected"}
+    trials: list[Trial] = []
+
+    def score(point: Point) -> float:
+        rates = {"client-lr": point[0], "server-lr": point[1]}
+        settings = RunSettings.of(problem, strategy, {**shared, **own, **rates}, 0)
+        trials.extend(run_sweep([settings], sweeps / f"{problem}-games", CRITERIA["gap"], engine="in-process"))
+        return trials[-1]["score"]  # type: ignore[no-any-return]
+
+    return widen(first, score), trials
+
+
+def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
+    """Yield the tables of a bilinear game: the paper's grid for one client, then the best pairs for several."""
+    client_rates, labels, many = GAMES[problem]
+    for steps, rounds in ((1, 100), (10, 20)):
+        shared = {"num-rounds": rounds, "local-steps": steps, "structure-every": rounds, "objective-every": rounds}
+        best: dict[str, Point] = {}
+        for clients, words in (
+            (1, "One client with a tenth of the noise, whose mean is that of 100: the paper's whole grid, and beyond."),
+            (many, f"{many} clients with the paper's noise: the best pair of one client, and from there on."),
+        ):
+            few = {"num-clients": clients, **({"noise": 0.01} if clients == 1 else {})}
+            scores: dict[str, dict[Point, float]] = {}
+            seconds, count = 0.0, 0
+            for label in labels:
+                grids = [(rate,) for rate in best[label]] if label in best else (client_rates, SERVER_5)
+                first = [Ladder(rates) for rates in grids]
+                scores[label], trials = tune_game(problem, label, {**shared, **few}, first, sweeps)
+                best[label] = min(scores[label], key=lambda pair: scores[label][pair])
+                seconds += sum(trial["seconds"] for trial in trials)
+                count += len(trials)
+            yield f"## {problem}, K = {steps}, {clients} client{'s' * (clients > 1)}, {rounds} rounds\n"
+            yield f"{words} One seed; {count} trials in {seconds / 60:.0f} minutes.\n"
+            lines = [f"| client, server | {' | '.join(labels)} |", "|---" * (len(labels) + 1) + "|"]
+            for pair in sorted({pair for own in scores.values() for pair in own}, reverse=True):
+                cells = []
+                for label in labels:
+                    score = scores[label].get(pair)
+                    text = "" if score is None else f"{score:.4g}" if math.isfinite(score) else "diverged"
+                    cells.append(f"**{text}**" if best[label] == pair else text)
+                lines.append(f"| {pair[0]:g}, {pair[1]:g} | {' | '.join(cells)} |")
+            yield "\n".join(lines) + "\n"
 
 
 def _saddle_stages() -> Iterator[Stage]:
-    """Yield the grids of the bilinear problems and of universal adversarial training."""
-    one = {
-        1: "One client with a tenth of the noise stands for 100 equal ones: the mean noise is the same. One seed.",
-        10: "One client with a tenth of the noise for 100 equal ones, which drift apart: a first look. One seed.",
-    }
-    drift = "The pairs around the best ones again with {} clients: their own noise drives them apart in ten steps."
-    again = (
-        ("bilinear-l1", tuple(itertools.product((0.1, 0.03, 0.01), (1.0, 0.3))), (), (), drift.format(100)),
-        (
-            "bilinear-nuclear",
-            ((10.0, 1.0), (10.0, 0.3), (3.0, 1.0), (0.03, 1.0), (0.01, 1.0), (0.003, 1.0), (0.001, 1.0)),
-            (("num-clients", 10), ("noise", 0.0316)),
-            (("start", "projected"),),
-            drift.format(10),
-        ),
-    )
-    for problem, pairs in (("bilinear-l1", PAIRS_35), ("bilinear-nuclear", PAIRS_45)):
-        # From outside the balls the methods that average primal points never enter them with server_lr < 1.
-        primal = (("start", "projected"),) if problem == "bilinear-nuclear" else ()
-        for steps, rounds in ((1, 100), (10, 20)):
-            shared = (("num-rounds", rounds), ("local-steps", steps), ("num-clients", 1), ("noise", 0.01))
-            shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
-            words = f"K = {steps}, all {len(pairs)} pairs of the paper. {one[steps]}"
-            once = (*primal, ("server-prox", False))
-            for strategies, own, variant in (
-                (("FeDualEx", "FedDualAvg"), (), ""),
-                (("FedMiP", "FedMid", "ExtraStepLocalSGD"), primal, ""),
-                (("FedMiP",), once, ", psi once"),
-                (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
-                (("FedMiP",), (*once, ("output", "ergodic")), ", psi once, ergodic average"),
-            ):
-                yield Stage([problem], strategies, pairs, "gap", words, (*shared, *own), variant=variant)
-    for problem, pairs, clients, primal, about in again:
-        for strategies, own, variant in (
-            (("FeDualEx", "FedDualAvg"), (), ""),
-            (("FedMiP", "FedMid", "ExtraStepLocalSGD"), primal, ""),
-            (("FedMiP",), (*primal, ("server-prox", False)), ", psi once"),
-            (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
-            (("FedMiP",), (*primal, ("server-prox", False), ("output", "ergodic")), ", psi once, ergodic average"),
-        ):
-            settings = (("num-rounds", 20), ("structure-every", 20), ("objective-every", 20), *clients, *own)
-            words = f"K = 10, {len(pairs)} pairs. {about} One seed."
-            yield Stage([problem], strategies, pairs, "gap", words, settings, variant=variant)
+    """Yield the grids of universal adversarial training."""
     for problem, rounds, images, seeds in (
         ("adversarial-mnist", 20, 600, (0, 1)),
         ("adversarial-cifar10", 40, 500, (0,)),
@@ -231,61 +313,102 @@ def _saddle_stages() -> Iterator[Stage]:
 SADDLE_STAGES = tuple(_saddle_stages())
 
 
+def saddle_tables(sweeps: Path, problems: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of the page of the third paper's rates, running what is missing."""
+    for problem in problems:
+        if problem in GAMES:
+            yield from game_tables(sweeps, problem)
+    yield from tables(sweeps, [stage for stage in SADDLE_STAGES if stage.problems[0] in problems])
+
+
+#: Steps of a round.
+STEPS = (1, 3, 10, 30, 100)
+#: Methods that minimise exactly; their local work is what it is.
+EXACT = ("DualFL", "FedPD", "FedDR", "FedDyn", "APDAInexact", "FiveGCS")
 #: Of the fourth paper, table 2, whose grids are powers of ten (of the relaxation: 1 and 2, which FedDR excludes). Its
-#: steps are for sums of losses: for means of them they begin some powers later.
-EXACT: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "DualFL": {"rho": (0.0, 0.001, 0.003, 0.01)},
-    "FedPD": {"step": (3.0, 10.0, 30.0, 100.0)},
-    "FedDR": {"step": (3.0, 10.0, 30.0), "relaxation": (1.5, 1.9)},
-    "FedDyn": {"penalty": (0.03, 0.1, 0.3)},
-    "APDAInexact": {"primal-step": (1.0, 3.0, 10.0, 30.0), "damping": (0.01, 0.001)},
-    "FiveGCS": {"step": (3.0, 10.0, 30.0)},
+#: steps are for sums of losses: for means of them they begin some powers later. By label: strategy, settings, ladders.
+DUALFL_METHODS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Ladder]]] = {
+    "DualFL": ("DualFL", {"nu": 0.01}, {"rho": Ladder((0.0, 0.001, 0.003), (0.0, *DECADES))}),
+    "FedPD": ("FedPD", {}, {"step": Ladder((3.0, 10.0, 30.0))}),
+    "FedDR": (
+        "FedDR",
+        {},
+        {"step": Ladder((3.0, 10.0)), "relaxation": Ladder((1.5, 1.9), (1.0, 1.3, 1.5, 1.7, 1.9, 1.95, 1.99))},
+    ),
+    "FedDyn": ("FedDyn", {}, {"penalty": Ladder((0.03, 0.1, 0.3))}),
+    "APDAInexact": ("APDAInexact", {}, {"primal-step": Ladder((3.0, 10.0)), "damping": Ladder((0.01, 1.0, 100.0))}),
+    "FiveGCS": ("FiveGCS", {}, {"step": Ladder((3.0, 10.0, 30.0))}),
+    "FedAvg": ("FedDualAvg", {}, {"client-lr": Ladder((0.03, 0.1, 0.3)), "local-steps": Ladder((10, 30), STEPS)}),
+    "FedDualAvg": (
+        "FedDualAvg",
+        {"l2-as-psi": True},
+        {"client-lr": Ladder((0.1, 0.3, 1.0)), "local-steps": Ladder((10, 30), STEPS)},
+    ),
+    "Scaffnew": (
+        "Scaffnew",
+        {},
+        {"client-lr": Ladder((0.03, 0.1, 0.3)), "probability": Ladder((0.03, 0.1), (0.01, 0.03, 0.1, 0.3, 1.0))},
+    ),
+    "FedCM": ("FedCM", {}, {"client-lr": Ladder((0.03, 0.1)), "local-steps": Ladder((10, 30), STEPS)}),
+    # Two gradients a step.
+    "FedSAM": ("FedSAM", {}, {"client-lr": Ladder((0.03, 0.1)), "local-steps": Ladder((10, 30), STEPS[:-1])}),
 }
-GRADIENTS: Mapping[str, Mapping[str, Sequence[float]]] = {
-    "FedDualAvg": {"local-steps": (10, 30, 100)},
-    "Scaffnew": {"probability": (0.1, 0.03, 0.01)},
-    "FedCM": {"local-steps": (10, 30)},
-    "FedSAM": {"local-steps": (10, 30)},
-}
-DUALFL_PROBLEMS = {
-    "logistic-mnist": (2400, (0.01, 0.03)),
-    "logistic-cifar10": (640, (0.001, 0.003)),
+#: Problem: images, seeds.
+DUALFL_PROBLEMS: Mapping[str, tuple[int, Sequence[int]]] = {
+    "logistic-mnist": (2400, (0, 1)),
+    "logistic-cifar10": (640, (0, 1)),
 }
 DUALFL_ROUNDS = 20
 
 
-def dualfl_tables(sweeps: Path) -> Iterator[str]:
+def tune_dualfl(problem: str, label: str, sweeps: Path) -> tuple[dict[Point, float], dict[Point, list[Trial]]]:
+    """Return the mean score of each point of a method, infinite where the method does not allow it, and the trials."""
+    examples, seeds = DUALFL_PROBLEMS[problem]
+    strategy, fixed, axes = DUALFL_METHODS[label]
+    exact = {"tolerance": 1e-8} if strategy in EXACT else {}
+    shared = {"num-rounds": DUALFL_ROUNDS, "num-examples": examples, **exact, **fixed}
+    rule, folder = CRITERIA["energy-error"], sweeps / f"{problem}-dualfl"
+    trials: dict[Point, list[Trial]] = {}
+
+    def score(point: Point) -> float:
+        own = {**shared, **dict(zip(axes, point, strict=True))}
+        settings = [RunSettings.of(problem, strategy, own, seed) for seed in seeds]
+        try:
+            trials[point] = run_sweep(settings, folder, rule, engine="in-process")
+        except ConfigurationError:
+            trials[point] = []
+            return math.inf
+        return statistics.mean(trial["score"] for trial in trials[point])
+
+    return widen(list(axes.values()), score), trials
+
+
+def dualfl_tables(sweeps: Path, problems: Sequence[str]) -> Iterator[str]:
     """Yield the parts of the page of the fourth paper's rates, running what is missing."""
-    rule = CRITERIA["energy-error"]
-    for problem, (examples, rates) in DUALFL_PROBLEMS.items():
-        shared = {"num-rounds": DUALFL_ROUNDS, "num-examples": examples}
-        grids = {**EXACT, **{name: {"client-lr": rates, **own} for name, own in GRADIENTS.items()}}
-        settings = []
-        for strategy, axes in grids.items():
-            fixed = {**shared, "nu": 0.01} if strategy == "DualFL" else shared
-            if strategy in EXACT:
-                fixed = {**fixed, "tolerance": 1e-8}
-            for point in itertools.product(*axes.values()):
-                settings.append(RunSettings.of(problem, strategy, {**fixed, **dict(zip(axes, point, strict=True))}, 0))
-        trials = run_sweep(settings, sweeps / f"{problem}-dualfl", rule, engine="in-process")
-        minutes = sum(trial["seconds"] for trial in trials) / 60
+    for problem in problems:
+        lines = ["| method | settings | energy error | passes |", "|---" * 4 + "|"]
+        done: list[Trial] = []
+        for label, (_, _, axes) in DUALFL_METHODS.items():
+            scores, trials = tune_dualfl(problem, label, sweeps)
+            best = min(scores, key=lambda point: scores[point])
+            for point in sorted(scores):
+                words = ", ".join(f"{axis} {value:g}" for axis, value in zip(axes, point, strict=True))
+                cells = ["diverged" if trials[point] else "not allowed", ""]
+                if math.isfinite(scores[point]):
+                    passes = statistics.mean(trial["last"]["passes"] for trial in trials[point])
+                    text = f"{scores[point]:.3g}"
+                    cells = [f"**{text}**" if point == best else text, f"{passes:,.0f}"]
+                lines.append(f"| {label} | {words} | {' | '.join(cells)} |")
+                done += trials[point]
+        minutes = sum(trial["seconds"] for trial in done) / 60
+        examples, seeds = DUALFL_PROBLEMS[problem]
         yield f"## {problem}\n"
         yield (
-            f"{examples:,} images on 8 clients, {DUALFL_ROUNDS} rounds, one seed: {len(trials)} trials in "
-            f"{minutes:.0f} minutes. The relative energy error after the last round, and the passes over its data "
+            f"{examples:,} images on 8 clients, {DUALFL_ROUNDS} rounds, seeds: {len(seeds)}; {len(done)} trials in "
+            f"{minutes:.0f} minutes. The mean relative energy error after the last round, and the passes over its data "
             "(gradients and products with the Hessian) that a client has made for it.\n"
         )
-        best = best_trials(trials, rule)
-        yield "| method | settings | energy error | passes |\n|---|---|---|---|"
-        for strategy, axes in grids.items():
-            for trial in (trial for trial in trials if trial["settings"]["strategy"] == strategy):
-                own = trial["settings"]
-                words = ", ".join(f"{axis} {own[axis]:g}" for axis in axes)
-                score = f"{trial['score']:.3g}" if math.isfinite(trial["score"]) else "diverged"
-                if strategy in best and own == best[strategy]["settings"]:
-                    score = f"**{score}**"
-                yield f"| {strategy} | {words} | {score} | {trial['last'].get('passes', 0.0):,.0f} |"
-        yield ""
+        yield "\n".join(lines) + "\n"
 
 
 #: Of the second paper: section 7 tunes all constants for the smallest L1 error and prints neither them nor the grids.
@@ -303,9 +426,6 @@ IN_STAGES = {"server-lr": 1.0, "restart-window": 100, "sparsity": 16, "mirror-ma
 LIANG = {"variant": "liang", "mirror-map": "euclidean"}
 #: How many of the points are tried with more seeds: one seed alone may prefer the wrong one.
 _FINALISTS = 3
-
-
-Point = tuple[float, ...]
 
 
 @dataclass(frozen=True)
@@ -497,7 +617,7 @@ def write_page(name: str, title: str, arguments: str, words: str, parts: Iterato
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", type=Path, help="a folder for the trials")
-    problems = list(dict.fromkeys(stage.problems[0] for stage in SADDLE_STAGES))
+    problems = [*GAMES, *dict.fromkeys(stage.problems[0] for stage in SADDLE_STAGES)]
     parser.add_argument("--saddle", nargs="+", choices=problems, help="problems of the third paper, not the first's")
     parser.add_argument("--dualfl", action="store_true", help="the fourth paper's methods")
     parser.add_argument("--tracking", action="store_true", help="the second paper's methods")
@@ -524,11 +644,16 @@ def main() -> None:
             " --dualfl",
             "The paper has one value a method in its table 2 and says that a grid search found it, not by what. Here "
             "the best setting of each method is bold: the smallest energy error after 20 rounds, whatever a round "
-            "costs. FedDualAvg without psi is FedAvg. With exact minimisations FedPD(step) is FedDR(step, relaxation "
-            "1) and FedDyn(1/step), iterate by iterate. DualFL has nu = mu = 0.01. FedCM keeps its momentum of 0.9, "
-            "FedSAM its radius of 0.05. The exact methods minimise to a gradient of norm 1e-8, for DualFL a certified "
-            "gap of 5e-15.",
-            dualfl_tables(options.sweeps),
+            "costs. Every method's grid grows by the same rule: its first points are tried, then the neighbours of "
+            "the best one on each axis (1, 2, 3, 6, 10, ...), until the best has some on both sides, with at most "
+            f"{MOST_NEW} points more than the first ones. Bounds: rho is at least 0; the relaxation is below 2; steps "
+            "of gradient methods are at most 100 a round (a probability of 0.01), as much work as the exact "
+            "minimisations are; what a method refuses is 'not allowed'. FedAvg "
+            "is FedDualAvg with the l2 term in the losses; FedDualAvg has it as psi. With exact minimisations "
+            "FedPD(step) is FedDR(step, relaxation 1) and FedDyn(1/step), iterate by iterate. DualFL has nu = mu = "
+            "0.01. FedCM keeps its momentum of 0.9, FedSAM its radius of 0.05. The exact methods minimise to a "
+            "gradient of norm 1e-8, for DualFL a certified gap of 5e-15.",
+            dualfl_tables(options.sweeps, list(DUALFL_PROBLEMS)),
         )
     elif options.saddle:
         left = [name for name in problems if name not in options.saddle]
@@ -539,8 +664,10 @@ def main() -> None:
             f"Not swept in this run: {', '.join(left) or 'nothing'}. It is what `flwr-fco sweep bilinear-l1 --strategy "
             "FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... --rule gap` runs. A score is the duality "
             "gap of the last round, or the training loss under the attack: the paper does not say what its rates are "
-            "best for. The best pair of each method is bold. The minutes are of one core of a machine in use.",
-            tables(options.sweeps, [stage for stage in SADDLE_STAGES if stage.problems[0] in options.saddle]),
+            "best for. The best pair of each method is bold. The bilinear games' grids grow by one rule: the "
+            "neighbours of the best pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "
+            f"{MOST_NEW} pairs. The minutes are of one core of a machine in use.",
+            saddle_tables(options.sweeps, options.saddle),
         )
     else:
         write_page(

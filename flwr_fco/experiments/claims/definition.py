@@ -131,7 +131,7 @@ class Definition:
     problem : str
     seeds : tuple of int
     panels : tuple of str
-        Metrics that the figure shows, over rounds; ``"energy-error against seconds"``: over another metric.
+        Metrics that the figure shows, over rounds; ``"energy-error against cpu-seconds"``: over another metric.
     kind : {"curves", "densities", "scatter", "images", "tuned"}
         What the figure is, and for ``"densities"`` what is measured: the clients' models beside their mean. Of
         ``"images"`` the only panel is the name of the array that is drawn, for the first seed. ``"tuned"``: every

@@ -21,7 +21,7 @@ import numpy as np
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.claims.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.claims.densities import measure_densities
-from flwr_fco.experiments.claims.rules import RULES, Measurement, Outcome, Outcomes
+from flwr_fco.experiments.claims.rules import RULES, Measurement, Outcome, Outcomes, bound_series
 from flwr_fco.experiments.pictures.report import draw_curves, draw_images, draw_scatter, draw_tuned, require_matplotlib
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.named import load_task
@@ -45,7 +45,7 @@ _LOGARITHMIC = frozenset(
         "gradient-norm",
     }
 )
-#: A panel ``"energy-error against seconds"`` shows a metric over what its rounds have cost.
+#: A panel ``"energy-error against cpu-seconds"`` shows a metric over what its rounds have cost.
 _AGAINST = " against "
 
 
@@ -532,13 +532,15 @@ def _do(job: _Job) -> Outcome:
             return Outcome(known["history"], known["diverged"])
     measure = measure_densities if job.definition.kind == "densities" and job.line.strategy not in BASELINES else run
     # Some pairs of a grid are there to diverge.
+    began = time.process_time()
     with _flower.quiet(logging.ERROR) if job.definition.kind == "tuned" else nullcontext():
         result = measure(job.settings)
+    cost = {"seconds": round(result.seconds, 3), "cpu-seconds": round(time.process_time() - began, 3)}
     history = result.history
     if job.definition.gap and "objective" in history[-1]:
         best = _optimum(job.settings)
         history = [{**line, "gap": line["objective"] - best} if "objective" in line else line for line in history]
-    content = {"settings": config, "diverged": result.diverged, "seconds": round(result.seconds, 3), "history": history}
+    content = {"settings": config, "diverged": result.diverged, **cost, "history": history}
     if job.array:
         np.save(job.kept, result.arrays[job.array])
     replace_file(job.file, lambda place: place.write(json.dumps(content).encode()))
@@ -649,6 +651,12 @@ def _draw_curves(definition: Definition, outcomes: Outcomes, path: Path) -> None
     for line in definition.runs:
         for metric in definition.panels:
             curves.setdefault(line.curve, {})[panels[line.part, metric]] = _series(outcomes[line.label], metric)
+    for claim in definition.claims:
+        if claim.rule == "within-bound":
+            (line,) = (line for line in definition.runs if line.label == claim.arguments["run"])
+            own = {key: value for key, value in claim.arguments.items() if key not in ("run", "mean")}
+            panel = panels[line.part, claim.arguments["metric"]]
+            curves[f"bound, {line.curve}"] = {panel: [bound_series(outcomes[line.label][0], **own)]}
     metrics = {panel: metric for (_, metric), panel in panels.items()}
     draw_curves(
         curves,
@@ -657,7 +665,7 @@ def _draw_curves(definition: Definition, outcomes: Outcomes, path: Path) -> None
         path,
         # A row for each part, where there are several and each has several panels.
         columns=len(definition.panels) if min(len(parts), len(definition.panels)) > 1 else 0,
-        methods={line.curve: line.strategy for line in definition.runs},
+        methods={**dict.fromkeys(curves, "bound"), **{line.curve: line.strategy for line in definition.runs}},
         coloured=_coloured(definition),
         levels={line.label for line in definition.runs if line.strategy in BASELINES},
         logarithmic={panel for panel, metric in metrics.items() if metric.partition(_AGAINST)[0] in _LOGARITHMIC},

@@ -186,7 +186,7 @@ def _times_faster(
 def _times_cheaper(runs: Sequence[Outcome], metric: str, at_most: float, cost: str) -> float:
     """Return what the cheapest other pays until it gets there, over what the run pays; NaN if it does not get there.
 
-    The cost is a metric that grows with the rounds: gradient evaluations, seconds.
+    The cost is a metric that grows with the rounds: gradient evaluations, CPU seconds.
     """
 
     def paid(own: Outcome) -> float:
@@ -201,17 +201,17 @@ def _times_cheaper(runs: Sequence[Outcome], metric: str, at_most: float, cost: s
     return math.nan if math.isinf(mine) else float(np.min(others)) / max(mine, _TINY)
 
 
-def _ratio_of_rounds(runs: Sequence[Outcome], metric: str, below: float) -> float:
-    """Return the rounds until a run's metric is at most a level, over those of another run.
+def _ratio_of_rounds(runs: Sequence[Outcome], metric: str, below: float, than_below: float | None = None) -> float:
+    """Return the rounds until a run's metric is at most a level, over those of another run, which may have its own.
 
     Infinite where the run does not get there, NaN where the other one does not.
     """
 
-    def until(own: Outcome) -> float:
+    def until(own: Outcome, level: float) -> float:
         rounds, values = own.series(metric)
-        return math.nan if own.diverged else _first(rounds, values <= below)
+        return math.nan if own.diverged else _first(rounds, values <= level)
 
-    mine, theirs = map(until, runs)
+    mine, theirs = until(runs[0], below), until(runs[1], below if than_below is None else than_below)
     # The start counts as a round: there is a ratio to a run that begins below the bound.
     return math.nan if math.isinf(theirs) else float(np.maximum(mine, 1.0) / np.maximum(theirs, 1.0))
 
@@ -250,14 +250,22 @@ def _linear_rate(runs: Sequence[Outcome], metric: str, first: float, last: float
 def _shares_of_bound(
     runs: Sequence[Outcome], metric: str, of: str, factor: float, exponent: float = -1.0, plus: float = 0.0
 ) -> np.ndarray[Any, Any]:
-    """Return which share of factor * (the metric `of`) * round^exponent + plus a metric is, in every round from 1 on.
+    """Return which share of a theorem's bound a metric is, in every round from 1 on."""
+    rounds, series = runs[0].series(metric)
+    _, bound = bound_series(runs[0], metric, of, factor, exponent, plus)
+    return np.full(1, math.nan) if runs[0].diverged else np.asarray(series[rounds >= 1.0] / bound)
+
+
+def bound_series(
+    own: Outcome, metric: str, of: str, factor: float, exponent: float = -1.0, plus: float = 0.0
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Return the rounds of a metric from 1 on and factor * (the metric `of` at first) * round^exponent + plus.
 
     `of` is what the theorem's constant is called, `plus` a term that does not fall, such as one of the noise.
     """
-    rounds, series = runs[0].series(metric)
-    constant, later = runs[0].series(of)[1][0], rounds >= 1.0
-    bound = factor * constant * rounds[later] ** exponent + plus
-    return np.full(1, math.nan) if runs[0].diverged else np.asarray(series[later] / bound)
+    rounds = own.series(metric)[0]
+    later = rounds[rounds >= 1.0]
+    return later, factor * own.series(of)[1][0] * later**exponent + plus
 
 
 # --- comparisons: of the values of all seeds; a NaN is on no side of anything ----------------------------------------
@@ -391,6 +399,11 @@ def _how_fast(arguments: Mapping[str, Any]) -> str:
     return f"times as fast a decay of {metric} as {than}" if than else f"factor of {metric} in a round"
 
 
+def _over_rounds(arguments: Mapping[str, Any]) -> str:
+    other = f" to {arguments['than_below']:g}" if "than_below" in arguments else ""
+    return f"rounds until {arguments['metric']} <= {arguments['below']:g}, over those of {arguments['than']}{other}"
+
+
 def share(
     outcomes: Outcomes,
     *,
@@ -468,9 +481,7 @@ RULES: Mapping[str, Callable[..., Measurement]] = MappingProxyType(
         "never-reaches": Rule(_settled, _NEVER, _from_when),
         "ratio": Rule(_ratio, _RANGE_FROM_0, "{metric} / {to}"),
         "reaches": Rule(_settled, _Between(high="within"), _from_when),
-        "rounds-ratio": Rule(
-            _ratio_of_rounds, _RANGE_FROM_0, "rounds until {metric} <= {below:g}, over those of {than}"
-        ),
+        "rounds-ratio": Rule(_ratio_of_rounds, _RANGE_FROM_0, _over_rounds),
         "share": share,
         "shrinks": Rule(_times_smaller, _BY_FACTOR, "times smaller final {metric}", 1.0),
         "stays-stable": Rule(_divergence, _NEVER, "round of divergence"),

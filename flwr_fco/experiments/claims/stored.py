@@ -24,8 +24,8 @@ AWAITS = "awaits a run"
 #: Of the file in an experiment's folder.
 RESULTS = "results.json"
 
-#: Of an experiment: ``seeds``, ``seconds``, ``runs`` (by label, a hash of the settings), ``claims`` (by name) and
-#: ``tables``, what else is on its page.
+#: Of an experiment: ``seeds``, ``seconds`` (and ``cpu-seconds``), ``runs`` (by label, a hash of the settings),
+#: ``claims`` (by name) and ``tables``, what else is on its page.
 Stored = Mapping[str, Any]
 
 
@@ -69,6 +69,8 @@ def keep(report: Report) -> None:
     stored = {
         "seeds": list(definition.seeds),
         "seconds": round(sum(own["seconds"] for own in runs)),
+        # Of runs that an earlier version has made only the wall is known.
+        "cpu-seconds": round(sum(own.get("cpu-seconds", own["seconds"]) for own in runs)),
         "runs": fingerprints(definition),
         "claims": {
             own.name: {

@@ -44,10 +44,10 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
     _PINK: ("ReFedDAGT", "DReFedDAGT", "MultistepReFedDAGT", "FedDR"),
     _GREY: ("FedAvgSubgradient", "FedAvgS", "LocalSGD", "FedSAM"),
     _ORANGE: ("FastFedDA", "CFedDA", "MCFedDA", "FedProx"),
-    _SKY: ("FeDualEx", "ExtraStepLocalSGD", "DistributedPGDA", "FedCM"),
+    _SKY: ("FeDualEx", "ExtraStepLocalSGD", "", "FedCM"),
     _VIOLET: ("Scaffold", "ScaffoldS", "Scaffnew", "DScaffold"),
     _BROWN: ("DualFL", "APDAInexact", "FiveGCS"),
-    _BLACK: ("", "centralized", "", "local"),
+    _BLACK: ("DistributedPGDA", "centralized", "bound", "local"),
 }
 #: By the name of a strategy or baseline.
 APPEARANCES: Mapping[str, Appearance] = MappingProxyType(
@@ -122,19 +122,25 @@ def variant(method: str, number: int) -> Appearance:
 def appearances(methods: Mapping[str, str]) -> dict[str, Appearance]:
     """Return how the curves of one figure look: as their methods, the second curve of a method with a marker.
 
+    Up to ten curves that are all of one method have a colour each.
+
     Parameters
     ----------
     methods : mapping of str to str
-        Label of a curve to the name of its method.
+        Label of a curve to the name of its method; ``"bound"`` is that of a theorem's bound.
 
     Examples
     --------
     >>> [look.marker for look in appearances({"a": "FedMid", "b": "FedDA", "c": "FedMid"}).values()]
     ['', '', 'o']
     """
+    own = [label for label, method in methods.items() if method != "bound"]
     seen: Counter[str] = Counter()
     found = {}
     for label, method in methods.items():
         found[label] = variant(method, seen[method])
         seen[method] += 1
+    if 2 < len(own) <= len(_COLORS) and len({methods[label] for label in own}) == 1:
+        for number, (label, color) in enumerate(zip(own, _COLORS, strict=False)):
+            found[label] = Appearance(color, _LINES[number % len(_LINES)])
     return found

@@ -25,6 +25,8 @@ MATPLOTLIB = "pip install matplotlib (or, in the clone: pip install -e '.[plot]'
 _BACKGROUND = Appearance("#b0b0b0", "solid")
 #: More labels than these are written at the ends of their curves: a legend would have several rows.
 _LEGEND = 4
+#: Of a legend inside a panel.
+_INSIDE: Any = {"fontsize": 7, "frameon": False}
 #: Dots an inch of a PNG, twice those of a screen, and what makes two SVGs of the same figure the same file.
 _DOTS = 200
 _SVG: Any = {"svg.hashsalt": "flwr-fco", "svg.fonttype": "none"}
@@ -166,6 +168,7 @@ def figure_of_curves(
 
     The line goes through the medians of the seeds, a band from the smallest to the largest of them.
     With few labels there is a legend below, with many each curve of the last panel of a row has its label at its end.
+    Many labels of which every panel has its own are in a legend of each panel, with colours of its own.
 
     Parameters
     ----------
@@ -204,13 +207,21 @@ def figure_of_curves(
     columns = columns or (len(panels) if len(panels) <= 3 else -(-len(panels) // 2))
     rows = -(-len(panels) // columns)
     shown = [label for label, by_metric in curves.items() if any(by_metric.get(metric) for metric in panels)]
-    grey = {label for label in shown if coloured is not None and label not in coloured and label not in levels}
+    homes = {label: [metric for metric in panels if curves[label].get(metric)] for label in shown}
+    apart = legend and len(shown) > _LEGEND and len(panels) > 1 and all(len(home) == 1 for home in homes.values())
+    others = {label for label in shown if coloured is not None and label not in coloured and label not in levels}
+    grey = set() if apart else others
     named = [label for label in shown if label not in grey]
-    direct = legend and len(named) > _LEGEND
+    direct = legend and len(named) > _LEGEND and not apart
     width = 3.6 * columns + 0.4 + (0.075 * max(map(len, named)) if direct else 0.0)
     figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
     axes = _grid(figure, rows, columns, len(panels))
-    looks = appearances({label: methods.get(label, label) for label in shown})
+    groups = [[label for label in shown if metric in homes[label]] for metric in panels] if apart else [shown]
+    looks = {
+        label: look
+        for group in groups
+        for label, look in appearances({label: methods.get(label, label) for label in group}).items()
+    }
     looks.update(dict.fromkeys(grey, _BACKGROUND))
     handles: dict[str, Any] = {}
     grey_handle: Any = None
@@ -258,19 +269,23 @@ def figure_of_curves(
         across = metric.partition(" against ")[2]
         place.set_xlabel(across or "round")
         if across:
-            place.set_xscale("log")
+            _make_logarithmic(place, "x")
         _open(place)
+        if apart:
+            place.legend(*zip(*((handles[label], label) for label in groups[position]), strict=True), **_INSIDE)
+            labelled.update(groups[position])
         if direct and position % columns == columns - 1:
             _label_ends(place, ends, looks)
             labelled.update(ends)
     if title:
         _set_title(figure, title)
     if grey_handle is not None:
-        handles[f"grey: {'; '.join(label for label in shown if label in grey)}"] = grey_handle
+        names = f"grey: {'; '.join(label for label in shown if label in grey)}"
+        handles[textwrap.fill(names, int(width / 0.075), break_on_hyphens=False)] = grey_handle
     missing = {label: handle for label, handle in handles.items() if label not in labelled}
     if missing and legend:
         # Inches that a column of the legend takes at this size of the letters.
-        column = 0.55 + 0.075 * max(map(len, missing))
+        column = 0.55 + 0.075 * max(len(line) for label in missing for line in label.splitlines())
         _legend_below(figure, missing, int(width / column), 8.5)
     return figure
 
@@ -294,15 +309,17 @@ def _legend_below(figure: Any, handles: Mapping[str, Any], columns: int, size: f
     figure.legend(handles.values(), handles.keys(), ncols=max(1, min(len(handles), columns)), **look)
 
 
-def _make_logarithmic(place: Any) -> None:
+def _make_logarithmic(place: Any, which: str = "y") -> None:
     """Give a logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    place.set_yscale("log")
-    low, high = place.get_ylim()
-    place.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high < 300.0 * low else (1.0,)))
-    place.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    place.yaxis.set_minor_formatter(NullFormatter())
+    place.set(**{f"{which}scale": "log"})
+    axis = getattr(place, f"{which}axis")
+    low, high = axis.get_view_interval()
+    few = high < (30.0 if which == "x" else 300.0) * low
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
 
 
 def _reach(groups: Sequence[Sequence[Series]]) -> float:
@@ -514,6 +531,8 @@ def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> N
             place.imshow(0.5 + 0.5 * shown.reshape(side, side, 3), interpolation="nearest")
         else:
             place.imshow(shown.reshape(side, side), cmap="bwr", vmin=-1.0, vmax=1.0, interpolation="nearest")
+        if not largest:
+            place.text(0.5, 0.5, "zero everywhere", transform=place.transAxes, ha="center", va="center", fontsize=9)
         share = float((np.abs(vector) > 1e-5).mean())
         place.set_title(f"{caption}\nlargest {largest:.2g}, {100 * share:.0f} % non-zero", fontsize=8)
     _set_title(figure, title)

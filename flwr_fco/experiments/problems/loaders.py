@@ -386,13 +386,14 @@ def pooled_logistic(
     num_clients: int = 8,
     num_examples: int = 0,
     l2: float = 1e-2,
+    l2_as_psi: bool = False,
 ) -> Task:
-    """Return the fourth paper's problem."""
+    """Return the fourth paper's problem; its l2 term as part of the losses, or as psi."""
     data = _images(variant, seed, source, path, num_clients, num_examples)
     if variant == "digits":
         # The others are split evenly.
         data = datasets.digits(num_clients, 0.3, 0.75, seed)
-    return tasks.PooledMinimum(data, l2)
+    return tasks.PooledMinimum(data, l2, l2_as_psi)
 
 
 def support_vectors(

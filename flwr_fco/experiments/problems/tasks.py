@@ -28,7 +28,7 @@ from flwr_fco.objectives import (
     TraceRegression,
     UniversalAdversarialLogistic,
 )
-from flwr_fco.regularizers import L1, Box, Regularizer, Zero
+from flwr_fco.regularizers import L1, Box, L2Squared, Regularizer, Zero
 from flwr_fco.work import Minimise
 
 
@@ -49,7 +49,7 @@ class Task(ABC):
     #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
     over_nodes: ClassVar[bool] = False
     #: Whether a line also says what the clients' work has cost so far: gradients, Hessian products, both (passes over a
-    #: client's data, the mean of the clients), and seconds without those of the evaluation.
+    #: client's data, the mean of the clients), and this process's CPU seconds without those of the evaluation.
     costs: ClassVar[bool] = False
     #: Whether the clients' losses are convex, so that a baseline can find the minimum and certify it.
     convex: ClassVar[bool] = True
@@ -355,22 +355,25 @@ class PooledMinimum(Task):
     dataset : FederatedDataset
     l2 : float
         mu: the modulus of strong convexity of every client's loss.
+    l2_as_psi : bool, default False
+        Whether the l2 term is psi, not part of the clients' losses.
     """
 
     costs: ClassVar[bool] = True
 
-    def __init__(self, dataset: FederatedDataset, l2: float) -> None:
-        super().__init__(dataset, Zero())
-        self.l2 = l2
+    def __init__(self, dataset: FederatedDataset, l2: float, l2_as_psi: bool = False) -> None:
+        super().__init__(dataset, L2Squared(l2) if l2_as_psi else Zero())
+        self.l2, self.l2_as_psi = l2, l2_as_psi
 
     @cached_property
     def clients(self) -> list[Objective]:
         """The losses of all clients."""
-        return [self._objective(self.dataset.client(index)) for index in range(self.dataset.num_clients)]
+        l2 = 0.0 if self.l2_as_psi else self.l2
+        return [self._objective(self.dataset.client(index), l2) for index in range(self.dataset.num_clients)]
 
-    def _objective(self, examples: datasets.Samples) -> Objective:
+    def _objective(self, examples: datasets.Samples, l2: float) -> Objective:
         with_ones = datasets.Samples(_with_ones(examples.features), examples.targets)
-        return self.dataset.build_objective(with_ones, l2=self.l2, intercept=False)
+        return self.dataset.build_objective(with_ones, l2=l2, intercept=False)
 
     @cached_property
     def reference(self) -> tuple[Vector, float]:
@@ -382,7 +385,7 @@ class PooledMinimum(Task):
             If it is not as good as that.
         """
         parts = (self.dataset.client(index) for index in range(self.dataset.num_clients))
-        solution = self._reference(self._objective(together(parts)))
+        solution = self._reference(self._objective(together(parts), self.l2))
         return solution, self._value_and_norm(solution)[0]
 
     def _reference(self, objective: Objective) -> Vector:
@@ -429,6 +432,8 @@ class PooledMinimum(Task):
             value, gradient = client.value_and_gradient(w)
             total += float(share) * value
             slope += float(share) * gradient
+        if self.l2_as_psi:
+            total, slope = total + float(self._psi.value(w)), slope + self.l2 * w
         return total, float(np.linalg.norm(slope))
 
 
@@ -475,8 +480,8 @@ class NonsmoothMinimum(PooledMinimum):
     l2 : float
     """
 
-    def _objective(self, examples: datasets.Samples) -> Objective:
-        return Hinge(_with_ones(examples.features), examples.targets, l2=self.l2)
+    def _objective(self, examples: datasets.Samples, l2: float) -> Objective:
+        return Hinge(_with_ones(examples.features), examples.targets, l2=l2)
 
     def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
         """Return E alone: at its minimiser a subgradient may be of any size."""
