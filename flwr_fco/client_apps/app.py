@@ -14,6 +14,7 @@ from flwr.app import Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
 from flwr_fco.client_apps.answers import find_answer, own_buffers
+from flwr_fco.client_apps.kept import half_of_the_memory
 from flwr_fco.client_apps.quotas import Limits, clear_errors
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import (
@@ -42,6 +43,7 @@ def client_app(
     load_evaluation_objective: LoadObjective | None = None,
     mods: Sequence[Mod] | None = None,
     limits: Limits | None = None,
+    max_bytes: float | None = None,
 ) -> ClientApp:
     """Return a ClientApp that serves every strategy of this package.
 
@@ -49,7 +51,8 @@ def client_app(
     ----------
     load_objective : callable
         ``(context) -> Objective``: the client's loss on its training data. Called once per process, run and
-        partition; ``context.node_config`` has ``partition-id`` and ``num-partitions``.
+        partition, and again for a client that was forgotten (`max_bytes`); ``context.node_config`` has
+        ``partition-id`` and ``num-partitions``.
     load_evaluation_objective : callable, optional
         The loss on the data for federated evaluation; by default the training data.
     mods : sequence of callable, optional
@@ -57,6 +60,10 @@ def client_app(
     limits : Limits, optional
         What a server may ask of this client; by default ``Limits()``. A message beyond the limits, or one that cannot
         be read, raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
+    max_bytes : float, optional
+        Bytes that the arrays of all loaded objectives may take in one process, by default half of the machine's memory:
+        beyond them the clients that were not asked for longest are forgotten. Memory maps do not count
+        (:func:`flwr_fco.datasets.memmap`).
 
     Returns
     -------
@@ -67,7 +74,8 @@ def client_app(
     Raises
     ------
     ConfigurationError
-        If `load_objective` is not a function, `mods` is not a sequence of functions, or a mod clips replies.
+        If `load_objective` is not a function, `mods` is not a sequence of functions, a mod clips replies, or
+        `max_bytes` is not positive.
 
     Examples
     --------
@@ -89,10 +97,13 @@ def client_app(
     allowed = Limits() if limits is None else limits
     app = ClientApp(mods=checked_mods(mods))
     identity = uuid4().hex
-    training = ClientData(load_objective, identity, "train")
+    if max_bytes is not None and not max_bytes > 0:
+        raise ConfigurationError(f"max_bytes={max_bytes!r}; expected a positive number of bytes, such as 2e9")
+    kept = half_of_the_memory() if max_bytes is None else int(min(max_bytes, 2**62))
+    training = ClientData(load_objective, identity, "train", kept)
     evaluation = training
     if load_evaluation_objective is not None:
-        evaluation = ClientData(load_evaluation_objective, identity, "evaluate")
+        evaluation = ClientData(load_evaluation_objective, identity, "evaluate", kept)
     app.train()(TrainingHandler(training, allowed))
 
     @app.evaluate()

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from flwr.app import Context, Message
 
+from flwr_fco.client_apps.kept import KeptObjectives
 from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
 from flwr_fco.client_apps.solvers.table import SOLVERS, find_solver
 from flwr_fco.core.layout import Layout
@@ -28,7 +29,7 @@ _Fact = TypeVar("_Fact")
 
 #: Objectives of this process by (app, role, run, partition). Not in the app itself: Flower's simulation may pickle it
 #: with every message, and the copies of one app must find what the first of them has loaded.
-_objectives: dict[tuple[str, str, int, int], Objective] = {}
+_objectives = KeptObjectives()
 #: Plans that were looked at, with what they were held against; by their identity, for one comes with every message.
 _allowed_plans: dict[int, tuple[Plan, Limits]] = {}
 _fitting_plans: dict[int, tuple[Plan, None]] = {}
@@ -113,7 +114,7 @@ def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool =
 
 
 class ClientData(NamedTuple):
-    """A client's data in one role, as an objective that is loaded once per process, run and partition.
+    """A client's data in one role, as an objective that is loaded once per process, run and partition, if it fits.
 
     Parameters
     ----------
@@ -122,16 +123,19 @@ class ClientData(NamedTuple):
     app : str
         Identifies the ClientApp.
     role : {"train", "evaluate"}
+    max_bytes : int
+        What the arrays of all objectives that this process keeps may take.
     """
 
     load: LoadObjective
     app: str
     role: str
+    max_bytes: int
 
     def objective(self, context: Context) -> Objective:
         """Return the objective of the context's node."""
         key = (self.app, self.role, context.run_id, partition_of(context))
-        known = _objectives.get(key)
+        known = _objectives.find(key)
         if known is not None:
             return known
         loaded: Any = self.load(context)
@@ -149,7 +153,7 @@ class ClientData(NamedTuple):
                 f"the objective has num_examples={count!r}; expected a whole number >= 1. A client without examples "
                 "has no loss: leave it out of the federation"
             )
-        _objectives[key] = loaded
+        _objectives.keep(key, loaded, self.max_bytes)
         return loaded
 
 
@@ -228,8 +232,7 @@ class TrainingHandler:
 def forget_objectives(run_id: int) -> None:
     """Drop the objectives of a run, and the last message, from this process's memory."""
     forget_downlink()
-    for key in [key for key in _objectives if key[2] == run_id]:
-        del _objectives[key]
+    _objectives.forget(run_id)
 
 
 def partition_of(context: Context) -> int:

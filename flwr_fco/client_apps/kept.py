@@ -1,0 +1,132 @@
+"""The objectives that a process keeps: those used last, up to a number of bytes."""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from mmap import mmap
+from types import FunctionType, ModuleType
+from typing import Any
+
+import numpy as np
+
+from flwr_fco.objectives.base import Objective
+
+#: App, role, run, partition.
+Key = tuple[str, str, int, int]
+#: How deep arrays are looked for in an objective.
+_DEPTH = 5
+
+
+def half_of_the_memory() -> int:
+    """Return half of the bytes of this machine's memory; a terabyte where the system does not say.
+
+    Examples
+    --------
+    >>> half_of_the_memory() > 2**20
+    True
+    """
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2
+    except (AttributeError, ValueError, OSError):
+        return 2**40
+
+
+def bytes_held(thing: Any, depth: int = _DEPTH) -> int:
+    """Return the bytes of the arrays in an object, in its attributes and in theirs.
+
+    Memory maps count nothing: the system takes their pages back by itself.
+
+    Parameters
+    ----------
+    thing : object
+    depth : int, default 5
+
+    Examples
+    --------
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> bytes_held(LeastSquares(np.ones((10, 2)), np.ones(10), intercept=False)) >= 240
+    True
+    """
+    if isinstance(thing, np.ndarray):
+        return 0 if _mapped(thing) else thing.nbytes
+    if isinstance(size := getattr(thing, "nbytes", None), int | np.integer):
+        return int(size)
+    if depth == 0 or isinstance(thing, type | FunctionType | ModuleType):
+        return 0
+    if isinstance(thing, dict):
+        inside: Any = thing.values()
+    elif isinstance(thing, list | tuple):
+        inside = thing
+    else:
+        inside = getattr(thing, "__dict__", {}).values()
+    return sum(bytes_held(each, depth - 1) for each in inside)
+
+
+def _mapped(array: Any) -> bool:
+    """Whether an array is a memory map, or a view of one."""
+    while array is not None and not isinstance(array, np.memmap | mmap):
+        array = getattr(array, "base", None)
+    return array is not None
+
+
+class KeptObjectives:
+    """Objectives by key; the one that was not used for longest goes first.
+
+    Examples
+    --------
+    >>> from flwr_fco.objectives import LeastSquares
+    >>> kept = KeptObjectives()
+    >>> for partition in range(3):
+    ...     kept.keep(("app", "train", 1, partition), LeastSquares(np.ones((10, 2)), np.ones(10)), limit=1000)
+    >>> [kept.find(("app", "train", 1, partition)) is not None for partition in range(3)]
+    [False, True, True]
+    """
+
+    def __init__(self) -> None:
+        self._all: OrderedDict[Key, tuple[Objective, int]] = OrderedDict()
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._all)
+
+    def find(self, key: Key) -> Objective | None:
+        """Return an objective, or None.
+
+        Parameters
+        ----------
+        key : tuple
+        """
+        found = self._all.get(key)
+        if found is None:
+            return None
+        self._all.move_to_end(key)
+        return found[0]
+
+    def keep(self, key: Key, objective: Objective, limit: int) -> None:
+        """Keep an objective; others go until the limit holds.
+
+        Parameters
+        ----------
+        key : tuple
+        objective : Objective
+        limit : int
+            Bytes of all of them.
+        """
+        size = bytes_held(objective)
+        self._all[key] = objective, size
+        self._bytes += size
+        while self._bytes > limit and len(self._all) > 1:
+            _, (_, gone) = self._all.popitem(last=False)
+            self._bytes -= gone
+
+    def forget(self, run_id: int) -> None:
+        """Drop the objectives of a run.
+
+        Parameters
+        ----------
+        run_id : int
+        """
+        for key in [key for key in self._all if key[2] == run_id]:
+            self._bytes -= self._all.pop(key)[1]
