@@ -515,7 +515,7 @@ def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> N
     ConfigurationError
         If a vector is no square picture, or matplotlib is not installed.
     """
-    columns = min(4, len(images))
+    columns = len(images) if len(images) <= 4 else min(5, -(-len(images) // 2))
     rows = -(-len(images) // columns)
     figure = _figure(2.6 * columns + 0.4, 2.9 * rows + 0.6)
     axes = _grid(figure, rows, columns, len(images))
