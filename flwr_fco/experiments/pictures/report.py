@@ -216,7 +216,7 @@ def figure_of_curves(
     width = 3.6 * columns + 0.4 + (0.075 * max(map(len, named)) if direct else 0.0)
     figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
     axes = _grid(figure, rows, columns, len(panels))
-    groups = [[label for label in shown if metric in homes[label]] for metric in panels] if apart else [shown]
+    groups = [[label for label in shown if metric in homes[label]] for metric in panels] if apart else [named]
     looks = {
         label: look
         for group in groups

@@ -90,3 +90,11 @@ def test_rounds_to_two_levels_are_compared():
     found = RULES["rounds-ratio"]({"slow": slow, "fast": fast}, **own, than_below=0.5)
     assert found.values == [4.0]
     assert found.meaning.endswith("over those of fast to 0.5")
+
+
+def test_a_run_that_diverges_in_its_first_round_is_a_result(tmp_path):
+    settings = RunSettings.of("lasso-small", "FedDualAvg", {"client-lr": 1e12, "num-rounds": 3}, 0)
+    for folder in (None, tmp_path / "run"):
+        found = run(settings, folder=folder)
+        assert found.diverged == 1
+        assert not any(array.any() for array in found.arrays.values())
