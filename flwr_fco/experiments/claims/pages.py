@@ -65,7 +65,7 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
 
 def _seconds(stored: Mapping[str, Stored], names: Iterable[str]) -> float:
     """Return what experiments cost: CPU seconds, of older runs those of the wall."""
-    return sum(stored[name].get("cpu-seconds", stored[name]["seconds"]) for name in names)
+    return float(sum(stored[name].get("cpu-seconds", stored[name]["seconds"]) for name in names))
 
 
 def _page_of(name: str, pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

@@ -316,8 +316,9 @@ def _make_logarithmic(place: Any, which: str = "y") -> None:
     place.set(**{f"{which}scale": "log"})
     axis = getattr(place, f"{which}axis")
     low, high = axis.get_view_interval()
-    few = high < (30.0 if which == "x" else 300.0) * low
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    # Labels below each other need less room than those beside each other.
+    room = high / low / (10.0 if which == "y" else 1.0)
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if room < 30.0 else (1.0, 3.0) if room < 300.0 else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
