@@ -1,8 +1,8 @@
 """Tune the rates of the experiments as the papers do, over their grids, and write the pages of docs/reproduction.
 
     python docs/tune_rates.py sweeps             # rates.md: an hour and a half; goes on where stopped
-    python docs/tune_rates.py sweeps --saddle bilinear-l1    # saddle-rates.md: minutes, of all its problems an hour
-    python docs/tune_rates.py sweeps --dualfl    # dualfl-rates.md: four minutes
+    python docs/tune_rates.py sweeps --saddle bilinear-l1    # saddle-rates.md: ten minutes, of all its problems an hour
+    python docs/tune_rates.py sweeps --dualfl    # dualfl-rates.md: half an hour
     python docs/tune_rates.py sweeps --tracking  # tracking-rates.md: of the second paper, two hours and a half
 
 The definitions of the experiments (`flwr_fco/experiments/definitions`) take the best pairs from there by hand.

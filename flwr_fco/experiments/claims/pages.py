@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
         if not names:
             continue
         mine = {name: (definitions[name], verdicts[name]) for name in names}
-        seconds = sum(stored[name]["seconds"] for name in names)
+        seconds = _seconds(stored, names)
         written[page["file"]] = _reader_page(page, mine, verdicts, picture, rates)
         written[f"details/{page['file']}"] = _detail_page(page, mine, stored, picture)
         counts = _counts([own for name in names for own in verdicts[name]])
@@ -61,6 +61,11 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8")
     return [folder / name for name in written]
+
+
+def _seconds(stored: Mapping[str, Stored], names: Iterable[str]) -> float:
+    """Return what experiments cost: CPU seconds, of older runs those of the wall."""
+    return float(sum(stored[name].get("cpu-seconds", stored[name]["seconds"]) for name in names))
 
 
 def _page_of(name: str, pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -130,13 +135,14 @@ def _detail_page(
     stored: Mapping[str, Stored],
     picture: str,
 ) -> str:
-    seconds = sum(stored[name]["seconds"] for name in own)
+    seconds = _seconds(stored, own)
     wanted = ", ".join(f'`flwr-fco reproduce "{prefix}*" --out results`' for prefix in page["prefixes"])
     lines = [
         f"# {page['title']}: details",
         "",
-        f"[For readers](../{page['file']}). Written by {wanted}: {seconds / 60:.0f} minutes of one core, by the wall "
-        "of a machine in use. The settings are in `flwr_fco/experiments/definitions`. "
+        f"[For readers](../{page['file']}). Written by {wanted}: {seconds / 60:.0f} minutes of one core, "
+        "by the CPU or, in older runs, the wall of a machine in use. "
+        "The settings are in `flwr_fco/experiments/definitions`. "
         "A claim that two figures repeat about the same runs is counted once. A run that diverged passes no rule. "
         "Where the table says that the limit is ours, the paper has a word in the place of a number. " + _KEY,
     ]
@@ -205,16 +211,15 @@ def _index(
         "",
         "## What is not fair yet",
         "",
-        "On the pages of the third and fourth papers some constants of rivals are at the edges of their grids, those "
-        "of `Scaffnew`, `FedDR` and `FedDualAvg` with a penalty among them: they can do better than their rows say, "
-        "and `DualFL` may lose rows that it wins here. `tests/experiments/claims/test_rate_grids.py` lists the "
-        "constants; they await a run with wider grids.",
+        "Every method of the fourth paper and of the third one's bilinear games has grids that grow by one rule until "
+        "the best constant is inside. On the other pages of rates some best constants are still at an edge: "
+        "`tests/experiments/claims/test_rate_grids.py` lists them, each with a reason or as one that awaits a run.",
         "",
         "## What it costs",
         "",
         f"`make reproduce` runs all of it, `flwr-fco reproduce fco-fig3` one figure: {minutes / 60:.1f} hours of one "
-        "core in the last runs, by the wall of a machine in use. `flwr-fco reproduce all --quick` runs one claim of "
-        "each experiment in a minute or two.",
+        "core in the last runs, of a budget of twelve; CPU time where a run has measured it, else the wall of a "
+        "machine in use. `flwr-fco reproduce all --quick` runs one claim of each experiment in a minute or two.",
     ]
     if waiting:
         lines += [

@@ -216,7 +216,7 @@ def figure_of_curves(
     width = 3.6 * columns + 0.4 + (0.075 * max(map(len, named)) if direct else 0.0)
     figure = _figure(width, 2.9 * rows + (1.0 if legend and not direct else 0.4))
     axes = _grid(figure, rows, columns, len(panels))
-    groups = [[label for label in shown if metric in homes[label]] for metric in panels] if apart else [shown]
+    groups = [[label for label in shown if metric in homes[label]] for metric in panels] if apart else [named]
     looks = {
         label: look
         for group in groups
@@ -316,8 +316,9 @@ def _make_logarithmic(place: Any, which: str = "y") -> None:
     place.set(**{f"{which}scale": "log"})
     axis = getattr(place, f"{which}axis")
     low, high = axis.get_view_interval()
-    few = high < (30.0 if which == "x" else 300.0) * low
-    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,)))
+    # Labels below each other need less room than those beside each other.
+    room = high / low / (10.0 if which == "y" else 1.0)
+    axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if room < 30.0 else (1.0, 3.0) if room < 300.0 else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
 
@@ -515,7 +516,7 @@ def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> N
     ConfigurationError
         If a vector is no square picture, or matplotlib is not installed.
     """
-    columns = min(4, len(images))
+    columns = len(images) if len(images) <= 4 else min(5, -(-len(images) // 2))
     rows = -(-len(images) // columns)
     figure = _figure(2.6 * columns + 0.4, 2.9 * rows + 0.6)
     axes = _grid(figure, rows, columns, len(images))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.callbacks import Checkpoint
 from flwr_fco.client_apps import client_app
-from flwr_fco.errors import RunInterrupted
+from flwr_fco.errors import NothingTrainedError, RunInterrupted
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.experiments.runs.journal import Journal, TimedClientApp
@@ -182,7 +183,8 @@ def _simulate(
     resume: Path | None = None,
     workers: Workers | None = None,
 ) -> None:
-    with np.errstate(over="ignore", invalid="ignore"):
+    # A run that diverges in its first round is a result too.
+    with np.errstate(over="ignore", invalid="ignore"), diverging(recorder):
         simulate(
             recorder.strategy,
             clients,
@@ -196,6 +198,16 @@ def _simulate(
             on_interrupt="raise",
             engine="in-process" if workers is None else workers,
         )
+
+
+@contextmanager
+def diverging(recorder: Recorder) -> Iterator[None]:
+    """Let a run end without a round that counted, if the recorder knows that it has diverged."""
+    try:
+        yield
+    except NothingTrainedError:
+        if not recorder.diverged:
+            raise
 
 
 def partition_of(context: Context) -> int:

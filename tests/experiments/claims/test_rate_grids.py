@@ -11,6 +11,7 @@ import pytest
 PAGES = Path(__file__).parents[3] / "docs" / "reproduction"
 AWAITS = "awaits the next run with a wider grid"
 BOUND = "the method allows no smaller value"
+WORK = "more steps would be more local work than the exact minimisations are"
 CORNER = "fco-grid has smaller client rates; its notes say where its own corner is best, which awaits a wider grid"
 INSIDE = "a few pairs of a larger table of this page, inside of whose grid the value is"
 LONGER = "the table of 1,000 rounds has a best client rate inside of the grid"
@@ -23,22 +24,12 @@ _SADDLE = (
 #: The edges that are known: the reason, and the methods.
 KNOWN = {
     "dualfl-rates.md": {
-        ("logistic-cifar10", "largest damping 0.01"): (AWAITS, "APDAInexact"),
         ("logistic-cifar10", "smallest rho 0"): (BOUND, "DualFL"),
-        ("logistic-cifar10", "largest client-lr 0.003"): (AWAITS, "FedCM; FedDualAvg; FedSAM; Scaffnew"),
-        ("logistic-cifar10", "largest local-steps 30"): (AWAITS, "FedCM; FedSAM"),
-        ("logistic-cifar10", "largest relaxation 1.9"): (AWAITS, "FedDR"),
-        ("logistic-cifar10", "largest local-steps 100"): (AWAITS, "FedDualAvg"),
-        ("logistic-cifar10", "smallest probability 0.01"): (AWAITS, "Scaffnew"),
-        ("logistic-mnist", "largest damping 0.01"): (AWAITS, "APDAInexact"),
+        ("logistic-cifar10", "largest local-steps 100"): (WORK, "FedAvg; FedCM; FedDualAvg"),
+        ("logistic-cifar10", "largest local-steps 30"): (WORK, "FedSAM"),
+        ("logistic-cifar10", "smallest probability 0.01"): (WORK, "Scaffnew"),
         ("logistic-mnist", "smallest rho 0"): (BOUND, "DualFL"),
-        ("logistic-mnist", "largest client-lr 0.03"): (AWAITS, "FedCM; FedDualAvg; FedSAM; Scaffnew"),
-        ("logistic-mnist", "largest local-steps 30"): (AWAITS, "FedCM; FedSAM"),
-        ("logistic-mnist", "largest relaxation 1.9"): (AWAITS, "FedDR"),
-        ("logistic-mnist", "largest local-steps 100"): (AWAITS, "FedDualAvg"),
-        ("logistic-mnist", "smallest penalty 0.03"): (AWAITS, "FedDyn"),
-        ("logistic-mnist", "largest step 30"): (AWAITS, "FiveGCS"),
-        ("logistic-mnist", "smallest probability 0.01"): (AWAITS, "Scaffnew"),
+        ("logistic-mnist", "largest local-steps 30"): (WORK, "FedSAM"),
     },
     "rates.md": {
         ("haxby, 300 rounds", "largest server 10"): (AWAITS, "FedDualAvg; FedMidOSP"),

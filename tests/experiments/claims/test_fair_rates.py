@@ -1,0 +1,100 @@
+"""Grids that grow until their best is inside, the constants that definitions take from them, and what a round costs."""
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flwr_fco.experiments import RULES, Outcome, load_definition
+from flwr_fco.experiments.problems.named import load_task
+from flwr_fco.experiments.runs.run import run
+from flwr_fco.experiments.runs.settings import RunSettings
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+@pytest.fixture(scope="module")
+def tune_rates():
+    spec = importlib.util.spec_from_file_location("tune_rates", DOCS / "tune_rates.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["tune_rates"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["tune_rates"]
+
+
+def test_a_grid_grows_until_its_best_has_neighbours_on_all_sides(tune_rates):
+    ladders = [tune_rates.Ladder((0.01, 0.03)), tune_rates.Ladder((1.0,))]
+    scores = tune_rates.widen(ladders, lambda p: abs(math.log(p[0] / 0.2)) + abs(math.log(p[1] / 6.0)))
+    assert min(scores, key=scores.get) == (0.2, 6.0)
+    assert {(0.1, 6.0), (0.3, 6.0), (0.2, 3.0), (0.2, 10.0)} <= scores.keys()
+
+
+def test_a_grid_ends_at_a_bound_and_at_the_cap(tune_rates):
+    steps = tune_rates.Ladder((1, 3), tune_rates.STEPS)
+    assert set(tune_rates.widen([steps], lambda p: -p[0])) == {(step,) for step in tune_rates.STEPS}
+    far = tune_rates.Ladder((1e-6,))
+    assert len(tune_rates.widen([far], lambda p: -p[0])) == 1 + tune_rates.MOST_NEW
+
+
+def test_what_a_method_does_not_allow_is_never_its_best(tune_rates):
+    scores = tune_rates.widen([tune_rates.Ladder((3.0, 10.0))], lambda p: math.inf if p[0] > 6 else -p[0])
+    assert min(scores, key=scores.get) == (6.0,)
+    assert scores[10.0,] == math.inf
+
+
+@pytest.mark.parametrize(
+    ("problem", "name"), [("logistic-mnist", "dualfl-fig1a"), ("logistic-cifar10", "dualfl-fig1d")]
+)
+def test_the_definitions_have_the_best_constants_of_the_page(problem, name):
+    page = (DOCS / "reproduction" / "dualfl-rates.md").read_text(encoding="utf-8")
+    table = page.split(f"## {problem}\n")[1].partition("\n## ")[0]
+    best = [line.strip("| ").split(" | ")[:2] for line in table.splitlines() if "**" in line]
+    assert len(best) == 11
+    names = {"FedDR": "FedDR, over-relaxed", "APDAInexact": "APDA-Inexact", "FiveGCS": "5GCS"}
+    runs = {line.label: line.settings for line in load_definition(name).runs}
+    for method, words in best:
+        for pair in words.split(", "):
+            key, value = pair.rsplit(" ", 1)
+            assert runs[names.get(method, method)][key] == float(value), (method, key)
+    # Over-relaxation aside, FedDR is FedPD.
+    assert runs["FedDR"] == {**runs["FedPD"], "relaxation": 1.0}
+
+
+def test_the_l2_term_as_psi_is_the_same_problem():
+    one, other = (load_task("logistic-digits", 0, {"l2-as-psi": own}) for own in (False, True))
+    w = np.random.default_rng(0).standard_normal(one.layout.size)
+    for key, value in one.scores(w).items():
+        assert other.scores(w)[key] == pytest.approx(value, rel=1e-12), key
+    assert [own.l2 for own in (one.clients[0], other.clients[0])] == [0.01, 0.0]
+    settings = {"l2-as-psi": True, "client-lr": 1.0, "local-steps": 1, "num-rounds": 30, "objective-every": 30}
+    history = run(RunSettings.of("logistic-digits", "FedDualAvg", settings, 0)).history
+    assert history[-1]["distance"] < 0.5 * history[0]["distance"]
+
+
+def test_costs_are_cpu_seconds_that_grow():
+    settings = {"client-lr": 0.1, "local-steps": 1, "num-rounds": 3}
+    history = run(RunSettings.of("logistic-digits", "FedDualAvg", settings, 0)).history
+    costs = [line["cpu-seconds"] for line in history[1:]]
+    assert costs == sorted(costs)
+    assert all("seconds" not in line for line in history)
+
+
+def test_rounds_to_two_levels_are_compared():
+    fast, slow = ([Outcome([{"round": r, "gap": factor / r} for r in (1.0, 2.0, 4.0, 8.0)])] for factor in (1.0, 2.0))
+    own = {"run": "slow", "than": "fast", "metric": "gap", "below": 0.25}
+    assert RULES["rounds-ratio"]({"slow": slow, "fast": fast}, **own).values == [2.0]
+    found = RULES["rounds-ratio"]({"slow": slow, "fast": fast}, **own, than_below=0.5)
+    assert found.values == [4.0]
+    assert found.meaning.endswith("over those of fast to 0.5")
+
+
+def test_a_run_that_diverges_in_its_first_round_is_a_result(tmp_path):
+    settings = RunSettings.of("lasso-small", "FedDualAvg", {"client-lr": 1e12, "num-rounds": 3}, 0)
+    for folder in (None, tmp_path / "run"):
+        found = run(settings, folder=folder)
+        assert found.diverged == 1
+        assert not any(array.any() for array in found.arrays.values())
