@@ -67,13 +67,48 @@ class SparseVector:
 
     def astype(self, dtype: str, copy: bool = True) -> SparseVector:
         """Return the vector with values of another dtype."""
-        return SparseVector(self.indices, self.values.astype(dtype, copy=copy), self.size)
+        return type(self)(self.indices, self.values.astype(dtype, copy=copy), self.size)
 
     def to_dense(self) -> NDArray[Any]:
         """Return the whole vector."""
         whole = np.zeros(self.size, dtype=self.values.dtype)
         whole[self.indices] = self.values
         return whole
+
+
+class NonZeros(SparseVector):
+    """A vector by all of its places that are not zero; a SparseVector from the server holds the places of a client.
+
+    Examples
+    --------
+    >>> NonZeros.of(np.array([0.0, 2.0, 0.0, 3.0])).at(np.array([0, 1]))
+    array([0., 2.])
+    """
+
+    __slots__ = ()
+
+    @classmethod
+    def of(cls, vector: NDArray[np.float64]) -> NonZeros:
+        """Return a vector by its non-zeros, -0.0 among them: the bits stay.
+
+        Parameters
+        ----------
+        vector : ndarray of float64, shape (d,)
+        """
+        indices = np.flatnonzero(vector.view(np.int64)).astype(np.int32)
+        return cls(indices, vector[indices], vector.size)
+
+    def at(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Return the vector at some places.
+
+        Parameters
+        ----------
+        places : ndarray of int, shape (k,)
+        """
+        if not self.indices.size:
+            return np.zeros(places.size, dtype=self.values.dtype)
+        found = np.searchsorted(self.indices, places).clip(max=self.indices.size - 1)
+        return np.where(self.indices[found] == places, self.values[found], 0.0)
 
 
 def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:

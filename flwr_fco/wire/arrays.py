@@ -152,10 +152,12 @@ def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
     return arrays
 
 
-def sparse_vector(name: str, places: Array, values: NDArray[Any], size: int) -> SparseVector:
+def sparse_vector(
+    name: str, places: Array, values: NDArray[Any], size: int, kind: type[SparseVector] = SparseVector
+) -> SparseVector:
     """Return a vector of which some places came."""
     try:
-        return SparseVector(from_array(name, places, ("int32",), values.shape), values, size)
+        return kind(from_array(name, places, ("int32",), values.shape), values, size)
     except ConfigurationError as error:
         raise ProtocolError(f"array {name!r}: {error}") from error
 

@@ -11,14 +11,14 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from numpy.typing import NDArray
 
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.arrays import from_array, labelled, read_pass_through, sparse_vector
 from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
-from flwr_fco.wire.keys import NO_ARRAYS, NUMBER, OWN_ARRAYS, PASS, PLACES, PLAN, RESTORED
+from flwr_fco.wire.keys import NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLACES, PLAN, RESTORED
 from flwr_fco.wire.metrics import is_number
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Downlink, Plan, ReceivedNumbers, ReceivedVectors
 from flwr_fco.work import work_from_header
@@ -60,7 +60,8 @@ def downlink_records(
     given: Mapping[str, Any] = downlink.vectors
     for name, vector in given.items():
         if isinstance(vector, SparseVector):
-            arrays[PLACES + name] = serialised.array(vector.indices)
+            kind = NONZEROS if isinstance(vector, NonZeros) else PLACES
+            arrays[kind + name] = serialised.array(vector.indices)
         arrays[name] = serialised.array(vector.values if isinstance(vector, SparseVector) else vector, dtype)
     if downlink.pass_through:
         arrays.update({PASS + name: serialised.array(array) for name, array in downlink.pass_through.items()})
@@ -171,19 +172,23 @@ def read_downlink(
     vectors, numbers = ReceivedVectors.to_look_at({}, set()), ReceivedNumbers()
     size = plan.layout.size
     for name, array in arrays.items():
-        if not name.startswith((PASS, PLACES)):
+        if not name.startswith((PASS, PLACES, NONZEROS)):
             places = arrays.get(PLACES + name)
+            kind = SparseVector
+            if places is None and (places := arrays.get(NONZEROS + name)) is not None:
+                kind = NonZeros
             vector = from_array(name, array, dtypes, (size,) if places is None else tuple(places.shape))
             if array.dtype != "float64" and not as_sent:
                 vector = vector.astype(np.float64)
                 # As what is read from bytes is: other clients of this process may be given the same array.
                 vector.flags.writeable = False
-            vectors[name] = vector if places is None else sparse_vector(name, places, vector, size)
+            vectors[name] = vector if places is None else sparse_vector(name, places, vector, size, kind)
             vectors.unseen.add(name)
     passed: Mapping[str, NDArray[Any]] = {}
     if len(vectors) < len(arrays):
         entries = {PASS + entry.name: entry for entry in plan.layout.passed_through}
-        unknown = arrays.keys() - vectors.keys() - entries.keys() - {PLACES + name for name in vectors}
+        unknown = arrays.keys() - vectors.keys() - entries.keys()
+        unknown -= {kind + name for name in vectors for kind in (PLACES, NONZEROS)}
         if unknown:
             raise ProtocolError(f"the message has the arrays {sorted(unknown)}, which the plan does not")
         passed = {e.name: read_pass_through(e, arrays[key]) for key, e in entries.items() if key in arrays}
@@ -296,7 +301,7 @@ def _view(vector: Any, size: int) -> Any:
     """Return a vector as it is read from a message, None if it would not be."""
     if isinstance(vector, SparseVector):
         values = _view(vector.values, vector.values.size)
-        return None if values is None or vector.size != size else SparseVector(vector.indices, values, size)
+        return None if values is None or vector.size != size else type(vector)(vector.indices, values, size)
     if vector.dtype != np.float64 or vector.shape != (size,) or not vector.flags.c_contiguous:
         return None
     if not math.isfinite(np.vdot(vector, vector)):

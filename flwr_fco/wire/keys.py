@@ -9,6 +9,8 @@ ARRAYS, METRICS = "arrays", "metrics"
 PASS, NUMBER = "pass:", "number:"
 #: Prefix of the places of a sparse vector, which is under its name with the values at these places alone.
 PLACES = "places:"
+#: What comes before the name of a vector that came by its non-zeros: all others are zero.
+NONZEROS = "nonzeros:"
 PLAN, RESTORED = "fco-plan", "fco-restored"
 #: The ArrayRecords of a message that are not its vectors.
 OWN_ARRAYS = (PLAN, RESTORED)

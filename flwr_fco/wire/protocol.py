@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector, euclidean_norm
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
@@ -90,6 +90,10 @@ class ReceivedVectors(Received):
 
     def __getitem__(self, name: str) -> Any:
         vector = super().__getitem__(name)
+        if type(vector) is NonZeros:
+            vector = vector.to_dense()
+            vector.flags.writeable = False
+            self[name] = vector
         if type(vector) is SparseVector:
             raise ProtocolError(
                 f"the server's vector {name!r} came at {vector.indices.size} of {vector.size} places only"
@@ -107,7 +111,7 @@ class ReceivedVectors(Received):
 
     def items(self) -> Any:
         """Return names and vectors; of those that came at some places only, these."""
-        whole = [name for name, vector in super().items() if not isinstance(vector, SparseVector)]
+        whole = [name for name, vector in super().items() if type(vector) is not SparseVector]
         return {**self, **{name: self[name] for name in whole}}.items()
 
     def at(self, name: str, places: NDArray[Any]) -> Vector:
@@ -124,12 +128,14 @@ class ReceivedVectors(Received):
             If there is no such vector, or it is not finite there.
         """
         given = super().__getitem__(name)
-        if isinstance(given, SparseVector):
+        if isinstance(given, NonZeros):
+            found: Vector = given.at(places)
+        elif isinstance(given, SparseVector):
             if not np.array_equal(given.indices, places):
                 raise ProtocolError(
                     f"the server's vector {name!r} came at other places than this client's features have"
                 )
-            found: Vector = given.values
+            found = given.values
         else:
             found = given[places]
         if name in self.unseen:

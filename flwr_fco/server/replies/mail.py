@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
-from flwr_fco.core.sparse import SparseVector, dense, is_shorter
+from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.algorithm import Algorithm, Problem
@@ -52,6 +52,8 @@ _GROWTH = 2.0
 
 #: Bytes of clients' places that the server remembers; of others it sends whole vectors.
 MOST_PLACES = 2**28
+#: From how many coefficients on it is asked whether most of what everyone is told is zero.
+LONG = 10_000
 
 
 class Language(Protocol):
@@ -345,7 +347,12 @@ class Mail(Part):
         assert problem is not None
         if not algorithm.personal and problem.memories is None:
             told = algorithm.downlink(problem, state, None)
-            found = [(node, told) for node in nodes]
+            nodes = list(nodes)
+            if not all(node.key in self.places for node in nodes):
+                everyone = self._by_non_zeros(told)
+                found = [(node, told if node.key in self.places else everyone) for node in nodes]
+            else:
+                found = [(node, told) for node in nodes]
         else:
             found = [(node, self._told(problem, node)) for node in nodes]
         for node, told in found:
@@ -360,6 +367,17 @@ class Mail(Part):
             return told
         size = self.plan.layout.size
         vectors: Any = {name: SparseVector(places, vector[places], size) for name, vector in told.vectors.items()}
+        return told._replace(vectors=vectors)
+
+    def _by_non_zeros(self, told: Downlink) -> Downlink:
+        """Return what those are told who have not said which features they have: shorter while most of it is zero."""
+        seldom = self.places or self.current.number == 1
+        if not (seldom and self._takes_sparse and self.plan.options.get("sparse-wire", True)):
+            return told
+        vectors: dict[str, Any] = {**told.vectors}
+        for name, vector in told.vectors.items():
+            if vector.size >= LONG and is_shorter(int(np.count_nonzero(vector)), vector.size):
+                vectors[name] = NonZeros.of(vector)
         return told._replace(vectors=vectors)
 
     def _note_places(self, good: Sequence[Reply[Uplink]]) -> None:
