@@ -188,12 +188,13 @@ class Ladder:
         return [self.rungs[i] for i in (place - 1, place + 1) if 0 <= i < len(self.rungs)]
 
 
-def widen(ladders: Sequence[Ladder], score: Callable[[Point], float]) -> dict[Point, float]:
+def widen(ladders: Sequence[Ladder], score: Callable[[Point], float], more: Sequence[Point] = ()) -> dict[Point, float]:
     """Return the scores of a grid that has grown until its best point has neighbours on both sides of every axis.
 
-    The grid's points are tried, then, while one of them is missing, the neighbours of the best point so far.
+    The grid's points (and `more`) are tried, then, while one is missing, the neighbours of the best point so far.
     """
-    scores = {point: score(point) for point in itertools.product(*(ladder.first for ladder in ladders))}
+    first = dict.fromkeys([*itertools.product(*(ladder.first for ladder in ladders)), *more])
+    scores = {point: score(point) for point in first}
     most = len(scores) + MOST_NEW
     while len(scores) < most:
         best = min(scores, key=lambda point: scores[point])
@@ -228,6 +229,11 @@ GAME_METHODS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("FedMid, average", "FedMid", {"output": "average"}),
     ("ExtraStepLocalSGD", "ExtraStepLocalSGD", {}),
 )
+#: Where the grids of many clients begin: noise of their own drives them apart in ten steps, which one does not show.
+_FIRST = {
+    1: "the best pair of one client",
+    10: "the best pair of one client and the client rates 0.3 to 0.01 with the server rates 1 and 0.3",
+}
 #: The client rates of the paper's grid, the methods, and how many clients the second tables have: a trial with matrices
 #: and all 100 costs 25 CPU seconds.
 GAMES = {
@@ -241,7 +247,7 @@ GAMES = {
 
 
 def tune_game(
-    problem: str, label: str, shared: Mapping[str, Any], first: Sequence[Ladder], sweeps: Path
+    problem: str, label: str, shared: Mapping[str, Any], first: Sequence[Ladder], more: Sequence[Point], sweeps: Path
 ) -> tuple[dict[Point, float], list[Trial]]:
     """Return the duality gap at each pair of rates of a method, and the trials."""
     strategy, own = next((strategy, own) for name, strategy, own in GAME_METHODS if name == label)
@@ -256,7 +262,7 @@ def tune_game(
         trials.extend(run_sweep([settings], sweeps / f"{problem}-games", CRITERIA["gap"], engine="in-process"))
         return trials[-1]["score"]  # type: ignore[no-any-return]
 
-    return widen(first, score), trials
+    return widen(first, score, more), trials
 
 
 def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
@@ -267,15 +273,17 @@ def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
         best: dict[str, Point] = {}
         for clients, words in (
             (1, "One client with a tenth of the noise, whose mean is that of 100: the paper's whole grid, and beyond."),
-            (many, f"{many} clients with the paper's noise: the best pair of one client, and from there on."),
+            (many, f"{many} clients with the paper's noise: {_FIRST[steps]}, and from there on."),
         ):
             few = {"num-clients": clients, **({"noise": 0.01} if clients == 1 else {})}
             scores: dict[str, dict[Point, float]] = {}
             seconds, count = 0.0, 0
             for label in labels:
-                grids = [(rate,) for rate in best[label]] if label in best else (client_rates, SERVER_5)
+                coarse = ((0.3, 0.1, 0.03, 0.01), (1.0, 0.3)) if steps > 1 else ((), ())
+                grids = coarse if clients > 1 else (client_rates, SERVER_5)
+                more = [best[label]] if label in best else []
                 first = [Ladder(rates) for rates in grids]
-                scores[label], trials = tune_game(problem, label, {**shared, **few}, first, sweeps)
+                scores[label], trials = tune_game(problem, label, {**shared, **few}, first, more, sweeps)
                 best[label] = min(scores[label], key=lambda pair: scores[label][pair])
                 seconds += sum(trial["seconds"] for trial in trials)
                 count += len(trials)

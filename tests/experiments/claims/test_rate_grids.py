@@ -157,7 +157,8 @@ def tables(page: str) -> Iterator[tuple[str, list[list[str]]]]:
     for section in page.split("\n## ")[1:]:
         heading = section.partition("\n")[0]
         seen[heading] = seen.get(heading, 0) + 1
-        rows = [line.strip("| ").split(" | ") for line in section.splitlines() if re.match(r"\| (?!-)", line)]
+        lines = [line for line in section.splitlines() if re.match(r"\| (?!-)", line)]
+        rows = [[cell.strip() for cell in line[1:-1].split(" | ")] for line in lines]
         yield heading if seen[heading] == 1 else f"{heading} ({seen[heading]})", rows
 
 
@@ -168,6 +169,9 @@ def trials(rows: list[list[str]]) -> Iterator[tuple[str, dict[str, float], bool]
         if head[0] == "client, server":
             client, server = map(float, row[0].split(", "))
             for method, score in zip(head[1:], row[1:], strict=True):
+                # A grid that grows has points that the others have not.
+                if not score:
+                    continue
                 yield method, {"client": client, "server": server}, "**" in score
         else:
             pairs = (constant.rsplit(" ", 1) for constant in row[1].split(", "))
