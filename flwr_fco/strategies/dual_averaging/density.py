@@ -53,7 +53,8 @@ def rounds_of(density_rounds: int | None, num_rounds: int | None) -> int:
         raise ConfigurationError(
             "density=... without `start`: the number of rounds is not known; give density_rounds=..."
         )
-    return density_rounds or max(1, 3 * (num_rounds or 0) // 4)
+    # Rounded up: of three rounds the last one is the first with the density that is asked for.
+    return density_rounds or max(1, -(-3 * (num_rounds or 0) // 4))
 
 
 def rounds_needed(density: float) -> int:
