@@ -91,20 +91,6 @@ KNOWN = {
             AWAITS,
             "DistributedPGDA; FeDualEx; FeDualEx, ergodic average",
         ),
-        ("bilinear-l1, 100 rounds", "largest server 1"): (
-            AWAITS,
-            "ExtraStepLocalSGD; FeDualEx, ergodic average; FedMid",
-        ),
-        ("bilinear-l1, 20 rounds", "largest server 1"): (
-            AWAITS,
-            "FeDualEx, ergodic average; FedMiP; FedMiP, psi once, ergodic average; FedMid",
-        ),
-        ("bilinear-l1, 20 rounds (2)", "largest server 1"): (
-            AWAITS,
-            "ExtraStepLocalSGD; FeDualEx, ergodic average; FedMiP; FedMiP, psi once, ergodic average; FedMid",
-        ),
-        ("bilinear-l1, 20 rounds (2)", "smallest client 0.01"): (INSIDE, "ExtraStepLocalSGD; FedMiP; FedMid"),
-        ("bilinear-l1, 20 rounds (2)", "smallest server 0.3"): (INSIDE, "FeDualEx; FedDualAvg; FedMiP, psi once"),
         ("bilinear-nuclear, 100 rounds", "largest server 1"): (
             AWAITS,
             _SADDLE.replace("FedDualAvg; ", ""),
