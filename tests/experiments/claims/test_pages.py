@@ -70,12 +70,12 @@ def test_the_verdicts_are_those_of_the_stored_values(verdicts):
         (own,) = read_again(replace(definition, claims=claims), STORED["spp-fig4"])
         return own
 
-    assert STORED["spp-fig4"]["claims"][name]["values"] == [0.217, 0.236, 0.247]
+    largest = max(STORED["spp-fig4"]["claims"][name]["values"])
     assert verdict().verdict == "holds"
-    assert verdict(at_most=0.25).verdict == "holds"
-    assert verdict(at_most=0.24).verdict == "does not hold"
-    # Three digits do not say on which side of the limit the largest value is.
-    assert verdict(at_most=0.247).verdict == AWAITS
+    assert verdict(at_most=1.02 * largest).verdict == "holds"
+    assert verdict(at_most=0.98 * largest).verdict == "does not hold"
+    # Three digits, which older results have, do not say on which side of the limit the largest value is.
+    assert verdict(at_most=largest).verdict == AWAITS
     assert verdict(metric="density").verdict == AWAITS
     assert verdict(run="FedMiP, K = 1").verdict == AWAITS
 

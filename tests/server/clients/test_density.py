@@ -130,7 +130,7 @@ def test_patterns_that_match_nothing_and_densities_without_arrays_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("rounds", "density_rounds", "reached"), [(24, None, 18), (3, None, 2), (9, 6, 6), (1, None, 1)]
+    ("rounds", "density_rounds", "reached"), [(24, None, 18), (3, None, 3), (10, None, 8), (9, 6, 6), (1, None, 1)]
 )
 def test_the_schedule_fits_the_number_of_rounds(rounds, density_rounds, reached):
     _, _, result = run(rounds, density_rounds=density_rounds)
