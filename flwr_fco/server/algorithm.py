@@ -157,6 +157,10 @@ class Algorithm(ABC):
     #: Whether `aggregate` reads increments by `problem.centre` alone, so that they may be sparse vectors, and float32
     #: ones as they came. A subclass with an `aggregate` of its own gets float64 arrays, unless it says this of itself.
     takes_sparse: ClassVar[bool] = False
+    #: Whether a state has the fields dual, elapsed and round, `aggregate` adds server_lr times the means of increments
+    #: and elapsed times by `problem.centre`, and `retrieve` is `problem.retrieve(dual, elapsed)`: rounds of sparse
+    #: replies then need neither.
+    adds_increments: ClassVar[bool] = False
     #: Whether the clients run our own solvers, whose `elapsed` is client_lr times steps; others' may have schedules.
     exact_elapsed: ClassVar[bool] = False
 

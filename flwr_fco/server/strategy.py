@@ -34,7 +34,9 @@ from flwr_fco.server.parts import Letter, Part, StartRound
 from flwr_fco.server.questions.inquiry import extrapolation
 from flwr_fco.server.questions.strength_path import start_at_chosen, with_strength
 from flwr_fco.server.replies import checks
+from flwr_fco.server.replies.centres import Centre
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
+from flwr_fco.server.replies.mail import LONG, says
 from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.replies.private import PrivateMean
@@ -44,6 +46,7 @@ from flwr_fco.server.rounds.loop import EvaluateFunction, run_rounds
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.server.rounds.structure import structure
+from flwr_fco.server.rounds.touched import Touched
 from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.envelope import addressed
 from flwr_fco.wire.metrics import joined_metrics
@@ -140,7 +143,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     def forget(self) -> None:
         """Return to the state before the first round."""
-        self.state: Any = None
+        #: The state, and whether somebody else may have it.
+        self._state: Any = None
+        self._lent = True
+        self._touched = Touched()
         for part in self.parts.values():
             part.forget()
         self.answered_start: set[int] = set()
@@ -151,6 +157,17 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self.overflowed = self._loaded = False
         self.progress: Progress | None = None
         self._kept: saving.Saved | None = None
+
+    @property
+    def state(self) -> Any:
+        """The server's state, float64 arrays and numbers; None before the first round."""
+        # Whoever has asked may keep it: the next one is in arrays of its own.
+        self._lent = True
+        return self._state
+
+    @state.setter
+    def state(self, state: Any) -> None:
+        self._state, self._lent = state, True
 
     # --- what the strategy is about -------------------------------------------------------------------------------
 
@@ -332,7 +349,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             client_lr=numbers.get("client_lr", math.nan),
             server_lr=numbers.get("server_lr", math.nan),
         )
-        self._problem = self.at(opened, self.state)
+        self._problem = self.at(opened, self._state)
         return self._problem
 
     def start(
@@ -531,7 +548,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Return the messages of a training round; as in ``FedAvg``, with records of its own for every node."""
-        if self.state is None or server_round == 1:
+        if self._state is None or server_round == 1:
             unmodified = getattr(self, "client", "") == "unmodified"
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
         return self.mail.post(self.open_round(server_round, arrays, config, grid))
@@ -610,7 +627,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         grid : flwr.serverapp.Grid
         """
         mail = self.mail
-        if self.state is None or (server_round == 1 and mail.current.number > 0):
+        if self._state is None or (server_round == 1 and mail.current.number > 0):
             self.prepare(arrays)
         mail.grid, mail.config = grid, config
         self.choose_rates(grid)
@@ -618,7 +635,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         if self.fraction_train == 0.0:
             if server_round == 1:
                 log(WARNING, "configure_train: fraction_train=0.0, so no client trains and the model stays as it is")
-            self._problem = mail.open(server_round, [], config, self.problem, self.state)
+            self._problem = mail.open(server_round, [], config, self.problem, self._state)
             return []
         nodes = self._sample(grid, server_round, _TRAIN_SAMPLE, self.fraction_train, self.min_train_nodes)
         if self.choose_nodes is not None:
@@ -629,8 +646,13 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         if asked is not nodes:
             asked = sorted(asked, key=lambda node: node.order)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(asked), len(self.nodes.ordered))
-        self._problem = mail.open(server_round, asked, config, self.problem, self.state)
-        return mail.letters(asked)
+        self._problem = mail.open(server_round, asked, config, self.problem, self._state)
+        letters = mail.letters(asked)
+        # Clients of this process are given the dual itself.
+        self._lent = self._lent or any(
+            isinstance(own, np.ndarray) for _, told in letters for own in told.vectors.values()
+        )
+        return letters
 
     def _sample(self, grid: Grid, server_round: int, purpose: int, fraction: float, minimum: int) -> Sequence[Node]:
         self.mail.num_needed = self._nodes_needed()
@@ -696,7 +718,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         arrays = self.primal_arrays()
         averaged = contents if uplinks else []
         theirs = checks.average_metrics(self.train_metrics_aggr_fn, averaged, self.weighted_by_key)
-        own.update(structure(self.problem.psi, self.problem.layout, self.as_vector(arrays)))
+        own.update(self._structure(arrays))
         own.update(self.round_metrics())
         return arrays, joined_metrics(theirs, own)
 
@@ -705,23 +727,30 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self.overflowed = not self._update([mean])
         arrays = self.primal_arrays()
         own: dict[str, float | int] = {"skipped": int(self.overflowed)}
-        own.update(structure(self.problem.psi, self.problem.layout, self.as_vector(arrays)))
+        own.update(self._structure(arrays))
         return arrays, MetricRecord(dict(own | self.round_metrics()))
+
+    def _structure(self, arrays: ArrayRecord) -> dict[str, int | float]:
+        known = self._known(arrays)
+        w = self.as_vector(arrays) if known is None else known.vector
+        return structure(self.problem.psi, self.problem.layout, w)
 
     def round_metrics(self) -> dict[str, float | int]:
         """Return what the method and its parts add to the metrics of the round under way."""
         found: dict[str, float | int] = {}
         for part in self._acting["metrics"]:
             found.update(part.metrics(self))
-        found.update(self.metrics(self.problem, self.state))
+        found.update(self.metrics(self.problem, self._state))
         return found
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
         """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
-        problem, before, average, done = self.problem, self.state, self._assembly.average, False
+        problem, before, average, done = self.problem, self._state, self._assembly.average, False
         if self.inquiry.extrapolates:
             problem = problem._replace(server_lr=extrapolation(uplinks))
         overflows = "aggregate_train: the update overflows; the state stays as it is. Lower the rates."
+        if self._follows and self._step_where_touched(problem, before, uplinks):
+            return True
         average.begin_round()
         try:
             with np.errstate(over="ignore", invalid="ignore"):
@@ -769,18 +798,52 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             self._announce(own.plan)
         return True
 
+    @property
+    def _follows(self) -> bool:
+        """Whether a round of sparse replies needs no more than what they touch: nothing else looks at whole vectors."""
+        own: Any = self
+        layout, assembly = self.problem.layout, self._assembly
+        return (
+            layout.size >= LONG
+            and says(type(self), "adds_increments", "aggregate", "retrieve", "psi_at", "at", "begins_stage")
+            and isinstance(assembly.centre, Centre)
+            and assembly.centre.aggregation == "mean"
+            and assembly.average.idle
+            and assembly.privacy is None
+            and own.density is None
+            and own.client == "composite"
+            and layout.double
+            and not layout.passed_through
+            and not self.inquiry.extrapolates
+            and not self._acting["after_round"]
+        )
+
+    def _step_where_touched(self, problem: Problem, before: Any, uplinks: Sequence[Uplink]) -> bool:
+        """Take the server's step where replies are sparse; return whether that was possible."""
+        # What others may have kept stays as it is. A class of the user's is told the state in its methods.
+        lent = self._lent or not type(self).__module__.startswith("flwr_fco.")
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self._touched.step(problem, before, uplinks, lent=lent)
+        if found is None:
+            return False
+        self._state, point = found
+        self._lent = False
+        self._output = self.mail.output = Output.of_nonzeros(self._state, problem.plan, point)
+        self.mail.take_model(self._touched.primal, point)
+        return True
+
     def primal_arrays(self) -> ArrayRecord:
         """Return the primal model of the present state in the user's names, shapes and dtypes.
 
         Before the first successful round: the initial arrays as they were given, feasible or not.
         """
-        if self.state.round == 0:
+        if self._state.round == 0:
             return self._initial
         known = self._output
         # A method may change its state and its geometry after a round: where a client has gone, or a stage begins.
-        if known is None or known.state is not self.state or known.plan is not self.plan:
-            point = self._point(self.problem, self.state)
-            known = self._output = Output.of(self.state, self.plan, point, self.pass_through_arrays)
+        if known is None or known.state is not self._state or known.plan is not self.plan:
+            point = self._point(self.problem, self._state)
+            known = self._output = Output.of(self._state, self.plan, point, self.pass_through_arrays)
         return shared_arrays(known.arrays)
 
     def _point(self, problem: Problem, state: Any) -> Vector:
@@ -795,25 +858,39 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         ----------
         arrays : ArrayRecord
         """
-        known = self._output
-        if known is not None and known.plan is self.plan and same_arrays(known.arrays, arrays):
-            return known.point
-        return primal_vector(self.plan.layout, arrays)[0]
+        known = self._known(arrays)
+        return primal_vector(self.plan.layout, arrays)[0] if known is None else known.point
 
-    def certificate(self, server_round: int, grid: Grid, w: Vector) -> dict[str, float]:
+    def entries(self, arrays: ArrayRecord) -> Vector:
+        """Return the entries of a primal model, all or, where it is known which these are, those that may not be zero.
+
+        Parameters
+        ----------
+        arrays : ArrayRecord
+        """
+        known = self._known(arrays)
+        return primal_vector(self.plan.layout, arrays)[0] if known is None else known.entries
+
+    def _known(self, arrays: ArrayRecord) -> Output | None:
+        """Return what these arrays were made from, if they are those that :meth:`primal_arrays` has given."""
+        known = self._output
+        fits = known is not None and known.plan is self.plan and same_arrays(known.arrays, arrays)
+        return known if fits else None
+
+    def certificate(self, server_round: int, grid: Grid, arrays: ArrayRecord) -> dict[str, float]:
         """Return the metrics of a round's certificate, if one is due.
 
         Parameters
         ----------
         server_round : int
         grid : flwr.serverapp.Grid
-        w : ndarray of float64, shape (d,)
+        arrays : ArrayRecord
             The round's model.
         """
         certifier = self._assembly.certifier
         if certifier is None or server_round % certifier.every:
             return {}
-        return certifier.certified(self, grid, w)
+        return certifier.certified(self, grid, self.as_vector(arrays))
 
     # --- evaluation rounds ----------------------------------------------------------------------------------------
 

@@ -156,7 +156,7 @@ def packed(records: Records) -> RecordDict:
 
 def array_record(arrays: Mapping[str, Array | NDArray[Any]]) -> ArrayRecord:
     """Return an ArrayRecord; NumPy arrays are serialised."""
-    items = {name: each if type(each) is Array else serialised(each) for name, each in arrays.items()}  # type: ignore[arg-type]
+    items = {name: each if isinstance(each, Array) else serialised(each) for name, each in arrays.items()}
     return filled(ArrayRecord, items)
 
 
@@ -209,6 +209,45 @@ def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Ar
     array = Array.__new__(Array)
     # Into __dict__: setting attributes one by one would clear caches that a new object does not have.
     array.__dict__.update(dtype=dtype, shape=shape, stype=stype, data=data)
+    return array
+
+
+class _Later(Array):
+    """An array whose bytes are made when somebody asks for them; an ordinary one from then on."""
+
+    def __getattr__(self, name: str) -> Any:
+        # Called for what is not there: the bytes.
+        make = self.__dict__.get("_make") if name == "data" else None
+        if make is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        made = serialised(make())
+        self.__dict__.clear()
+        self.__dict__.update(made.__dict__)
+        self.__class__ = Array  # type: ignore[assignment]
+        return self.data
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (self.data is not None and self == other)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self if self.data is None else self.__reduce_ex__(protocol)
+
+
+def later(dtype: str, shape: tuple[int, ...], make: Callable[[], NDArray[Any]]) -> Array:
+    """Return an array that is serialised when its bytes are asked for.
+
+    Parameters
+    ----------
+    dtype : str
+    shape : tuple of int
+    make : callable
+        Returns the array, of this dtype and shape.
+    """
+    if not _arrays_are_known():
+        return serialised(make())
+    array = _Later.__new__(_Later)
+    # One more than an array's own, so that it is not taken for one that has all of them.
+    array.__dict__.update(dtype=dtype, shape=shape, stype=NUMPY, _make=make, _is_made=False)
     return array
 
 

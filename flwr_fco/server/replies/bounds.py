@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector, euclidean_norm
-from flwr_fco.core.sparse import SparseVector
+from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.protocol import NONSMOOTH, Node, Uplink
@@ -152,7 +152,7 @@ class IncrementBounds:
         #: Arrays that pass through and began without negative entries, as variances and counters do.
         self._positive: frozenset[str] | None = None
 
-    def look(self, primal: Vector) -> None:
+    def look(self, size: int, entries: Vector) -> None:
         """Look at the model: far from where the run has begun, what is larger than ever before is no longer usual.
 
         Honest gradients grow with the distance. A liar who may be a thousand times as long would pull the model away,
@@ -161,11 +161,14 @@ class IncrementBounds:
 
         Parameters
         ----------
-        primal : ndarray of float64, shape (d,)
+        size : int
+            Of the model.
+        entries : ndarray of float64
+            All of the model's, or those that are not zero.
         """
-        norm = math.sqrt(np.vdot(primal, primal))
+        norm = math.sqrt(np.vdot(entries, entries))
         if len(self._begin) < _BEGIN:
-            self._begin.append(max(math.sqrt(primal.size), norm))
+            self._begin.append(max(math.sqrt(size), norm))
         self._far = norm > _FAR * max(self._begin)
 
     def objections(
@@ -401,16 +404,23 @@ class Replays:
         self._seen: dict[tuple[int, str, float, float, float], _Print] = {}
         self._smooth: bool | None = None
 
-    def take_model(self, primal: Vector) -> None:
+    def take_model(self, primal: Vector, nonzeros: NonZeros | None = None) -> None:
         """Take note of the model that the next replies answer.
 
         Parameters
         ----------
         primal : ndarray of float64, shape (d,)
+        nonzeros : NonZeros, optional
+            The same, where it is known where it is not zero.
         """
         length = min(primal.size, _DIRECTION)
         if self._direction.size != length:
             self._direction = np.random.default_rng(0).standard_normal(length)
+        if nonzeros is not None:
+            own = nonzeros.values
+            print_ = float(np.vdot(own, own)), float(np.vdot(own, self._direction[nonzeros.indices % length]))
+            self._model, self._primal = print_, primal
+            return
         blocks = (primal[begin : begin + length] for begin in range(0, primal.size, max(1, length)))
         along = math.fsum(np.vdot(block, self._direction[: block.size]) for block in blocks)
         self._model, self._primal = (float(np.vdot(primal, primal)), along), primal

@@ -178,10 +178,10 @@ def mean_increment(
     >>> mean_increment([short, long], normalize=True)
     (array([2.]), 2.0)
     """
-    first = uplinks[0].step_sizes
-    equal = all(uplink.elapsed == first for uplink in uplinks)
-    elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
     if aggregation != "mean":
+        first = uplinks[0].step_sizes
+        equal = all(uplink.elapsed == first for uplink in uplinks)
+        elapsed = first
         weights = [uplink.weight for uplink in uplinks]
         if not equal:
             times = [np.array([uplink.step_sizes]) for uplink in uplinks]
@@ -192,10 +192,25 @@ def mean_increment(
             for uplink, factor in zip(uplinks, factors, strict=True)
         ]
         return centre(aggregation, rows, weights, trim=trim), elapsed
-    scale = not (equal or not normalize)
-    factors = [uplink.weight * (elapsed / uplink.step_sizes) if scale else uplink.weight for uplink in uplinks]
+    factors, elapsed = factors_of(uplinks, normalize=normalize)
     vectors = [uplink.vectors[name] for uplink in uplinks]
     return weighted_sum(zip(factors, vectors, strict=True), vectors[0].shape), elapsed
+
+
+def factors_of(uplinks: Sequence[Uplink], *, normalize: bool) -> tuple[list[float], float]:
+    """Return with what the mean multiplies each client's increment, and the mean of the elapsed times.
+
+    Parameters
+    ----------
+    uplinks : sequence of Uplink
+    normalize : bool
+        As of :func:`mean_increment`.
+    """
+    first = uplinks[0].step_sizes
+    equal = all(uplink.elapsed == first for uplink in uplinks)
+    elapsed = first if equal else math.fsum(uplink.weight * uplink.step_sizes for uplink in uplinks)
+    scale = not (equal or not normalize)
+    return [uplink.weight * (elapsed / uplink.step_sizes) if scale else uplink.weight for uplink in uplinks], elapsed
 
 
 class Direction(Protocol):

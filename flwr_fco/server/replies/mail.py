@@ -416,15 +416,17 @@ class Mail(Part):
             current.messages = messages
         return messages
 
-    def take_model(self, primal: Vector) -> None:
+    def take_model(self, primal: Vector, nonzeros: NonZeros | None = None) -> None:
         """Take note of the model that the next replies answer.
 
         Parameters
         ----------
         primal : ndarray of float64, shape (d,)
+        nonzeros : NonZeros, optional
+            The same, where it is known where it is not zero.
         """
-        self.replays.take_model(primal)
-        self.bounds.look(primal)
+        self.replays.take_model(primal, nonzeros)
+        self.bounds.look(primal.size, primal if nonzeros is None else nonzeros.values)
 
     # --- what comes back ------------------------------------------------------------------------------------------
 
@@ -623,12 +625,25 @@ class Mail(Part):
             self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))
 
 
+def says(algorithm: type[Algorithm], name: str, *methods: str) -> bool:
+    """Whether an algorithm says something of its methods: the class that has them says so, or one that derives from it.
+
+    Parameters
+    ----------
+    algorithm : type
+    name : str
+        Of the class variable.
+    *methods : str
+    """
+    place = {key: i for i, base in reversed([*enumerate(algorithm.__mro__)]) for key in vars(base)}
+    return bool(getattr(algorithm, name)) and all(place[name] <= place[method] for method in methods)
+
+
 def takes_sparse(algorithm: type[Algorithm]) -> bool:
-    """Whether an algorithm's `aggregate` takes vectors as they come: its class says so, or one that derives from it.
+    """Whether an algorithm's `aggregate` takes vectors as they come.
 
     Parameters
     ----------
     algorithm : type
     """
-    place = {name: i for i, base in reversed([*enumerate(algorithm.__mro__)]) for name in vars(base)}
-    return algorithm.takes_sparse and place["takes_sparse"] <= place["aggregate"]
+    return says(algorithm, "takes_sparse", "aggregate")

@@ -62,8 +62,8 @@ class DivergenceWatch:
         ----------
         server_round : int
         arrays : ArrayRecord
-        w : ndarray of float64, shape (d,)
-            The same as a vector.
+        w : ndarray of float64
+            Its entries, all or those that may not be zero.
         """
         norm = _norm(w)
         if not norm <= _TOO_LARGE * self._scale:

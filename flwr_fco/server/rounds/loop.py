@@ -93,7 +93,10 @@ class Runnable(Host, Protocol):
     def as_vector(self, arrays: ArrayRecord) -> Vector:
         """Return a model as one vector."""
 
-    def certificate(self, server_round: int, grid: Grid, w: Vector) -> dict[str, float]:
+    def entries(self, arrays: ArrayRecord) -> Vector:
+        """Return the entries of a model, all or those that may not be zero."""
+
+    def certificate(self, server_round: int, grid: Grid, arrays: ArrayRecord) -> dict[str, float]:
         """Return the metrics of a round's certificate, if one is due."""
 
 
@@ -154,9 +157,9 @@ def run_rounds(
                 if private:
                     # Before anything is said of the round: it must never be run again with other noise.
                     progress.save_point(number, complete=False)
-                w = watch.round_done(number, result.arrays, metrics)
-                if metrics is not None and w is not None:
-                    for name, value in strategy.certificate(number, grid, w).items():
+                sound = watch.round_done(number, result.arrays, metrics)
+                if metrics is not None and sound:
+                    for name, value in strategy.certificate(number, grid, result.arrays).items():
                         metrics[name] = value
                 _keep(result.train_metrics_clientapp, number, metrics, "Aggregated MetricRecord")
                 if not private:
@@ -234,8 +237,8 @@ class _Watch:
         """Whether the run has not gone on from a divergence."""
         return self._watch is not None
 
-    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> Vector | None:
-        """Look at a round; return its model as a vector, None if it is none.
+    def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
+        """Look at a round; return whether it has ended in a model.
 
         Raises
         ------
@@ -244,17 +247,17 @@ class _Watch:
         """
         self.rolled_back = False
         if metrics is None:
-            return None
+            return False
         strategy, skipped = self._strategy, bool(metrics["skipped"])
         try:
-            w = strategy.as_vector(arrays)
+            entries = strategy.entries(arrays)
         except ProtocolError:
             self._diverged(number, "the model is too large for its dtype")
-            return None
+            return False
         if self._watch is None:
-            return w
+            return True
         if not skipped:
-            self._diverged(number, self._watch.look(number, arrays, w))
+            self._diverged(number, self._watch.look(number, arrays, entries))
             if self._keeps and self._watch.good[0] == number:
                 strategy.keep_state()
                 self._times = 0
@@ -269,8 +272,7 @@ class _Watch:
             self._diverged(number, "the increments of all clients are far longer than ever before")
         if self.rolled_back:
             metrics["rolled-back"] = 1
-            return strategy.as_vector(self._result.arrays)
-        return w
+        return True
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return what the watch goes by; that it is over, after a warning."""

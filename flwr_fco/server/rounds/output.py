@@ -10,7 +10,8 @@ from flwr.app import ArrayRecord
 from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector, all_finite
-from flwr_fco.wire.model import primal_record
+from flwr_fco.core.sparse import NonZeros, dense
+from flwr_fco.wire.model import nonzeros_record, primal_record
 from flwr_fco.wire.protocol import Plan
 
 
@@ -23,14 +24,36 @@ class Output(NamedTuple):
     plan : Plan
     arrays : ArrayRecord
         Under the user's names, in the user's shapes and dtypes.
-    point : ndarray of float64, shape (d,)
+    vector : ndarray of float64, shape (d,), or NonZeros
         The same as one vector.
     """
 
     state: Any
     plan: Plan
     arrays: ArrayRecord
-    point: Vector
+    vector: Vector | NonZeros
+
+    @property
+    def point(self) -> Vector:
+        """The model as one vector."""
+        return dense(self.vector)
+
+    @property
+    def entries(self) -> Vector:
+        """The model's entries, all or those that may not be zero."""
+        return self.vector.values if isinstance(self.vector, NonZeros) else self.vector
+
+    @classmethod
+    def of_nonzeros(cls, state: Any, plan: Plan, point: NonZeros) -> Output:
+        """Return a point as the user sees it, made when somebody looks.
+
+        Parameters
+        ----------
+        state : NamedTuple
+        plan : Plan
+        point : NonZeros
+        """
+        return cls(state, plan, nonzeros_record(plan.layout, point), point)
 
     @classmethod
     def of(
@@ -54,7 +77,7 @@ class Output(NamedTuple):
 
     def finite(self) -> bool:
         """Whether there is no NaN and no infinity in it: a map's exponential, or a dtype, may have no room for it."""
-        if not all_finite(self.point):
+        if not all_finite(self.entries):
             return False
         passed = (self.arrays[entry.name].numpy() for entry in self.plan.layout.passed_through)
         return all(all_finite(array) for array in passed if array.dtype.kind == "f")
