@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from logging import INFO
 from typing import Any, Protocol
 
@@ -625,6 +626,7 @@ class Mail(Part):
             self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))
 
 
+@lru_cache(maxsize=64)
 def says(algorithm: type[Algorithm], name: str, *methods: str) -> bool:
     """Whether an algorithm says something of its methods: the class that has them says so, or one that derives from it.
 
