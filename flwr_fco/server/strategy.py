@@ -111,6 +111,9 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             for hook in ("nodes_needed", "before_round", "after_round", "end_round", "metrics")
         }
         self.mail, self.inquiry = self._assembly.mail, self._assembly.inquiry
+        self._adds_increments = says(
+            type(self), "adds_increments", "aggregate", "retrieve", "psi_at", "at", "begins_stage"
+        )
         self.forget()
 
     def _check_choices(self) -> None:
@@ -805,7 +808,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         layout, assembly = self.problem.layout, self._assembly
         return (
             layout.size >= LONG
-            and says(type(self), "adds_increments", "aggregate", "retrieve", "psi_at", "at", "begins_stage")
+            and self._adds_increments
             and isinstance(assembly.centre, Centre)
             and assembly.centre.aggregation == "mean"
             and assembly.average.idle

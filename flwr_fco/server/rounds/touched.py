@@ -1,8 +1,8 @@
 """Rounds of sparse replies: the server's step and its primal point, at the cost of what replies have touched.
 
 While a run has touched few places of its dual, both the dual and the primal point are zero in all others: so what is
-to be checked, retrieved, measured and counted are these places. The bits are those of the whole vectors, except that
-norms are added in another order.
+to be checked, retrieved, measured and counted are these places. The numbers are those of the whole vectors to
+rounding.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.replies.centres import Centre, factors_of
 from flwr_fco.wire.protocol import Plan, Uplink
 
-#: How many times as many coordinates there are at least as places that were touched.
+#: How many times as many coordinates there are at least as places that were touched, ever, and in a round.
 _FEW = 4
 
 
@@ -65,11 +65,14 @@ class Touched:
         Returns
         -------
         (NamedTuple, NonZeros) or None
-            None, and nothing has changed, where it takes whole vectors: replies are not sparse, too much was touched,
-            h or psi do not leave zeros, or a number has no room in float64.
+            None, and nothing has changed, where it takes whole vectors: replies are not sparse or touch too much, h or
+            psi do not leave zeros, or a number has no room in float64.
         """
         vectors = [uplink.vectors["increment"] for uplink in uplinks]
-        if not all(isinstance(vector, SparseVector) for vector in vectors) or not self._knows(problem, before):
+        if not all(isinstance(vector, SparseVector) for vector in vectors):
+            return None
+        # Places in no order cost several times what a pass over the same number does.
+        if _FEW * sum(vector.indices.size for vector in vectors) > before.dual.size or not self._knows(problem, before):
             return None
         if not self._touch(problem, [vector.indices for vector in vectors]):
             return None
