@@ -43,6 +43,8 @@ class Touched:
         self._state: Any = None
         self._plan: Plan | None = None
         self._places: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
+        #: Those at which the point is not zero.
+        self._nonzero = self._places
         self._coordinates: Coordinates | None = None
         #: Where replies have written, and a sum of zeros that is written to for a moment.
         self._mask, self._sum = np.zeros(0, dtype=bool), np.zeros(0)
@@ -83,13 +85,17 @@ class Touched:
         undo = self._add(dual, vectors, [problem.server_lr, *factors])
         assert self._coordinates is not None
         values = self._coordinates.retrieve(dual[self._places], elapsed)
-        if not (undo is not None and np.isfinite(elapsed) and all_finite(values)):
+        # Most of what was touched is zero again where psi makes it so.
+        kept = np.flatnonzero(values.view(np.int64))
+        point = NonZeros(self._places[kept], values[kept], dual.size)
+        if not (undo is not None and np.isfinite(elapsed) and all_finite(point.values)):
             for indices, old in reversed(undo or ()):
                 dual[indices] = old
             return None
-        self.primal[self._places] = values
+        self.primal[self._nonzero] = 0.0
+        self.primal[point.indices], self._nonzero = point.values, point.indices
         self._state = before._replace(dual=dual, elapsed=elapsed, round=before.round + 1)
-        return self._state, NonZeros(self._places, values, dual.size)
+        return self._state, point
 
     def _knows(self, problem: Problem, before: Any) -> bool:
         """Whether it is known where a state's dual is not zero; it is looked for if it is another one's."""
