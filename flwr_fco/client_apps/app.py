@@ -24,6 +24,7 @@ from flwr_fco.client_apps.training import (
     check_layout,
 )
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.envelope import partition_reply, reply
@@ -62,8 +63,8 @@ def client_app(
         be read, raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
     max_bytes : float, optional
         Bytes that the arrays of all loaded objectives may take in one process, by default half of the machine's memory:
-        beyond them the clients that were not asked for longest are forgotten. Memory maps do not count
-        (:func:`flwr_fco.datasets.memmap`).
+        beyond them the clients that were not asked for longest are forgotten; ``math.inf``: none. Memory maps do not
+        count (:func:`flwr_fco.datasets.memmap`).
 
     Returns
     -------
@@ -97,9 +98,10 @@ def client_app(
     allowed = Limits() if limits is None else limits
     app = ClientApp(mods=checked_mods(mods))
     identity = uuid4().hex
-    if max_bytes is not None and not max_bytes > 0:
+    most = checked("max_bytes", max_bytes, float | None)
+    if most is not None and not most > 0:
         raise ConfigurationError(f"max_bytes={max_bytes!r}; expected a positive number of bytes, such as 2e9")
-    kept = half_of_the_memory() if max_bytes is None else int(min(max_bytes, 2**62))
+    kept = half_of_the_memory() if most is None else int(min(most, 2.0**62))
     training = ClientData(load_objective, identity, "train", kept)
     evaluation = training
     if load_evaluation_objective is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from itertools import islice
 from mmap import mmap
 from types import FunctionType, ModuleType
 from typing import Any
@@ -14,8 +15,8 @@ from flwr_fco.objectives.base import Objective
 
 #: App, role, run, partition.
 Key = tuple[str, str, int, int]
-#: How deep arrays are looked for in an objective.
-_DEPTH = 5
+#: How many of an objective's objects are looked at, for data may be lists of millions.
+_LOOKS = 1000
 
 
 def half_of_the_memory() -> int:
@@ -32,15 +33,14 @@ def half_of_the_memory() -> int:
         return 2**40
 
 
-def bytes_held(thing: Any, depth: int = _DEPTH) -> int:
-    """Return the bytes of the arrays in an object, in its attributes and in theirs.
+def bytes_held(thing: Any) -> int:
+    """Return the bytes of the arrays and tensors in an object, in its attributes and in theirs.
 
     Memory maps count nothing: the system takes their pages back by itself.
 
     Parameters
     ----------
     thing : object
-    depth : int, default 5
 
     Examples
     --------
@@ -48,19 +48,25 @@ def bytes_held(thing: Any, depth: int = _DEPTH) -> int:
     >>> bytes_held(LeastSquares(np.ones((10, 2)), np.ones(10), intercept=False)) >= 240
     True
     """
-    if isinstance(thing, np.ndarray):
-        return 0 if _mapped(thing) else thing.nbytes
-    if isinstance(size := getattr(thing, "nbytes", None), int | np.integer):
-        return int(size)
-    if depth == 0 or isinstance(thing, type | FunctionType | ModuleType):
-        return 0
-    if isinstance(thing, dict):
-        inside: Any = thing.values()
-    elif isinstance(thing, list | tuple):
-        inside = thing
-    else:
-        inside = getattr(thing, "__dict__", {}).values()
-    return sum(bytes_held(each, depth - 1) for each in inside)
+    total, left = 0, [thing]
+    # Kept, so that no other object gets the number of one that was looked at.
+    seen: dict[int, Any] = {}
+    while left and len(seen) < _LOOKS:
+        each = left.pop()
+        if id(each) in seen or isinstance(each, type | FunctionType | ModuleType):
+            continue
+        seen[id(each)] = each
+        if isinstance(each, np.ndarray):
+            total += 0 if _mapped(each) else each.nbytes
+        elif type(each).__module__ == "torch":
+            total += int(getattr(each, "nbytes", 0))
+        elif isinstance(each, dict):
+            left += islice(each.values(), _LOOKS)
+        elif isinstance(each, list | tuple):
+            left += each[:_LOOKS]
+        else:
+            left += getattr(each, "__dict__", {}).values()
+    return total
 
 
 def _mapped(array: Any) -> bool:
@@ -77,8 +83,9 @@ class KeptObjectives:
     --------
     >>> from flwr_fco.objectives import LeastSquares
     >>> kept = KeptObjectives()
+    >>> objective = LeastSquares(np.ones((10, 2)), np.ones(10))
     >>> for partition in range(3):
-    ...     kept.keep(("app", "train", 1, partition), LeastSquares(np.ones((10, 2)), np.ones(10)), limit=1000)
+    ...     kept.keep(("app", "train", 1, partition), objective, limit=2 * bytes_held(objective))
     >>> [kept.find(("app", "train", 1, partition)) is not None for partition in range(3)]
     [False, True, True]
     """

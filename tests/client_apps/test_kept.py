@@ -66,7 +66,23 @@ def test_the_bytes_are_those_of_the_data(tmp_path):
     assert bytes_held(LeastSquares(mapped, np.ones(1000))) < features.nbytes / 5
 
 
-@pytest.mark.parametrize("value", [0, -1.0, float("nan")])
+@pytest.mark.parametrize("value", [0, -1.0, float("nan"), "2e9", True, [1]])
 def test_a_number_of_bytes_is_positive(value):
-    with pytest.raises(ConfigurationError, match="positive number of bytes"):
+    with pytest.raises(ConfigurationError, match="max_bytes="):
         client_app(lambda context: None, max_bytes=value)
+
+
+def test_looking_at_the_data_takes_no_longer_for_millions_of_objects_and_ends():
+    class Strange:
+        def __init__(self):
+            self.words, self.itself = [str(number) for number in range(100_000)], self
+            self.nested = [[[number] * 1000] * 1000 for number in range(1000)]
+            self.rows = np.ones(1000)
+
+        @property
+        def nbytes(self):
+            raise RuntimeError("not now")
+
+    assert bytes_held(Strange()) in (0, 8000)
+    shared = np.ones(1000)
+    assert bytes_held([shared, shared, {"again": shared}]) == 8000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from importlib.metadata import version
 from pathlib import Path
@@ -62,7 +63,7 @@ def local(
     if app_folder is not None and not (app_folder / "pyproject.toml").is_file():
         raise ConfigurationError(f"{app_folder} is no Flower App: it has no pyproject.toml")
     installed = version("flwr")
-    if tuple(map(int, installed.split(".")[:2])) < _FLOWER:
+    if tuple(map(int, re.findall(r"\d+", installed)[:2])) < _FLOWER:
         raise ConfigurationError(
             f"flwr {installed} is installed, whose commands are others; `flwr-fco deploy` speaks those of flwr 1.41: "
             "pip install 'flwr>=1.41', or see 'Older releases of Flower' in docs/deployment.md"

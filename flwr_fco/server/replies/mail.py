@@ -349,11 +349,9 @@ class Mail(Part):
         if not algorithm.personal and problem.memories is None:
             told = algorithm.downlink(problem, state, None)
             nodes = list(nodes)
-            if not all(node.key in self.places for node in nodes):
-                everyone = self._by_non_zeros(told)
-                found = [(node, told if node.key in self.places else everyone) for node in nodes]
-            else:
-                found = [(node, told) for node in nodes]
+            strangers = not self.places or not all(node.key in self.places for node in nodes)
+            short = self._by_non_zeros(told) if strangers else told
+            found = [(node, told if self.places and node.key in self.places else short) for node in nodes]
         else:
             found = [(node, self._told(problem, node)) for node in nodes]
         for node, told in found:
