@@ -69,11 +69,32 @@ class SparseVector:
         """Return the vector with values of another dtype."""
         return type(self)(self.indices, self.values.astype(dtype, copy=copy), self.size)
 
+    def with_values(self, values: NDArray[Any]) -> SparseVector:
+        """Return a vector with other values at the same places.
+
+        Parameters
+        ----------
+        values : ndarray of float64 or float32, shape (k,)
+        """
+        return type(self)(self.indices, values, self.size)
+
     def to_dense(self) -> NDArray[Any]:
         """Return the whole vector."""
         whole = np.zeros(self.size, dtype=self.values.dtype)
         whole[self.indices] = self.values
         return whole
+
+    def at(self, places: NDArray[Any]) -> NDArray[Any]:
+        """Return the vector at some places.
+
+        Parameters
+        ----------
+        places : ndarray of int, shape (k,)
+        """
+        if not self.indices.size:
+            return np.zeros(places.size, dtype=self.values.dtype)
+        found = np.searchsorted(self.indices, places).clip(max=self.indices.size - 1)
+        return np.where(self.indices[found] == places, self.values[found], 0.0)
 
 
 class NonZeros(SparseVector):
@@ -98,18 +119,6 @@ class NonZeros(SparseVector):
         indices = np.flatnonzero(vector.view(np.int64)).astype(np.int32)
         return cls(indices, vector[indices], vector.size)
 
-    def at(self, places: NDArray[Any]) -> NDArray[Any]:
-        """Return the vector at some places.
-
-        Parameters
-        ----------
-        places : ndarray of int, shape (k,)
-        """
-        if not self.indices.size:
-            return np.zeros(places.size, dtype=self.values.dtype)
-        found = np.searchsorted(self.indices, places).clip(max=self.indices.size - 1)
-        return np.where(self.indices[found] == places, self.values[found], 0.0)
-
 
 def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:
     """Return a vector as an array of float64, which it may be already.
@@ -120,6 +129,28 @@ def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:
     """
     whole = vector.to_dense() if isinstance(vector, SparseVector) else vector
     return whole.astype(np.float64, copy=False)
+
+
+def add_to(total: NDArray[np.float64], factor: float, vector: NDArray[Any] | SparseVector) -> None:
+    """Add a factor times a vector to a sum, in place.
+
+    Parameters
+    ----------
+    total : ndarray of float64, shape (d,)
+    factor : float
+    vector : ndarray of float64 or SparseVector, shape (d,)
+
+    Examples
+    --------
+    >>> total = np.ones(3)
+    >>> add_to(total, 2.0, SparseVector(np.array([1], np.int32), np.array([0.5]), 3))
+    >>> total
+    array([1., 2., 1.])
+    """
+    if isinstance(vector, SparseVector):
+        total[vector.indices] += factor * vector.values.astype(np.float64, copy=False)
+    else:
+        total += factor * vector
 
 
 def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
@@ -152,7 +183,7 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
             _add(flat, run)
             run = []
         if isinstance(vector, SparseVector):
-            flat[vector.indices] += factor * vector.values.astype(np.float64, copy=False)
+            add_to(flat, factor, vector)
             continue
         plain = vector if vector.dtype in (np.float64, np.float32) else vector.astype(np.float64)
         view = np.ascontiguousarray(plain).reshape(-1).view()

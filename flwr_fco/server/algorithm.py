@@ -19,6 +19,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, NamedTuple
 
@@ -154,8 +155,9 @@ class Algorithm(ABC):
     needs_mean: ClassVar[str] = "it does not say what another centre than the mean would make of it"
     #: Whether the server takes a plain mean of increments, whose lengths can say how far to go along it.
     extrapolates: ClassVar[bool] = False
-    #: Whether `aggregate` reads increments by `problem.centre` alone, so that they may be sparse vectors, and float32
-    #: ones as they came. A subclass with an `aggregate` of its own gets float64 arrays, unless it says this of itself.
+    #: Whether increments may be sparse vectors, and float32 ones as they came: `aggregate` reads them by
+    #: `problem.centre` alone, or knows of both, as what else reads them does. A subclass with an `aggregate`,
+    #: `start_trackers` or `remembered` of its own gets float64 arrays, unless it says this of itself.
     takes_sparse: ClassVar[bool] = False
     #: Whether a state has the fields dual, elapsed and round, `aggregate` adds server_lr times the means of increments
     #: and elapsed times by `problem.centre`, and `retrieve` is `problem.retrieve(dual, elapsed)`: rounds of sparse
@@ -402,3 +404,28 @@ class Algorithm(ABC):
     def describe(self) -> list[tuple[str, str]]:
         """Return the method's lines of ``summary()``, as pairs of a title and a text."""
         return []
+
+
+@lru_cache(maxsize=64)
+def says(algorithm: type[Algorithm], name: str, *methods: str) -> bool:
+    """Whether an algorithm says something of its methods: the class that has them says so, or one that derives from it.
+
+    Parameters
+    ----------
+    algorithm : type
+    name : str
+        Of the class variable.
+    *methods : str
+    """
+    place = {key: i for i, base in reversed([*enumerate(algorithm.__mro__)]) for key in vars(base)}
+    return bool(getattr(algorithm, name)) and all(place[name] <= place[method] for method in methods)
+
+
+def takes_sparse(algorithm: type[Algorithm]) -> bool:
+    """Whether an algorithm takes vectors as they come.
+
+    Parameters
+    ----------
+    algorithm : type
+    """
+    return says(algorithm, "takes_sparse", "aggregate", "start_trackers", "remembered")

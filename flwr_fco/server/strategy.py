@@ -23,7 +23,7 @@ from flwr_fco.mirror_maps import Euclidean, MirrorMap
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer
 from flwr_fco.results import Result
-from flwr_fco.server.algorithm import Algorithm, Problem
+from flwr_fco.server.algorithm import Algorithm, Problem, says
 from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.graph import Graph, Matrix
 from flwr_fco.server.clients.memory import ClientMemories
@@ -36,7 +36,7 @@ from flwr_fco.server.questions.strength_path import start_at_chosen, with_streng
 from flwr_fco.server.replies import checks
 from flwr_fco.server.replies.centres import Centre
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
-from flwr_fco.server.replies.mail import LONG, says
+from flwr_fco.server.replies.mail import LONG
 from flwr_fco.server.replies.momentum import Momentum
 from flwr_fco.server.replies.privacy import refuse_privacy_wrappers
 from flwr_fco.server.replies.private import PrivateMean

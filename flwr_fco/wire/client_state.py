@@ -10,9 +10,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import arrays_of, finite, from_array, vectors_of
+from flwr_fco.wire.arrays import arrays_of, finite, from_array, sparse_vector, vectors_of
 from flwr_fco.wire.envelope import StateAlteredError, StateMissingError
-from flwr_fco.wire.keys import METRICS, PASS
+from flwr_fco.wire.keys import METRICS, PASS, PLACES
 from flwr_fco.wire.protocol import ClientStamp, ClientState
 
 _STAMPS, _COMMITTED, _PENDING = "fco-stamps", "fco-committed", "fco-pending"
@@ -20,11 +20,16 @@ _DIGEST = "-digest"
 
 
 def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
-    """Return the vectors of a client's memory."""
-    return {
-        name: finite(name, from_array(name, array, ("float64",), (size,)), "the remembered vector")
-        for name, array in record.items()
-    }
+    """Return the vectors of a client's memory; of one with sparse features they may be sparse."""
+    vectors: dict[str, Any] = {}
+    for name, array in record.items():
+        if name.startswith(PLACES):
+            continue
+        places = record.get(PLACES + name)
+        shape = (size,) if places is None else tuple(places.shape)
+        vector = finite(name, from_array(name, array, ("float64",), shape), "the remembered vector")
+        vectors[name] = vector if places is None else sparse_vector(name, places, vector, size)
+    return vectors
 
 
 def read_state(context: Context, stamp: ClientStamp, size: int) -> ClientState | None:
@@ -100,8 +105,8 @@ def store_pending(
         # As in most rounds: what was pending counts now, and is there as bytes.
         context.state[_COMMITTED] = context.state[_PENDING]
     else:
-        context.state[_COMMITTED] = _flower.array_record(before or {})
-    context.state[_PENDING] = _flower.array_record(after)
+        context.state[_COMMITTED] = _flower.array_record(arrays_of(before or {}))
+    context.state[_PENDING] = _flower.array_record(arrays_of(after))
 
 
 def uplink_digest(content: RecordDict) -> str:

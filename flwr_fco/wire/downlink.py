@@ -15,7 +15,7 @@ from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
-from flwr_fco.wire.arrays import from_array, labelled, read_pass_through, sparse_vector
+from flwr_fco.wire.arrays import arrays_of, from_array, labelled, read_pass_through, sparse_vector
 from flwr_fco.wire.client_state import read_state, state_vectors
 from flwr_fco.wire.envelope import PlanMissingError, RoundCache, StateMissingError
 from flwr_fco.wire.keys import NO_ARRAYS, NONZEROS, NUMBER, OWN_ARRAYS, PASS, PLACES, PLAN, RESTORED
@@ -85,7 +85,7 @@ def downlink_records(
         if downlink.stamp.digest:
             fco["digest"] = downlink.stamp.digest
         if downlink.stamp.restored is not None:
-            restored = downlink.stamp.restored.items()
+            restored = arrays_of(downlink.stamp.restored).items()
             records[RESTORED] = (ArrayRecord, {name: serialised.array(vector) for name, vector in restored})
     records[_FCO] = (ConfigRecord, fco)
     return _flower.packed(records)

@@ -33,8 +33,9 @@ Option = bool | int | float | str
 OWN_LOOP = "own-loop"
 #: The metric by which a client says that its loss is not smooth: its gradient may be the same at many points.
 NONSMOOTH = "nonsmooth"
-#: What a client remembers between rounds: named vectors; None before its first round.
-ClientState = Mapping[str, Vector]
+#: What a client remembers between rounds: vectors by name, of a client with sparse features perhaps SparseVectors; None
+#: before its first round.
+ClientState = Mapping[str, Any]
 
 
 class Received(dict[str, Any]):

@@ -8,9 +8,9 @@ from numpy.testing import assert_array_equal
 
 from flwr_fco import FedDualAvg
 from flwr_fco.core.sparse import SparseVector, dense, weighted_sum
+from flwr_fco.server.algorithm import takes_sparse
 from flwr_fco.server.replies.centres import mean_increment
-from flwr_fco.server.replies.mail import takes_sparse
-from flwr_fco.strategies import FedDAGT, FedMid, FedSAM
+from flwr_fco.strategies import FedDAGT, FedMid, FedSAM, MultistepReFedDAGT
 from flwr_fco.wire.protocol import Uplink
 
 
@@ -65,4 +65,5 @@ def test_who_gets_replies_as_they_come():
     assert takes_sparse(FedDualAvg)
     assert takes_sparse(FedSAM)
     assert takes_sparse(FedMid)
-    assert not takes_sparse(FedDAGT)
+    assert takes_sparse(FedDAGT)
+    assert not takes_sparse(MultistepReFedDAGT)

@@ -63,16 +63,47 @@ class Shard:
         downlink, rng
             As for :meth:`local_dual_steps`.
         """
-        plan, vectors = downlink.plan, downlink.vectors
-        start = (
-            vectors.at("dual", self.places) if isinstance(vectors, ReceivedVectors) else vectors["dual"][self.places]
-        )
+        start = self.told(downlink, "dual")
         dual = start.copy()
         steps = self.local_dual_steps(downlink, dual, rng)
         dual -= start
-        increment = SparseVector(self.places.astype(np.int32), dual, plan.layout.size)
-        short = plan.options.get("sparse-wire", True) and is_shorter(dual.size, plan.layout.size)
+        increment = self.sparse(dual, downlink.plan)
+        short = downlink.plan.options.get("sparse-wire", True) and self.is_short(downlink.plan)
         return Uplink({"increment": increment if short else increment.to_dense()}, downlink.client_lr * steps, steps)
+
+    def told(self, downlink: Downlink, name: str) -> Vector:
+        """Return a vector of the server's at the shard's coordinates.
+
+        Parameters
+        ----------
+        downlink : Downlink
+        name : str
+        """
+        vectors = downlink.vectors
+        return vectors.at(name, self.places) if isinstance(vectors, ReceivedVectors) else vectors[name][self.places]
+
+    def sparse(self, values: Vector, plan: Plan) -> SparseVector:
+        """Return values at the shard's coordinates as a vector of the model's length.
+
+        Parameters
+        ----------
+        values : ndarray of float64, shape (k,)
+        plan : Plan
+        """
+        return SparseVector(self._indices, values, plan.layout.size)
+
+    def is_short(self, plan: Plan) -> bool:
+        """Whether the shard's coordinates take fewer bytes than all do.
+
+        Parameters
+        ----------
+        plan : Plan
+        """
+        return is_shorter(self.places.size, plan.layout.size)
+
+    @cached_property
+    def _indices(self) -> NDArray[np.int32]:
+        return self.places.astype(np.int32)
 
     def dual_steps(
         self, downlink: Downlink, dual: Vector, rng: np.random.Generator, shift: Vector | None, psi: bool = True

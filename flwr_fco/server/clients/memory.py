@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.logs import log
+from flwr_fco.core.sparse import SparseVector, add_to
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Numbered
@@ -25,6 +26,8 @@ from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 Key = tuple[int, int]
 #: The first part of the key of a node without a partition; see :attr:`Node.key`.
 _WITHOUT_PARTITION = 1
+#: What follows the name of sparse memories in a file: all of their places, and where each client's end.
+_PLACES, _ENDS = "-places", "-ends"
 
 #: ``(memory, uplink) -> memory``: what a client remembers after a round that counted: the client's own arithmetic.
 Remembered = Callable[[ClientState, Uplink], ClientState]
@@ -46,7 +49,7 @@ class Member:
         How many of its replies have counted in this epoch.
     altered : int
         The last epoch in which the first reply that counted was not the one that the client had sent; -1 if none.
-    memory : dict of str to ndarray of float64, shape (d,), or None
+    memory : dict of str to ndarray of float64, shape (d,), or SparseVector; or None
         The ledger's copy of what it remembers; None stands for zeros.
     """
 
@@ -55,7 +58,7 @@ class Member:
     digest: str = ""
     counted: int = 0
     altered: int = -1
-    memory: dict[str, Vector] | None = None
+    memory: dict[str, Any] | None = None
 
 
 class Partitions(Set[Key]):
@@ -121,6 +124,9 @@ class ClientMemories:
     weighting : {"examples", "uniform"}
     client_weights : mapping of int to float, optional
         What the user says that the clients weigh, by partition.
+    may_be_sparse : bool, default False
+        Whether what clients remember may be sparse: then a ledger is begun in any case, and given up if it would not
+        fit.
 
     Attributes
     ----------
@@ -140,8 +146,9 @@ class ClientMemories:
         ledger_bytes: int,
         weighting: str,
         client_weights: Mapping[int, float] | None = None,
+        may_be_sparse: bool = False,
     ) -> None:
-        self.names, self.weighting = names, weighting
+        self.names, self.weighting, self.may_be_sparse = names, weighting, may_be_sparse
         self.client_weights = client_weights
         self.client_state, self.ledger_bytes = client_state, ledger_bytes
         self.forget(0)
@@ -172,7 +179,7 @@ class ClientMemories:
         """Return what is known about a client."""
         return self.members.setdefault(node.key, Member())
 
-    def memory(self, key: Key) -> dict[str, Vector]:
+    def memory(self, key: Key) -> dict[str, Any]:
         """Return what a client remembers, as the ledger has it."""
         member = self.members.get(key)
         if member is None or member.memory is None:
@@ -259,7 +266,7 @@ class ClientMemories:
             weight = 1.0 if self.weighting == "uniform" else member.examples
             share = (typical if weight is None else weight) / total
             for name in self.names:
-                means[name] += share * member.memory[name]
+                add_to(means[name], share, member.memory[name])
         return means
 
     # --- a round ----------------------------------------------------------------------------------------------
@@ -319,10 +326,11 @@ class ClientMemories:
             return None
         if self._keeps_ledger is None:
             size = 8 * len(present) * self.size * len(self.names)
-            self._keeps_ledger = self.client_state == "ledger" or (
-                self.client_state is None and size <= self.ledger_bytes
-            )
-            log(INFO, "The clients' memories: %s (%.1f MiB in a ledger)", self, size / 2**20)
+            # Of clients with sparse features it is known only when they have answered.
+            fits = size <= self.ledger_bytes or self.may_be_sparse
+            self._keeps_ledger = self.client_state == "ledger" or (self.client_state is None and fits)
+            most = "at most " if self.may_be_sparse else ""
+            log(INFO, "The clients' memories: %s (%s%.1f MiB in a ledger)", self, most, size / 2**20)
         gone, self.present, changed = self.present - present, present, self.present != present
         self._evict()
         if (gone or self._lost) and not self.ledger:
@@ -371,7 +379,20 @@ class ClientMemories:
             member.examples = uplink.examples
             member.accepted, member.digest = number, uplink.digest
             member.counted += 1
+        self._keep_within_limits()
         return self.new_epoch("a client has lost its state") if self._lost else None
+
+    def _keep_within_limits(self) -> None:
+        """Give the ledger up where it would become too large, for clients turn out to have dense features."""
+        if not (self.ledger and self.client_state is None and self.may_be_sparse):
+            return
+        kept = [own for member in self.members.values() if member.memory for own in member.memory.values()]
+        held = sum(part.nbytes for own in kept for part in (own.parts if isinstance(own, SparseVector) else (own,)))
+        if held * len(self.present) * len(self.names) > self.ledger_bytes * max(1, len(kept)):
+            self._keeps_ledger = False
+            for member in self.members.values():
+                member.memory = None
+            log(INFO, "The clients' memories: reset, for a ledger would take more than ledger_bytes")
 
     def new_epoch(self, reason: str) -> Change:
         """Let all clients forget what they remember, without a message of its own."""
@@ -400,9 +421,8 @@ class ClientMemories:
             "accepted": np.array([member.accepted for member in members], dtype=np.int64),
             "examples": np.array([np.nan if m.examples is None else m.examples for m in members]),
         }
-        if self.ledger and members:
-            for name in self.names:
-                arrays[f"memory-{name}"] = np.array([self.memory(key)[name] for key in keys])
+        for name in self.names if self.ledger and members else ():
+            arrays.update(_saved_rows(f"memory-{name}", [(m.memory or {}).get(name) for m in members], self.size))
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -423,13 +443,10 @@ class ClientMemories:
         if np.isinf(examples).any():
             raise ValueError("its examples hold infinite values")
         wanted = {f"memory-{name}" for name in self.names} if ledger == 1 and len(keys) else set()
-        if {name for name in arrays if name.startswith("memory-")} != wanted:
+        allowed = wanted | {name + end for name in wanted for end in (_PLACES, _ENDS)}
+        if not wanted <= {name for name in arrays if name.startswith("memory-")} <= allowed:
             raise ValueError(f"its memories are not {sorted(wanted)}")
-        rows = (
-            {name: saved_array(arrays, f"memory-{name}", np.float64, (len(keys), self.size)) for name in self.names}
-            if (wanted)
-            else {}
-        )
+        rows = {name: _rows_of(arrays, f"memory-{name}", len(keys), self.size) for name in self.names if wanted}
         lost = bool(saved_array(arrays, "lost", np.bool_, ()))
         self.epoch, self._lost, self._keeps_ledger = epoch, lost, None if ledger < 0 else bool(ledger)
         self.members, self.present = {}, {(row[0], row[1]) for row in present.tolist()}
@@ -447,3 +464,37 @@ class ClientMemories:
         if self._keeps_ledger is None and self.client_state is None:
             return f"ledger up to {self.ledger_bytes / 2**20:.0f} MiB, else reset"
         return "ledger" if self.ledger or self.client_state == "ledger" else "reset"
+
+
+def _saved_rows(name: str, rows: Sequence[Any], size: int) -> dict[str, NDArray[Any]]:
+    """Return vectors, None standing for zeros, as the arrays of a file: sparse if one of them is."""
+    if not any(isinstance(row, SparseVector) for row in rows):
+        return {name: np.array([np.zeros(size) if row is None else row for row in rows])}
+    nothing = SparseVector(np.zeros(0, dtype=np.int32), np.zeros(0), size)
+    everywhere = np.arange(size, dtype=np.int32)
+    parts = [
+        nothing if row is None else row if isinstance(row, SparseVector) else SparseVector(everywhere, row, size)
+        for row in rows
+    ]
+    return {
+        name: np.concatenate([row.values for row in parts]),
+        name + _PLACES: np.concatenate([row.indices for row in parts]),
+        name + _ENDS: np.cumsum([row.indices.size for row in parts]),
+    }
+
+
+def _rows_of(arrays: Mapping[str, NDArray[Any]], name: str, count: int, size: int) -> Any:
+    """Return the vectors that :func:`_saved_rows` has saved."""
+    if name + _ENDS not in arrays:
+        return saved_array(arrays, name, np.float64, (count, size))
+    ends = saved_array(arrays, name + _ENDS, np.int64, (count,), smallest=0)
+    total = int(ends[-1])
+    if (np.diff(ends) < 0).any():
+        raise ValueError(f"its {name + _ENDS} do not ascend")
+    values = np.split(saved_array(arrays, name, np.float64, (total,)), ends[:-1])
+    places = np.split(saved_array(arrays, name + _PLACES, np.int32, (total,)), ends[:-1])
+    try:
+        rows = [SparseVector(own, entries, size) for own, entries in zip(places, values, strict=True)]
+    except ConfigurationError as error:
+        raise ValueError(f"its {name}: {error}") from error
+    return [row.to_dense() if row.indices.size == size else row for row in rows]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from logging import INFO
 from typing import Any, Protocol
 
@@ -18,7 +17,7 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import NonZeros, SparseVector, dense, is_shorter
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, ProtocolError
-from flwr_fco.server.algorithm import Algorithm, Problem
+from flwr_fco.server.algorithm import Algorithm, Problem, takes_sparse
 from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.options import CommonOptions
 from flwr_fco.server.parts import Letter, Part
@@ -350,10 +349,12 @@ class Mail(Part):
             told = algorithm.downlink(problem, state, None)
             nodes = list(nodes)
             strangers = not self.places or not all(node.key in self.places for node in nodes)
-            short = self._by_non_zeros(told) if strangers else told
+            short = self._by_non_zeros(told, {}) if strangers else told
             found = [(node, told if self.places and node.key in self.places else short) for node in nodes]
         else:
-            found = [(node, self._told(problem, node)) for node in nodes]
+            found, known = [(node, self._told(problem, node)) for node in nodes], dict[int, Any]()
+            if self._takes_sparse:
+                found = [(n, told if n.key in self.places else self._by_non_zeros(told, known)) for n, told in found]
         for node, told in found:
             if told.work is not None:
                 current.works[node.node_id] = told.work
@@ -368,15 +369,20 @@ class Mail(Part):
         vectors: Any = {name: SparseVector(places, vector[places], size) for name, vector in told.vectors.items()}
         return told._replace(vectors=vectors)
 
-    def _by_non_zeros(self, told: Downlink) -> Downlink:
-        """Return what those are told who have not said which features they have: shorter while most of it is zero."""
-        seldom = self.places or self.current.number == 1
+    def _by_non_zeros(self, told: Downlink, known: dict[int, Any]) -> Downlink:
+        """Return what those are told who have not said which features they have: shorter while most of it is zero.
+
+        `known` holds by their ids the vectors that others are told as well.
+        """
+        seldom = self.places or self.current.number <= 1
         if not (seldom and self._takes_sparse and self.plan.options.get("sparse-wire", True)):
             return told
         vectors: dict[str, Any] = {**told.vectors}
         for name, vector in told.vectors.items():
-            if vector.size >= LONG and is_shorter(int(np.count_nonzero(vector)), vector.size):
-                vectors[name] = NonZeros.of(vector)
+            if id(vector) not in known:
+                short = vector.size >= LONG and is_shorter(int(np.count_nonzero(vector)), vector.size)
+                known[id(vector)] = NonZeros.of(vector) if short else vector
+            vectors[name] = known[id(vector)]
         return told._replace(vectors=vectors)
 
     def _note_places(self, good: Sequence[Reply[Uplink]]) -> None:
@@ -622,28 +628,3 @@ class Mail(Part):
         if "declared" in arrays:
             self.replays.from_arrays(arrays)
             self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))
-
-
-@lru_cache(maxsize=64)
-def says(algorithm: type[Algorithm], name: str, *methods: str) -> bool:
-    """Whether an algorithm says something of its methods: the class that has them says so, or one that derives from it.
-
-    Parameters
-    ----------
-    algorithm : type
-    name : str
-        Of the class variable.
-    *methods : str
-    """
-    place = {key: i for i, base in reversed([*enumerate(algorithm.__mro__)]) for key in vars(base)}
-    return bool(getattr(algorithm, name)) and all(place[name] <= place[method] for method in methods)
-
-
-def takes_sparse(algorithm: type[Algorithm]) -> bool:
-    """Whether an algorithm's `aggregate` takes vectors as they come.
-
-    Parameters
-    ----------
-    algorithm : type
-    """
-    return says(algorithm, "takes_sparse", "aggregate")

@@ -27,6 +27,10 @@ travels as one more vector down. Nothing more ever goes up.
 psi is an extension: the method has none. It composes through `retrieve` as in FedDualAvg; without psi (``Zero()``)
 this is the paper's algorithm.
 
+Sparse features. Off the columns that a client's rows have, its gradients and its `own` are 0, and its dual moves by
+-elapsed control, as everybody's does. So it sends increment + elapsed control, which is 0 there, as a sparse vector,
+remembers `own` as one, and the server applies the rest: mean(increment) = mean(sent) - mean(elapsed) control.
+
 Differs from the paper in: 1. client m weighs p_m, not 1/M (``weighting="uniform"`` is the paper's); 2. clients with
 more steps do not weigh more (``normalize_local_work``); 3. psi, see above.
 
@@ -38,19 +42,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.sparse import SparseVector, add_to, dense
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.server.algorithm import Problem
+from flwr_fco.server.algorithm import Problem, takes_sparse
 from flwr_fco.server.clients.memory import Change, ClientMemories
 from flwr_fco.server.convergence import Biased, Exact, Limit
 from flwr_fco.server.options import MemoryOptions, RateOptions, TrackerOptions, WorkOptions
+from flwr_fco.server.replies.centres import Centre, factors_of
 from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.strategies.dual_averaging.fed_dual_avg import FedDualAvg
-from flwr_fco.strategies.local_minimisation.sums import memories_of, scaled_sum
+from flwr_fco.strategies.local_minimisation.sums import memories_of
 from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Uplink
 
 
@@ -115,6 +121,12 @@ class TrackingState(NamedTuple):
 class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, CompositeStrategy):
     """Federated dual averaging with gradient tracking: no bias from unequal clients, at FedAvg's traffic.
 
+    Parameters
+    ----------
+    sparse_wire : {"auto", False}, default "auto"
+        As of :class:`FedDualAvg`: whether a client whose features are sparse sends, and remembers, the coordinates that
+        its rows have.
+
     References
     ----------
     Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 1 with U = 11'/M, and
@@ -135,8 +147,11 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     source: ClassVar[str] = "[2], algorithm 1"
     remembers: ClassVar[str] = "a tracker"
     exact_elapsed: ClassVar[bool] = True
+    takes_sparse: ClassVar[bool] = True
     needs_mean: ClassVar[str] = "the weighted sum of all trackers is 0 only if every answer counts with its weight"
     traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
+
+    sparse_wire: Literal["auto", False] = "auto"
 
     @property
     def remembers_dual(self) -> bool:
@@ -174,10 +189,13 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         """Return dual + server_lr mean(increment), control + sum p_m (-control - move_m)."""
         memories = memories_of(problem)
         mean, elapsed = problem.centre(uplinks)
+        apart = self._control_apart(problem, uplinks)
+        if apart:
+            mean -= apart * state.control
         population = memories.population(uplinks)
         summed = state.control * (state.population or population)
         for uplink in uplinks:
-            summed += memories.weight_of(uplink) * self.variate_change(state, uplink)
+            add_to(summed, memories.weight_of(uplink), self.variate_change(state, uplink))
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
         derivable = self._derivable(memories, state, uplinks, population)
         return state._replace(
@@ -191,17 +209,37 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
             derivable=int(derivable),
         )
 
-    def variate_change(self, state: TrackingState, uplink: Uplink) -> Vector:
-        """Return what a client adds to its own control variate: -control - move.
+    def _control_apart(self, problem: Problem, uplinks: Sequence[Uplink]) -> float:
+        """Return how much of the control is to be taken off the mean of what clients have sent: theirs who left it out.
+
+        0 where the increments are whole.
+        """
+        apart = [isinstance(uplink.vectors["increment"], SparseVector) for uplink in uplinks]
+        if not any(apart):
+            return 0.0
+        assert isinstance(problem.centre, Centre)
+        factors, _ = factors_of(uplinks, normalize=problem.centre.normalize)
+        parts = zip(factors, uplinks, apart, strict=True)
+        return sum(factor * uplink.step_sizes for factor, uplink, without in parts if without)
+
+    def variate_change(self, state: TrackingState, uplink: Uplink) -> Any:
+        """Return what a client adds to its own control variate: -control - move, or with sparse features -sent/elapsed.
 
         Parameters
         ----------
         state : TrackingState
         uplink : Uplink
+
+        Returns
+        -------
+        ndarray of float64 or SparseVector
         """
         if self.variate_source == "gradient":
-            return np.asarray(uplink.vectors["variate-increment"])
-        return np.asarray(-state.control - uplink.vectors["increment"] / uplink.step_sizes)
+            return uplink.vectors["variate-increment"].astype(np.float64, copy=False)
+        move = uplink.vectors["increment"].astype(np.float64, copy=False)
+        if isinstance(move, SparseVector):
+            return move.with_values(-move.values / uplink.step_sizes)
+        return np.asarray(-state.control - move / uplink.step_sizes)
 
     def _derivable(
         self, memories: ClientMemories, state: TrackingState, uplinks: Sequence[Uplink], population: float
@@ -225,20 +263,34 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         memories = memories_of(problem)
         population = memories.population()
         weights = [memories.weight_of(uplink) / population for uplink in uplinks]
-        increments = (uplink.vectors["increment"] for uplink in uplinks)
-        control = scaled_sum(zip(weights, increments, strict=True), state.dual.size)
+        control = np.zeros(state.dual.size)
+        for weight, uplink in zip(weights, uplinks, strict=True):
+            add_to(control, weight, uplink.vectors["increment"].astype(np.float64, copy=False))
         return state._replace(control=control, population=population, started=1)
 
     def remembered(
         self, problem: Problem, before: TrackingState, after: TrackingState, memory: ClientState, uplink: Uplink
-    ) -> dict[str, Vector]:
+    ) -> dict[str, Any]:
         """Return a client's own control variate after a round that counted."""
+        of_variate = self.variate_source == "gradient" and problem.round > 0
+        sent: Any = uplink.vectors["variate-increment" if of_variate else "increment"].astype(np.float64, copy=False)
         if problem.round == 0:
-            return {"own": uplink.vectors["increment"]}
-        if self.variate_source == "gradient":
-            return {"own": np.asarray(memory["own"] + uplink.vectors["variate-increment"])}
-        # In the client's order of operations, for its bits.
-        return {"own": np.asarray(memory["own"] - before.control - uplink.vectors["increment"] / uplink.step_sizes)}
+            return {"own": sent}
+        own: Any = memory["own"]
+        if isinstance(sent, SparseVector):
+            # In the client's order of operations, for its bits.
+            change = sent.values if of_variate else -(sent.values / uplink.step_sizes)
+            if memories_of(problem).begins(uplink):
+                return {"own": sent.with_values(0.0 + change)}
+            if isinstance(own, SparseVector) and np.array_equal(own.indices, sent.indices):
+                return {"own": sent.with_values(own.values + change)}
+            own = np.array(dense(own))
+            add_to(own, 1.0, sent.with_values(change))
+            return {"own": own}
+        own = dense(own)
+        if of_variate:
+            return {"own": np.asarray(own + sent)}
+        return {"own": np.asarray(own - before.control - sent / uplink.step_sizes)}
 
     def memories_changed(self, problem: Problem, state: TrackingState, change: Change) -> TrackingState:
         """Return the state with `control` as the mean over the clients that are there."""
@@ -254,8 +306,11 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         return shapes
 
     def solver_options(self) -> dict[str, Option]:
-        """Return where the variates come from, and whether clients keep the last broadcast."""
-        return {"variate": self.variate_source, "remember": self.remembers_dual}
+        """Return where the variates come from, whether clients keep the last broadcast, and what they may leave out."""
+        options: dict[str, Option] = {"variate": self.variate_source, "remember": self.remembers_dual}
+        if self.sparse_wire is not False and takes_sparse(type(self)):
+            options["control-apart"] = True
+        return options
 
     def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
         """Return 1/(L K): the graph's constant 1/(tau^2 L K) for a mean over all, where tau is 1."""
@@ -273,7 +328,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         memories = memories_of(self.problem)
         if not memories.ledger:
             raise ConfigurationError('only the clients know their trackers; client_state="ledger" keeps a copy')
-        return {key: self.state.control - memories.memory(key)["own"] for key in sorted(memories.present)}
+        return {key: self.state.control - dense(memories.memory(key)["own"]) for key in sorted(memories.present)}
 
     def metrics(self, problem: Problem, state: TrackingState) -> dict[str, float | int]:
         """Return the trackers' root mean square norm over the round's clients."""
@@ -281,7 +336,14 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         if not (memories.ledger and problem.asked):
             return {}
         squares = []
+        total = float(state.control @ state.control)
         for node in problem.asked:
-            tracker = state.control - memories.memory(node.key)["own"]
+            own: Any = memories.memory(node.key)["own"]
+            if isinstance(own, SparseVector):
+                control = state.control[own.indices]
+                tracker = control - own.values
+                squares.append(max(0.0, total - float(control @ control)) + float(tracker @ tracker))
+                continue
+            tracker = state.control - own
             squares.append(float(tracker @ tracker))
         return {"tracker-norm": float(np.sqrt(np.mean(squares)))}
