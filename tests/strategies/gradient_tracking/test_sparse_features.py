@@ -1,0 +1,217 @@
+"""Gradient tracking on sparse features: the numbers of dense ones; messages, memories and ledger by touched columns."""
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord
+from numpy.testing import assert_allclose, assert_array_equal
+from scipy import sparse
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.client_apps.threads import single_threaded_blas
+from flwr_fco.core.sparse import SparseVector
+from flwr_fco.objectives import LeastSquares, Logistic
+from flwr_fco.regularizers import L1, GroupLasso
+from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDAGT, Scaffold
+from flwr_fco.testing import FaultyGrid
+from flwr_fco.wire import flower as _flower
+
+D, CLIENTS = 400, 5
+
+
+def rows_of(partition, seed=0):
+    rng = np.random.default_rng([seed, partition])
+    return sparse.random_array((10 + partition, D), density=0.02, rng=rng, format="csr")
+
+
+def load(context, form="sparse", cls=Logistic):
+    partition = context.node_config["partition-id"]
+    rows = rows_of(partition)
+    whole = form == "dense" or (form == "mixed" and partition == 2)
+    return cls(rows.toarray() if whole else rows, np.arange(rows.shape[0]) % 2)
+
+
+def run(strategy, form="sparse", rounds=6, grid=None, **options):
+    strategy.fraction_evaluate = 0.0
+    grid = grid or InProcessGrid(client_app(lambda context: load(context, form)), CLIENTS)
+    start = ArrayRecord({"coefficients": Array(np.zeros(D)), "intercept": Array(np.zeros(1))})
+    with _flower.identity(grid.run_id), _flower.quiet(50), single_threaded_blas():
+        return strategy.start(grid, start, rounds, **options)
+
+
+def made(cls=FedDAGT, **options):
+    return cls(**{"regularizer": L1(0.001), "client_lr": 0.5, "batch_size": 4, "seed": 1, **options})
+
+
+CASES = {
+    "everybody": (FedDAGT, {}),
+    "from zero": (FedDAGT, {"tracker_start": "zero"}),
+    "a sample": (FedDAGT, {"fraction_train": 0.4}),
+    "reset": (FedDAGT, {"client_state": "reset", "fraction_train": 0.6}),
+    "no two alike": (FedDAGT, {"normalize_local_work": False}),
+    "uniform": (FedDAGT, {"weighting": "uniform", "server_lr": 0.7}),
+    "decaying": (FedDAGT, {"client_lr": lambda number: 0.5 / number, "fraction_train": 0.4}),
+    "SCAFFOLD": (Scaffold, {}),
+    "option 1": (Scaffold, {"variate": "gradient", "fraction_train": 0.6}),
+}
+
+
+@pytest.mark.parametrize("form", ["sparse", "mixed"])
+@pytest.mark.parametrize("case", CASES)
+def test_numbers_are_those_of_dense_features(case, form):
+    cls, options = CASES[case]
+    expected, found = made(cls, **options), made(cls, **options)
+    dense, result = run(expected, "dense"), run(found, form)
+    for name in ("dual", "control"):
+        own = getattr(expected.state, name)
+        assert_allclose(getattr(found.state, name), own, rtol=0, atol=1e-12 * np.abs(own).max())
+    for number, metrics in result.train_metrics_clientapp.items():
+        for name, value in dense.train_metrics_clientapp[number].items():
+            if name in ("tracker-norm", "objective", "elapsed", "num-left-out"):
+                assert metrics[name] == pytest.approx(value, rel=1e-9)
+    if expected.memories.ledger:
+        for key, tracker in expected.trackers().items():
+            assert_allclose(found.trackers()[key], tracker, rtol=0, atol=1e-13)
+
+
+FAULTS = {"raises": "raise", "lost reply": "drop", "lost message": "lose", "restart": "restart", "late": "delay"}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("client_state", ["ledger", "reset"])
+@pytest.mark.parametrize("fraction", [1.0, 0.6])
+def test_faults_do_what_they_do_with_dense_features(fault, client_state, fraction):
+    states = []
+    for form in ("dense", "sparse"):
+        app = client_app(lambda context, form=form: load(context, form))
+        grid = FaultyGrid(app, CLIENTS, {FAULTS[fault]: 0.5}, rounds=range(2, 8), partitions=[1, 3])
+        strategy = made(client_state=client_state, fraction_train=fraction)
+        run(strategy, rounds=9, grid=grid)
+        assert len(grid.injected) >= 2
+        states.append(strategy.state)
+    for name in ("dual", "control"):
+        dense, found = (getattr(state, name) for state in states)
+        assert_allclose(found, dense, rtol=0, atol=1e-12 * np.abs(dense).max())
+
+
+@pytest.mark.parametrize("variate", ["average", "gradient"])
+def test_all_that_a_client_sends_gets_and_remembers_is_at_its_columns(variate):
+    strategy = made(Scaffold, variate=variate, client_state="ledger")
+    grid = InProcessGrid(client_app(load), CLIENTS)
+    result = run(strategy, grid=grid)
+    counts = [np.unique(rows_of(m).indices).size + 1 for m in range(CLIENTS)]
+    vectors = 2 if variate == "gradient" else 1
+    header = 2 * 128 * CLIENTS * vectors
+    last = result.train_metrics_clientapp[6]
+    assert last["bytes-up"] == 12 * vectors * sum(counts) + header
+    assert last["bytes-down"] <= 12 * vectors * sum(counts) + header
+    for (_, partition), member in strategy.memories.members.items():
+        assert isinstance(member.memory["own"], SparseVector)
+        assert member.memory["own"].indices.size == counts[partition]
+    for context in grid.contexts.values():
+        held = sum(len(array.data) for key in ("fco-pending", "fco-committed") for array in context.state[key].values())
+        assert held <= 4 * (12 * max(counts) + 256)
+
+
+def test_the_ledger_has_the_bits_of_the_clients():
+    strategy = made(client_state="ledger")
+    grid = InProcessGrid(client_app(load), CLIENTS)
+    run(strategy, grid=grid)
+    for node_id, partition in grid.partition_ids.items():
+        own = strategy.memories.memory((0, partition))["own"]
+        assert_array_equal(grid.contexts[node_id].state["fco-pending"]["own"].numpy(), own.values)
+
+
+def test_a_ledger_that_whole_vectors_would_not_fit_into_is_kept_for_sparse_ones_and_given_up_for_others():
+    limit = 8 * CLIENTS * D // 2
+    kept, given_up = made(ledger_bytes=limit, fraction_train=0.6), made(ledger_bytes=limit, fraction_train=0.6)
+    run(kept)
+    run(given_up, "dense")
+    assert kept.memories.ledger
+    assert not given_up.memories.ledger
+    assert all(member.memory is None for member in given_up.memories.members.values())
+    # What the trackers are does not depend on who keeps them.
+    plain = made(client_state="reset", fraction_train=0.6)
+    run(plain, "dense")
+    assert_array_equal(given_up.state.dual, plain.state.dual)
+
+
+@pytest.mark.parametrize("form", ["sparse", "mixed"])
+def test_a_saved_run_goes_on_as_if_it_had_not_been_interrupted(tmp_path, form):
+    app = client_app(lambda context: load(context, form))
+    whole = made(client_state="ledger", fraction_train=0.6)
+    run(whole, form, rounds=7)
+    first, second = made(client_state="ledger", fraction_train=0.6), made(client_state="ledger", fraction_train=0.6)
+    run(first, form, rounds=4)
+    first.save_state(tmp_path / "state.npz")
+    # The clients have lost what they remember.
+    run(second, rounds=7, grid=InProcessGrid(app, CLIENTS), resume=tmp_path / "state.npz")
+    assert_allclose(second.state.dual, whole.state.dual, rtol=1e-13, atol=1e-15)
+    for key, member in whole.memories.members.items():
+        own = second.memories.members[key].memory
+        assert (own is None) == (member.memory is None)
+        assert own is None or type(own["own"]) is type(member.memory["own"])
+
+
+def test_a_client_whose_features_change_is_asked_again_and_goes_on():
+    rounds = {"now": 0}
+
+    def changing(context):
+        seed = int(rounds["now"] >= 4 and context.node_config["partition-id"] == 1)
+        rows = rows_of(context.node_config["partition-id"], seed)
+        return Logistic(rows, np.arange(rows.shape[0]) % 2)
+
+    # Every message loads the data anew.
+    app = client_app(changing, max_bytes=1)
+
+    def note(number, arrays, metrics):
+        rounds["now"] = number
+
+    strategy = made(client_state="ledger")
+    run(strategy, rounds=12, grid=InProcessGrid(app, CLIENTS, raise_errors=False), callbacks=[note])
+    reasons = {left.reason for left in strategy.result.left_out}
+    assert 1 <= len(strategy.result.left_out) <= 2, reasons
+    weights = np.array([10 + m for m in range(CLIENTS)], dtype=float)
+    trackers = np.array([*strategy.trackers().values()])
+    assert np.abs(weights @ trackers).max() <= 1e-12 * np.abs(trackers).max() * weights.sum()
+
+
+def test_the_optimum_is_that_of_all_data():
+    app = client_app(lambda context: load(context, cls=LeastSquares))
+    strategy = FedDAGT(client_lr=0.8, batch_size=None, local_steps=4, regularizer=L1(0.01), fraction_evaluate=0.0)
+    result = run(strategy, rounds=800, grid=InProcessGrid(app, CLIENTS))
+    x = np.concatenate([result.arrays["coefficients"].numpy(), result.arrays["intercept"].numpy()])
+    rows = sparse.vstack([rows_of(m) for m in range(CLIENTS)]).toarray()
+    rows = np.column_stack([rows, np.ones(len(rows))])
+    labels = np.concatenate([np.arange(10 + m) % 2 for m in range(CLIENTS)])
+    slope = 2.0 * rows.T @ (rows @ x - labels) / len(rows)
+    support = (x != 0) & (np.arange(D + 1) < D)
+    assert support.sum() > 10
+    assert np.abs(slope[support] + 0.01 * np.sign(x[support])).max() < 1e-6
+    assert np.abs(slope[:D]).max() <= 0.01 + 1e-6
+    assert abs(slope[D]) < 1e-6
+
+
+@pytest.mark.parametrize(
+    "options", [{"sparse_wire": False}, {"regularizer": GroupLasso(0.01, groups=np.arange(D) // 2)}]
+)
+def test_whole_vectors_where_they_are_asked_for_or_needed(options):
+    strategy = made(client_state="ledger", **options)
+    result = run(strategy)
+    assert result.train_metrics_clientapp[6]["bytes-up"] >= 8 * CLIENTS * (D + 1)
+    assert isinstance(strategy.memories.members[(0, 1)].memory["own"], np.ndarray)
+
+
+class Doubling(FedDAGT):
+    """A user's own: reads increments itself, as whole vectors."""
+
+    def aggregate(self, problem, state, uplinks):
+        assert all(isinstance(uplink.vectors["increment"], np.ndarray) for uplink in uplinks)
+        return super().aggregate(problem, state, uplinks)
+
+
+def test_an_own_aggregate_gets_whole_increments():
+    expected, found = made(), made(Doubling)
+    run(expected, "dense")
+    run(found)
+    assert_allclose(found.state.dual, expected.state.dual, rtol=0, atol=1e-12)
