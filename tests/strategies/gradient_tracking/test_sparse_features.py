@@ -74,7 +74,7 @@ def test_numbers_are_those_of_dense_features(case, form):
             assert_allclose(found.trackers()[key], tracker, rtol=0, atol=1e-13)
 
 
-FAULTS = {"raises": "raise", "lost reply": "drop", "lost message": "lose", "restart": "restart", "late": "delay"}
+FAULTS = {"raises": "raise", "lost reply": "drop", "lost message": "lose", "restart": "restart", "late": "delay", "gone": "leave"}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -92,6 +92,20 @@ def test_faults_do_what_they_do_with_dense_features(fault, client_state, fractio
     for name in ("dual", "control"):
         dense, found = (getattr(state, name) for state in states)
         assert_allclose(found, dense, rtol=0, atol=1e-12 * np.abs(dense).max())
+
+
+def test_first_messages_are_no_longer_than_what_is_not_zero_yet(monkeypatch):
+    monkeypatch.setattr("flwr_fco.server.replies.mail.LONG", 100)
+    strategy = made(fraction_train=0.4)
+    result = run(strategy)
+    metrics = result.train_metrics_clientapp
+    assert metrics[1]["bytes-down-round-0"] < 300 * CLIENTS
+    # Whoever is new is told the dual and the control.
+    assert all(metrics[number]["bytes-down"] < 2 * 2 * 8 * D for number in range(1, 7))
+    whole = made(fraction_train=0.4)
+    monkeypatch.undo()
+    run(whole)
+    assert_array_equal(strategy.state.dual, whole.state.dual)
 
 
 @pytest.mark.parametrize("variate", ["average", "gradient"])
