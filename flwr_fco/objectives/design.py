@@ -317,6 +317,20 @@ class SparseDesign(Design):
         parts = (self.matrix.data, local.astype(np.int32), self.matrix.indptr)
         return columns, SparseDesign(csr_array(parts, shape=(self.shape[0], columns.size)))
 
+    def on(self, columns: NDArray[Any]) -> SparseDesign:
+        """Return the same rows on some columns, those in which a row is not zero among them.
+
+        Parameters
+        ----------
+        columns : ndarray of int, shape (c,)
+            Ascending.
+        """
+        from scipy.sparse import csr_array
+
+        local = np.searchsorted(columns, self.matrix.indices).astype(np.int32)
+        parts = (self.matrix.data, local, self.matrix.indptr)
+        return SparseDesign(csr_array(parts, shape=(self.shape[0], len(columns))))
+
     def predict(
         self, w: Vector, rows: Rows | None = None, num_outputs: int = 1, size: int | None = None
     ) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -86,6 +87,23 @@ class _Grouped(FlatRegularizer):
         groups, weights = self._resolve(w.shape)
         return groups, weights, kernels.group_norms(w.reshape(-1), groups, weights.size)
 
+    def group_terms(self, shape: tuple[int, ...]) -> tuple[float, Array, Array]:
+        """Return the strength of the l1 norm, the number of each coordinate's group and the strength of each group.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            Of the array.
+        """
+        groups, weights = self._resolve(shape)
+        l1, strength = self._strengths
+        return l1, groups, strength * weights
+
+    @property
+    @abstractmethod
+    def _strengths(self) -> tuple[float, float]:
+        """Those of the l1 norm and of the groups' norms."""
+
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the group numbers broadcast to the array."""
         broadcastable(self, "groups", self.groups.shape, name, shape)
@@ -127,6 +145,10 @@ class GroupLasso(_Grouped):
     strength: float = field(metadata=NON_NEGATIVE)
     groups: Array
     weights: Array | None = None
+
+    @property
+    def _strengths(self) -> tuple[float, float]:
+        return 0.0, self.strength
 
     def value(self, w: Array) -> float:
         """Return strength * sum_g weights_g ||w_g||_2."""
@@ -193,6 +215,10 @@ class SparseGroupLasso(_Grouped):
     groups: Array
     l1_ratio: float = field(default=0.5, metadata=RATIO)
     weights: Array | None = None
+
+    @property
+    def _strengths(self) -> tuple[float, float]:
+        return self.strength * self.l1_ratio, self.strength * (1.0 - self.l1_ratio)
 
     def value(self, w: Array) -> float:
         """Return strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2)."""

@@ -24,8 +24,9 @@ from flwr_fco.core.logs import log
 from flwr_fco.core.sparse import SparseVector, is_shorter
 from flwr_fco.kernels.dual_averaging import NOTHING
 from flwr_fco.kernels.sparse import lazy_dual_averaging
-from flwr_fco.mirror_maps import DiagonalMetric
+from flwr_fco.mirror_maps import DiagonalMetric, Euclidean
 from flwr_fco.mirror_maps.base import Coordinates, terms_at
+from flwr_fco.mirror_maps.grouped import GroupedCoordinates, Groups, groups_of
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.base import Batch, Objective, shuffled_epochs
 from flwr_fco.objectives.design import SparseDesign
@@ -33,6 +34,8 @@ from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.wire.protocol import Downlink, Plan, ReceivedVectors, Uplink
 
 Places = NDArray[np.integer[Any]]
+#: Steps are dense where the groups of a client's features have more than one in so many coordinates of the model.
+_DENSE = 2
 #: ``(z, t, places) -> w``: the primal point at some of a shard's coordinates.
 Retrieve = Callable[[Vector, float, Places], Vector]
 
@@ -45,14 +48,15 @@ class Shard:
     ----------
     objective : LinearModel
         The client's loss as a function of these coordinates.
-    coordinates : Coordinates
+    coordinates : Coordinates or GroupedCoordinates
         h and psi there.
     places : ndarray of int64, shape (k,)
-        Where they are in the flat vector of the model, in ascending order; the intercepts are the last ones.
+        Where they are in the flat vector of the model, in ascending order; the intercepts are the last ones. With norms
+        of groups these are all coordinates of the groups that the rows touch.
     """
 
     objective: LinearModel
-    coordinates: Coordinates
+    coordinates: Coordinates | GroupedCoordinates
     places: NDArray[np.int64]
 
     def answer(self, downlink: Downlink, rng: np.random.Generator) -> Uplink:
@@ -214,11 +218,11 @@ class Shard:
             Changed in place.
         """
         plan, client_lr = downlink.plan, downlink.client_lr
-        everywhere = self._everywhere(plan)
-        if everywhere is None:
-            return None
         own, psi = primal[self.places], bool(plan.options.get("client-prox", True))
         coordinates = self.coordinates if psi else self.coordinates.without_psi()
+        everywhere = self._everywhere(plan)
+        if everywhere is None or isinstance(coordinates, GroupedCoordinates):
+            return None
         terms, steps, last = coordinates.terms, 0, np.zeros(own.size, dtype=np.int64)
         for batch in timed(self.objective.batches(rng, downlink.first_order)):
             touched = self.touched(batch)
@@ -236,7 +240,7 @@ class Shard:
 
     def _everywhere(self, plan: Plan) -> Coordinates | None:
         """Return psi on all coordinates if proximal steps with it have a closed form."""
-        found = plan.h.at(plan.psi, np.arange(plan.layout.size)) if self.coordinates.own is None else None
+        found = plan.h.at(plan.psi, np.arange(plan.layout.size)) if type(plan.h) is Euclidean else None
         bounded = found is None or np.any(found.terms.lower > -np.inf) or np.any(found.terms.upper < np.inf)
         return None if bounded else found
 
@@ -250,7 +254,8 @@ class Shard:
         """
         outputs, columns = self.objective.num_outputs, self.objective.design.support(batch)
         intercepts = np.arange(self.objective.design.shape[1] * outputs, self.places.size)
-        return np.concatenate([flat_places(columns, outputs), intercepts])
+        touched = np.concatenate([flat_places(columns, outputs), intercepts])
+        return self.coordinates.members(touched) if isinstance(self.coordinates, GroupedCoordinates) else touched
 
     @cached_property
     def _terms(self) -> dict[bool, NDArray[np.float64] | None]:
@@ -258,7 +263,10 @@ class Shard:
         return {psi: self._compiled(psi) for psi in (False, True)}
 
     def _compiled(self, psi: bool) -> NDArray[np.float64] | None:
-        own, terms = self.coordinates.own, (self.coordinates if psi else self.coordinates.without_psi()).terms
+        coordinates = self.coordinates if psi else self.coordinates.without_psi()
+        if isinstance(coordinates, GroupedCoordinates):
+            return None
+        own, terms = coordinates.own, coordinates.terms
         if own is not None and type(own) is not DiagonalMetric:
             return None
         weights = 1.0 if own is None else own.weights
@@ -305,20 +313,38 @@ def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
     assert isinstance(design, SparseDesign)
     # A subclass with gradients of its own has no linear data: what they read is not known.
     outputs, reason = objective.num_outputs, ""
-    places = flat_places(design.columns.astype(np.int64), outputs)
+    groups = groups_of(plan.h, plan.psi)
+    columns = design.columns.astype(np.int64)
+    if groups is not None:
+        columns = _whole_groups(groups, columns, outputs, design.shape[1])
+    places = flat_places(columns, outputs)
     places = np.concatenate([places, np.arange(design.shape[1] * outputs, objective.layout.size)])
-    coordinates = plan.h.at(plan.psi, places)
+    coordinates: Any = plan.h.at(plan.psi, places)
+    if groups is not None and _DENSE * places.size <= objective.layout.size:
+        coordinates = GroupedCoordinates.of(plan.h, plan.psi, places)
     if objective.linear_data() is None and type(objective) is not Hinge:
         reason = f"{type(objective).__name__} has gradients or batches of its own"
     elif objective.l2 != 0.0:
         reason = "l2 moves every coefficient in every step; a squared l2 term of psi (ElasticNet) does not"
+    elif coordinates is None and groups is not None:
+        reason = f"the groups of its features have {places.size:,} of the model's coordinates"
     elif coordinates is None:
         reason = f"{type(plan.mirror_map).__name__} with {type(plan.regularizer).__name__} is no sum over coordinates"
     if reason:
         tell_dense(plan, reason)
     if reason or coordinates is None:
         return None
-    return Shard(objective.with_features(design.compact), coordinates, places)
+    return Shard(objective.with_features(design.compact if groups is None else design.on(columns)), coordinates, places)
+
+
+def _whole_groups(groups: Groups, columns: NDArray[np.int64], outputs: int, number: int) -> NDArray[np.int64]:
+    """Return the columns of all coordinates that share a group with one of these, or with one of those, and so on."""
+    while True:
+        places = groups.closure(flat_places(columns, outputs))
+        further = np.unique(places[places < number * outputs] // outputs).astype(np.int64)
+        if further.size == columns.size:
+            return columns
+        columns = further
 
 
 #: The last plan whose clients have been told that they take dense steps.

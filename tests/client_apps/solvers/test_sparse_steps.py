@@ -12,8 +12,20 @@ from flwr_fco.client_apps.solvers.table import find_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.errors import UnsupportedPairError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, OrthantEntropy, PNorm
+from flwr_fco.mirror_maps.grouped import groups_of
 from flwr_fco.objectives import Hinge, LeastSquares, Logistic, MultinomialLogistic
-from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, L1Ball, L2Squared, Zero
+from flwr_fco.regularizers import (
+    L1,
+    Box,
+    ElasticNet,
+    GroupLasso,
+    L1Ball,
+    L2Squared,
+    PerParameter,
+    SparseGroupLasso,
+    TotalVariation,
+    Zero,
+)
 from flwr_fco.wire.protocol import Downlink, Plan
 from flwr_fco.work import FirstOrder
 
@@ -143,7 +155,8 @@ def test_dense_methods_agree_and_say_so(solver, caplog):
 @pytest.mark.parametrize(
     ("psi", "h", "options", "reason"),
     [
-        (GroupLasso(0.01, groups=np.arange(D) // 3), Euclidean(), {}, "GroupLasso is no sum"),
+        (GroupLasso(0.01, groups=np.arange(D) % 2), Euclidean(), {}, "the groups of its features have 61 of"),
+        (TotalVariation(0.01), Euclidean(), {}, "TotalVariation is no sum"),
         (L1Ball(1.0), Euclidean(), {}, "L1Ball is no sum"),
         (L1(0.01), PNorm(3.0), {}, "PNorm with L1"),
         (L1(0.01), Euclidean(), {"l2": 0.1}, "l2 moves every coefficient"),
@@ -156,6 +169,55 @@ def test_what_is_no_sum_over_coordinates_takes_dense_steps(psi, h, options, reas
     assert shard_of(plan, objectives[1]) is None
     assert reason in caplog.text
     agree(found)
+
+
+#: Columns 0 to 19 alone have entries, so that a few groups are touched.
+FEW = sparse.hstack([ROWS[:, :20], sparse.csr_array((N, D - 20))]).tocsr()
+NUMBERS = np.random.default_rng(4).permutation(np.arange(D) // 4)
+GROUPS = {
+    "blocks": GroupLasso(0.02, groups=np.arange(D) // 4),
+    "scattered": GroupLasso(0.02, groups=np.where(np.arange(D) < 24, np.arange(D) % 6, 6 + np.arange(D) // 4)),
+    "weighted": GroupLasso(0.02, groups=np.arange(D) // 4, weights=np.where(np.arange(15) == 2, 0.0, 1.5)),
+    "sparse groups": SparseGroupLasso(0.03, groups=np.arange(D) // 3, l1_ratio=0.4),
+    "of one array": PerParameter({"coef*": GroupLasso(0.02, groups=np.arange(D) // 4)}),
+}
+
+
+@pytest.mark.parametrize("solver", ["dual_averaging", "gradient_tracking"])
+@pytest.mark.parametrize("intercept", [False, True])
+@pytest.mark.parametrize("psi", GROUPS)
+def test_groups_are_retrieved_as_they_are_touched(psi, intercept, solver):
+    objectives = [Logistic(x, np.arange(N) % 2, intercept=intercept) for x in (FEW.toarray(), FEW)]
+    tracks = solver == "gradient_tracking"
+    vectors, state = (("dual", "control"), ("own",)) if tracks else (("dual",), None)
+    found, plan = answers(solver, objectives, GROUPS[psi], vectors=vectors, state=state)
+    shard = shard_of(plan, objectives[1])
+    assert shard.places.size < D / 2
+    (dense, _), (lazy, _) = found
+    increment = dense.vectors["increment"]
+    assert_allclose(whole(lazy.vectors["increment"]), increment, rtol=0, atol=1e-12 * np.abs(increment).max())
+
+
+def test_what_shares_no_norm_is_not_in_the_closure():
+    layout = Logistic(FEW, np.arange(N) % 2).layout
+    groups = groups_of(Euclidean(), GROUPS["weighted"].bind(layout))
+    assert_array_equal(groups.closure(np.array([5, 8, D])), [4, 5, 6, 7, 8, D])
+
+
+@pytest.mark.parametrize("groups", [np.arange(D)[:, None], np.arange(D)[:, None] // 2 + 0 * np.arange(3), np.arange(3)])
+def test_groups_of_several_classes(groups):
+    objectives = [MultinomialLogistic(x, np.arange(N) % 3) for x in (FEW.toarray(), FEW)]
+    found, plan = answers("dual_averaging", objectives, GroupLasso(0.02, groups=np.broadcast_to(groups, (D, 3))))
+    # Where the groups are the classes, each has all features.
+    assert (shard_of(plan, objectives[1]) is None) == (np.size(groups) == 3)
+    agree(found)
+
+
+def test_groups_without_psi_in_local_steps_and_proximal_steps():
+    objectives = [Logistic(x, np.arange(N) % 2) for x in (FEW.toarray(), FEW)]
+    agree(answers("dual_averaging", objectives, GROUPS["blocks"], options={"client-prox": False})[0])
+    agree(answers("mirror_descent", objectives, GROUPS["blocks"], vectors=("primal",))[0])
+    agree(answers("client_momentum", objectives, GROUPS["blocks"], vectors=("primal", "direction"), mix=0.3)[0])
 
 
 @pytest.mark.parametrize("intercept", [False, True])

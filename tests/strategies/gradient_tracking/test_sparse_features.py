@@ -10,7 +10,7 @@ from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives import LeastSquares, Logistic
-from flwr_fco.regularizers import L1, GroupLasso
+from flwr_fco.regularizers import L1, GroupLasso, TotalVariation
 from flwr_fco.simulation import InProcessGrid
 from flwr_fco.strategies import FedDAGT, Scaffold
 from flwr_fco.testing import FaultyGrid
@@ -51,6 +51,7 @@ CASES = {
     "no two alike": (FedDAGT, {"normalize_local_work": False}),
     "uniform": (FedDAGT, {"weighting": "uniform", "server_lr": 0.7}),
     "decaying": (FedDAGT, {"client_lr": lambda number: 0.5 / number, "fraction_train": 0.4}),
+    "groups": (FedDAGT, {"regularizer": GroupLasso(0.01, groups=np.arange(D) // 2)}),
     "SCAFFOLD": (Scaffold, {}),
     "option 1": (Scaffold, {"variate": "gradient", "fraction_train": 0.6}),
 }
@@ -74,7 +75,14 @@ def test_numbers_are_those_of_dense_features(case, form):
             assert_allclose(found.trackers()[key], tracker, rtol=0, atol=1e-13)
 
 
-FAULTS = {"raises": "raise", "lost reply": "drop", "lost message": "lose", "restart": "restart", "late": "delay", "gone": "leave"}
+FAULTS = {
+    "raises": "raise",
+    "lost reply": "drop",
+    "lost message": "lose",
+    "restart": "restart",
+    "late": "delay",
+    "gone": "leave",
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -206,9 +214,7 @@ def test_the_optimum_is_that_of_all_data():
     assert abs(slope[D]) < 1e-6
 
 
-@pytest.mark.parametrize(
-    "options", [{"sparse_wire": False}, {"regularizer": GroupLasso(0.01, groups=np.arange(D) // 2)}]
-)
+@pytest.mark.parametrize("options", [{"sparse_wire": False}, {"regularizer": TotalVariation(0.01)}])
 def test_whole_vectors_where_they_are_asked_for_or_needed(options):
     strategy = made(client_state="ledger", **options)
     result = run(strategy)

@@ -44,7 +44,7 @@ def client_momentum(
     client_lr, mix = downlink.client_lr, downlink.numbers.get("mix", 1.0)
     drift = None if mix == 1.0 else client_lr * (1.0 - mix) * downlink.vectors["direction"]
     shard = shard_of(downlink.plan, objective)
-    if shard is not None and shard.coordinates.own is None:
+    if shard is not None and shard.coordinates.without_psi().own is None:
         start = downlink.vectors["primal"]
         moved = start.copy()
         steps = shard.dual_steps(downlink._replace(client_lr=rate_of(downlink) * mix), moved, rng, drift, psi=False)

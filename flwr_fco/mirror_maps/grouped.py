@@ -1,0 +1,186 @@
+"""Norms of groups in the Euclidean geometry, at the coordinates of some of the groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flwr_fco.core.layout import Vector
+from flwr_fco.kernels.prox import group_norms, group_shrink
+from flwr_fco.mirror_maps.base import Coordinates, Euclidean, MirrorMap, terms_at
+from flwr_fco.regularizers.base import BoundRegularizer, SeparableTerms
+from flwr_fco.regularizers.groups import GroupLasso, SparseGroupLasso
+
+Places = NDArray[np.integer[Any]]
+
+
+class Groups(NamedTuple):
+    """psi as a sum over coordinates and one over groups of them.
+
+    Parameters
+    ----------
+    terms : SeparableTerms
+        The first sum, with arrays of shape (d,).
+    numbers : ndarray of int64, shape (d,)
+        Each coordinate's group; the last number for those that are in none.
+    weights : ndarray of float64
+        Of each group's norm; 0 is the last.
+    """
+
+    terms: SeparableTerms
+    numbers: NDArray[np.int64]
+    weights: Vector
+
+    def closure(self, places: Places) -> Places:
+        """Return the coordinates of all groups that have one of these, and these.
+
+        Parameters
+        ----------
+        places : ndarray of int, shape (k,)
+        """
+        touched = np.zeros(self.weights.size, dtype=bool)
+        touched[self.numbers[places]] = True
+        touched &= self.weights > 0.0
+        return np.union1d(np.flatnonzero(touched[self.numbers]), places)
+
+
+#: What :func:`groups_of` has found.
+_known: WeakKeyDictionary[BoundRegularizer, Groups | None] = WeakKeyDictionary()
+
+
+def groups_of(geometry: MirrorMap, regularizer: BoundRegularizer) -> Groups | None:
+    """Return psi as sums over coordinates and groups, None if it or h is no such thing.
+
+    Parameters
+    ----------
+    geometry : MirrorMap
+    regularizer : BoundRegularizer
+        h and psi.
+    """
+    if type(geometry) is not Euclidean:
+        return None
+    if regularizer not in _known:
+        _known[regularizer] = _split(regularizer)
+    return _known[regularizer]
+
+
+def _split(regularizer: BoundRegularizer) -> Groups | None:
+    terms, others = regularizer.split_terms()
+    numbers = np.full(regularizer.layout.size, -1, dtype=np.int64)
+    weights: list[Vector] = []
+    count = 0
+    for place, shape, psi in others:
+        if not isinstance(psi, GroupLasso | SparseGroupLasso):
+            return None
+        l1, own, factors = psi.group_terms(shape)
+        terms.threshold[place] = l1  # type: ignore[index]
+        numbers[place] = own + count
+        weights.append(factors)
+        count += factors.size
+    numbers[numbers < 0] = count
+    return Groups(terms, numbers, np.concatenate([*weights, np.zeros(1)])) if others else None
+
+
+@dataclass(frozen=True)
+class GroupedCoordinates:
+    """Euclidean h, and psi with norms of groups, at the coordinates of some of the groups.
+
+    Parameters
+    ----------
+    plain : Coordinates
+        h and the sum over coordinates there.
+    numbers : ndarray of int64, shape (k,)
+        Each coordinate's group, from 0.
+    weights : ndarray of float64
+        Of each group's norm.
+
+    Examples
+    --------
+    >>> from flwr_fco.core.layout import Layout
+    >>> from flwr_fco.regularizers import GroupLasso
+    >>> psi = GroupLasso(1.0, groups=np.array([0, 0, 1, 1]), weights=np.ones(2))
+    >>> psi = psi.bind(Layout.from_arrays({"w": np.zeros(4)}))
+    >>> here = GroupedCoordinates.of(Euclidean(), psi, np.array([0, 1]))
+    >>> here.retrieve(np.array([3.0, 4.0]), 2.5)
+    array([1.5, 2. ])
+    """
+
+    plain: Coordinates
+    numbers: NDArray[np.int64]
+    weights: Vector
+
+    @classmethod
+    def of(cls, geometry: MirrorMap, regularizer: BoundRegularizer, places: Places) -> GroupedCoordinates | None:
+        """Return them, or None if psi is no sum over coordinates and groups.
+
+        Parameters
+        ----------
+        geometry : MirrorMap
+        regularizer : BoundRegularizer
+        places : ndarray of int, shape (k,)
+            All of the coordinates of each group that has one of them.
+        """
+        found = groups_of(geometry, regularizer)
+        if found is None:
+            return None
+        present, numbers = np.unique(found.numbers[places], return_inverse=True)
+        plain = Coordinates(geometry, regularizer, None, terms_at(found.terms, places))
+        return cls(plain, numbers, found.weights[present])
+
+    def without_psi(self) -> Coordinates:
+        """Return h alone."""
+        return self.plain.without_psi()
+
+    def members(self, places: Places) -> Places:
+        """Return the coordinates of the groups that have one of these, group after group.
+
+        Parameters
+        ----------
+        places : ndarray of int
+            Of the coordinates here, none of them twice.
+        """
+        order, begins, ends = self._order
+        numbers = self.numbers[places]
+        coupled = self.weights[numbers] > 0.0
+        touched = np.zeros(self.weights.size, dtype=bool)
+        touched[numbers[coupled]] = True
+        groups = np.flatnonzero(touched)
+        sizes = ends[groups] - begins[groups]
+        # All of begin, begin + 1, ... of each group.
+        within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return np.concatenate([order[np.repeat(begins[groups], sizes) + within], places[~coupled]])
+
+    @cached_property
+    def _order(self) -> tuple[Places, Places, Places]:
+        """The coordinates by their groups, and where each group begins and ends."""
+        sizes = np.bincount(self.numbers, minlength=self.weights.size)
+        ends = np.cumsum(sizes)
+        return np.argsort(self.numbers, kind="stable"), ends - sizes, ends
+
+    def retrieve(self, z: Vector, t: float, places: Places | None = None, out: Vector | None = None) -> Vector:
+        """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at those of some whole groups.
+
+        Parameters
+        ----------
+        z : ndarray of float64, shape (k,) or that of `places`
+        t : float
+            The weight of psi.
+        places : ndarray of int, optional
+            Which of the coordinates, group after group; all by default.
+        out : ndarray, shape of z, optional
+            Where to write the result; may be `z`.
+        """
+        found = self.plain.retrieve(z, t, places, out)
+        numbers, weights = self.numbers, self.weights
+        if places is not None:
+            here = numbers[places]
+            begins = np.ones(here.size, dtype=bool)
+            np.not_equal(here[1:], here[:-1], out=begins[1:])
+            numbers, weights = np.cumsum(begins) - 1, weights[here[begins]]
+        group_shrink(found, numbers, group_norms(found, numbers, weights.size), float(t), weights, found)
+        return found
