@@ -159,10 +159,10 @@ class Algorithm(ABC):
     #: `problem.centre` alone, or knows of both, as what else reads them does. A subclass with an `aggregate`,
     #: `start_trackers` or `remembered` of its own gets float64 arrays, unless it says this of itself.
     takes_sparse: ClassVar[bool] = False
-    #: Whether a state has the fields dual, elapsed and round, `aggregate` adds server_lr times the means of increments
-    #: and elapsed times by `problem.centre`, and `retrieve` is `problem.retrieve(dual, elapsed)`: rounds of sparse
-    #: replies then need neither.
-    adds_increments: ClassVar[bool] = False
+    #: Whether `aggregate` treats each coordinate of a state's vectors by itself, those that are zero stay zero where no
+    #: reply has a number, and `retrieve` is `problem.retrieve(dual, elapsed)`: a round of sparse replies then costs
+    #: what replies have touched.
+    coordinatewise: ClassVar[bool] = False
     #: Whether the clients run our own solvers, whose `elapsed` is client_lr times steps; others' may have schedules.
     exact_elapsed: ClassVar[bool] = False
 

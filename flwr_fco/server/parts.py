@@ -68,6 +68,9 @@ class Host(Protocol):
     def current(self) -> Round:
         """The round under way: who was asked, what they were told."""
 
+    def peek(self) -> Any:
+        """Return the state to one who keeps nothing of it."""
+
     def look_again(self) -> None:
         """Look who is connected."""
 

@@ -28,6 +28,7 @@ from flwr_fco.server.assembly import assemble
 from flwr_fco.server.clients.graph import Graph, Matrix
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.server.clients.nodes import Nodes, listed
+from flwr_fco.server.clients.remembering import Remembering
 from flwr_fco.server.legacy import adapt
 from flwr_fco.server.options import AUTOMATIC, CommonOptions, RateOptions, number_at, rate_text
 from flwr_fco.server.parts import Letter, Part, StartRound
@@ -111,8 +112,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             for hook in ("nodes_needed", "before_round", "after_round", "end_round", "metrics")
         }
         self.mail, self.inquiry = self._assembly.mail, self._assembly.inquiry
-        self._adds_increments = says(
-            type(self), "adds_increments", "aggregate", "retrieve", "psi_at", "at", "begins_stage"
+        self._coordinatewise = says(
+            type(self), "coordinatewise", "aggregate", "retrieve", "psi_at", "at", "begins_stage"
         )
         self.forget()
 
@@ -171,6 +172,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     @state.setter
     def state(self, state: Any) -> None:
         self._state, self._lent = state, True
+
+    def peek(self) -> Any:
+        """Return the state to one who keeps nothing of it, so that the next round may write into its arrays."""
+        return self._state
 
     # --- what the strategy is about -------------------------------------------------------------------------------
 
@@ -808,17 +813,17 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         layout, assembly = self.problem.layout, self._assembly
         return (
             layout.size >= LONG
-            and self._adds_increments
+            and self._coordinatewise
             and isinstance(assembly.centre, Centre)
             and assembly.centre.aggregation == "mean"
             and assembly.average.idle
             and assembly.privacy is None
-            and own.density is None
-            and own.client == "composite"
+            and getattr(own, "density", None) is None
+            and getattr(own, "client", "composite") == "composite"
             and layout.double
             and not layout.passed_through
             and not self.inquiry.extrapolates
-            and not self._acting["after_round"]
+            and all(isinstance(part, Remembering) for part in self._acting["after_round"])
         )
 
     def _step_where_touched(self, problem: Problem, before: Any, uplinks: Sequence[Uplink]) -> bool:
@@ -826,13 +831,15 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         # What others may have kept stays as it is. A class of the user's is told the state in its methods.
         lent = self._lent or not type(self).__module__.startswith("flwr_fco.")
         with np.errstate(over="ignore", invalid="ignore"):
-            found = self._touched.step(problem, before, uplinks, lent=lent)
+            found = self._touched.step(self, problem, before, uplinks, lent=lent)
         if found is None:
             return False
         self._state, point = found
         self._lent = False
         self._output = self.mail.output = Output.of_nonzeros(self._state, problem.plan, point)
         self.mail.take_model(self._touched.primal, point)
+        for part in self._acting["after_round"]:
+            part.after_round(self, before, uplinks)
         return True
 
     def primal_arrays(self) -> ArrayRecord:

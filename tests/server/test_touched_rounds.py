@@ -17,6 +17,7 @@ from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1, Box, ElasticNet, GroupLasso, NonNegative
 from flwr_fco.server.rounds.touched import Touched
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDAGT, Scaffold
 
 D = 12_000
 
@@ -33,10 +34,10 @@ def initial(scale=0.0):
     return ArrayRecord({"coefficients": Array(start)})
 
 
-def run(rounds=5, start=0.0, callbacks=(), resume=None, regularizer=None, **options):
+def run(rounds=5, start=0.0, callbacks=(), resume=None, regularizer=None, cls=FedDualAvg, **options):
     objectives = clients()
     options = {"client_lr": 0.5, "batch_size": 4, "fraction_evaluate": 0.0, **options}
-    strategy = FedDualAvg(regularizer=regularizer or L1(0.001), **options)
+    strategy = cls(regularizer=regularizer or L1(0.001), **options)
     app = client_app(lambda context: objectives[context.node_config["partition-id"]])
     grid = InProcessGrid(app, 6)
     more = {} if resume is None else {"resume": resume}
@@ -48,8 +49,8 @@ def steps(monkeypatch):
     """Whether each round was one of touched places, and whether its dual was written in place."""
     found, plain = [], Touched.step
 
-    def step(self, problem, before, uplinks, *, lent):
-        result = plain(self, problem, before, uplinks, lent=lent)
+    def step(self, algorithm, problem, before, uplinks, *, lent):
+        result = plain(self, algorithm, problem, before, uplinks, lent=lent)
         found.append((result is not None, result is not None and result[0].dual is before.dual))
         return result
 
@@ -72,6 +73,10 @@ def whole(monkeypatch):
         {"mirror_map": DiagonalMetric(np.linspace(0.5, 2.0, D))},
         {"fraction_train": 0.5, "server_lr": lambda number: 1.0 / number},
         {"normalize_local_work": False, "weighting": "uniform"},
+        {"cls": FedDAGT},
+        {"cls": FedDAGT, "fraction_train": 0.5, "client_state": "reset"},
+        {"cls": FedDAGT, "start": 0.3, "normalize_local_work": False, "server_lr": 0.5},
+        {"cls": Scaffold, "variate": "gradient", "fraction_train": 0.5, "server_lr": 0.1},
     ],
     ids=str,
 )
@@ -79,10 +84,13 @@ def test_numbers_are_those_of_whole_vectors(options, steps, monkeypatch):
     strategy, result = run(**options)
     assert all(touched for touched, _ in steps)
     assert any(in_place for _, in_place in steps)
+    point = strategy.h.retrieve(strategy.state.dual, strategy.state.elapsed, strategy.psi)
+    assert_allclose(strategy._touched.primal, point, rtol=1e-12, atol=0)
     whole(monkeypatch)
     other, expected = run(**options)
     assert_allclose(strategy.state.dual, other.state.dual, rtol=1e-12, atol=0)
-    assert strategy.state[1:] == other.state[1:]
+    for value, expected_value in zip(strategy.state[1:], other.state[1:], strict=True):
+        assert_allclose(value, expected_value, rtol=1e-12, atol=1e-18)
     assert_allclose(result.arrays["coefficients"].numpy(), expected.arrays["coefficients"].numpy(), rtol=1e-12, atol=0)
     for number, metrics in expected.train_metrics_clientapp.items():
         assert dict(result.train_metrics_clientapp[number]) == pytest.approx(dict(metrics), rel=1e-12)
@@ -156,17 +164,20 @@ def test_an_array_that_is_made_late_is_an_array():
 
 
 @pytest.mark.parametrize("every", [1, 2])
-def test_a_run_goes_on_from_a_file(tmp_path, every, steps):
-    expected, one = run(rounds=6)
-    run(rounds=4, callbacks=[Checkpoint(tmp_path / "state.npz", every=every)])
-    found, other = run(rounds=6, resume=tmp_path / "state.npz")
+@pytest.mark.parametrize("cls", [FedDualAvg, FedDAGT])
+def test_a_run_goes_on_from_a_file(tmp_path, every, cls, steps):
+    expected, one = run(rounds=6, cls=cls)
+    run(rounds=4, cls=cls, callbacks=[Checkpoint(tmp_path / "state.npz", every=every)])
+    found, other = run(rounds=6, cls=cls, resume=tmp_path / "state.npz")
+    assert all(touched for touched, _ in steps)
     assert_array_equal(found.state.dual, expected.state.dual)
     assert other.arrays == one.arrays
 
 
-def test_what_overflows_leaves_the_state_as_it_was(monkeypatch):
-    """Half of the step is taken when the other half is seen to have no room."""
-    strategy, _ = run(rounds=3)
+@pytest.mark.parametrize("psi", [L1(0.001), Box(-0.01, 0.02)], ids=repr)
+def test_what_overflows_leaves_the_state_as_it_was(psi):
+    """A box has a finite point for an infinite dual too."""
+    strategy, _ = run(rounds=3, regularizer=psi)
     touched, state = strategy._touched, strategy._state
     before = state.dual.copy()
     places = np.flatnonzero(before)[:3].astype(np.int32)
@@ -179,9 +190,9 @@ def test_what_overflows_leaves_the_state_as_it_was(monkeypatch):
     with np.errstate(over="ignore", invalid="ignore"):
         bad = [uplink([1.0, 2.0, 1e308]), uplink([1.0, 2.0, 1e308])]
         problem = strategy.problem._replace(server_lr=1e10)
-        assert touched.step(problem, state, bad, lent=False) is None
+        assert touched.step(strategy, problem, state, bad, lent=False) is None
     assert_array_equal(state.dual, before)
-    following, _ = touched.step(strategy.problem, state, [uplink([1.0, 0.0, 0.0])] * 2, lent=False)
+    following, _ = touched.step(strategy, strategy.problem, state, [uplink([1.0, 0.0, 0.0])] * 2, lent=False)
     assert following.dual is state.dual
     expected = before.copy()
     expected[places[0]] += strategy.problem.server_lr * 1.0

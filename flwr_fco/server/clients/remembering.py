@@ -41,7 +41,7 @@ class Remembering(Part):
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
         """Note whose reply has counted."""
-        algorithm, problem, after = host.algorithm, host.current.problem, host.state
+        algorithm, problem, after = host.algorithm, host.current.problem, host.peek()
         assert problem is not None
         change = self.memories.note(
             problem.round,

@@ -17,8 +17,7 @@ from flwr_fco.core.layout import Vector, all_finite
 from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean
 from flwr_fco.mirror_maps.base import Coordinates
-from flwr_fco.server.algorithm import Problem
-from flwr_fco.server.replies.centres import Centre, factors_of
+from flwr_fco.server.algorithm import Algorithm, Problem
 from flwr_fco.wire.protocol import Plan, Uplink
 
 #: How many times as many coordinates there are at least as places that were touched, ever, and in a round.
@@ -26,7 +25,7 @@ _FEW = 4
 
 
 class Touched:
-    """The places of a run's dual that may not be zero; an object that a strategy holds.
+    """The places of a run's state that may not be zero; an object that a strategy holds.
 
     Attributes
     ----------
@@ -46,23 +45,25 @@ class Touched:
         #: Those at which the point is not zero.
         self._nonzero = self._places
         self._coordinates: Coordinates | None = None
-        #: Where replies have written, and a sum of zeros that is written to for a moment.
-        self._mask, self._sum = np.zeros(0, dtype=bool), np.zeros(0)
+        #: Where replies have written, and the number of each such place.
+        self._mask, self._numbers = np.zeros(0, dtype=bool), self._places
         self._refused: Plan | None = None
 
     def step(
-        self, problem: Problem, before: Any, uplinks: Sequence[Uplink], *, lent: bool
+        self, algorithm: Algorithm, problem: Problem, before: Any, uplinks: Sequence[Uplink], *, lent: bool
     ) -> tuple[Any, NonZeros] | None:
-        """Return the state dual + server_lr mean(increment), elapsed + server_lr mean(elapsed), and its primal point.
+        """Return the next state and its primal point: the algorithm's step on the places that were ever touched.
 
         Parameters
         ----------
+        algorithm : Algorithm
+            One that acts coordinate by coordinate.
         problem : Problem
         before : NamedTuple
-            The state, with fields ``dual``, ``elapsed`` and ``round``.
+            The state.
         uplinks : sequence of Uplink
         lent : bool
-            Whether others have the state, so that its dual must not be changed in place.
+            Whether others have the state, so that its vectors must not be changed in place.
 
         Returns
         -------
@@ -70,7 +71,7 @@ class Touched:
             None, and nothing has changed, where it takes whole vectors: replies are not sparse or touch too much, h or
             psi do not leave zeros, or a number has no room in float64.
         """
-        vectors = [uplink.vectors["increment"] for uplink in uplinks]
+        vectors = [vector for uplink in uplinks for vector in uplink.vectors.values()]
         if not all(isinstance(vector, SparseVector) for vector in vectors):
             return None
         # Places in no order cost several times what a pass over the same number does.
@@ -78,38 +79,49 @@ class Touched:
             return None
         if not self._touch(problem, [vector.indices for vector in vectors]):
             return None
-        assert isinstance(problem.centre, Centre)
-        factors, mean = factors_of(uplinks, normalize=problem.centre.normalize)
-        elapsed = before.elapsed + problem.server_lr * mean
-        dual = before.dual.copy() if lent or before is not self._state else before.dual
-        undo = self._add(dual, vectors, [problem.server_lr, *factors])
         assert self._coordinates is not None
-        values = self._coordinates.retrieve(dual[self._places], elapsed)
+        size = self._places.size
+
+        def here(vector: SparseVector) -> SparseVector:
+            return SparseVector(self._numbers[vector.indices], vector.values, size)
+
+        short = [own._replace(vectors={name: here(own.vectors[name]) for name in own.vectors}) for own in uplinks]
+        known = before._replace(**{name: vector[self._places] for name, vector in _vectors_of(before).items()})
+        after = algorithm.aggregate(problem, known, short)
+        if not all(all_finite(value) for value in after):
+            return None
+        values = self._coordinates.retrieve(after.dual, after.elapsed)
+        if not all_finite(values):
+            return None
         # Most of what was touched is zero again where psi makes it so.
         kept = np.flatnonzero(values.view(np.int64))
-        point = NonZeros(self._places[kept], values[kept], dual.size)
-        if not (undo is not None and np.isfinite(elapsed) and all_finite(point.values)):
-            for indices, old in reversed(undo or ()):
-                dual[indices] = old
-            return None
+        point = NonZeros(self._places[kept], values[kept], before.dual.size)
         self.primal[self._nonzero] = 0.0
         self.primal[point.indices], self._nonzero = point.values, point.indices
-        self._state = before._replace(dual=dual, elapsed=elapsed, round=before.round + 1)
+        whole = _vectors_of(before)
+        if lent or before is not self._state:
+            whole = {name: vector.copy() for name, vector in whole.items()}
+        for name, vector in whole.items():
+            vector[self._places] = getattr(after, name)
+        self._state = after._replace(**whole)
         return self._state, point
 
     def _knows(self, problem: Problem, before: Any) -> bool:
-        """Whether it is known where a state's dual is not zero; it is looked for if it is another one's."""
+        """Whether it is known where a state is not zero; it is looked for if it is another one's."""
         plan = problem.plan
         if plan is self._refused:
             return False
         if before is self._state and plan is self._plan:
             return True
         self.forget()
-        self._mask = before.dual.view(np.int64) != 0
+        size = before.dual.size
+        self._mask = np.zeros(size, dtype=bool)
+        for vector in _vectors_of(before).values():
+            self._mask |= vector.view(np.int64) != 0
         if not (self._few(int(np.count_nonzero(self._mask))) and _leaves_zeros(problem)):
             self._refused = plan
             return False
-        self._plan, self.primal, self._sum = plan, np.zeros(before.dual.size), np.zeros(before.dual.size)
+        self._plan, self.primal, self._numbers = plan, np.zeros(size), np.zeros(size, dtype=np.int32)
         return True
 
     def _few(self, count: int) -> bool:
@@ -127,32 +139,14 @@ class Touched:
             if not self._few(self._places.size):
                 self._refused = problem.plan
                 return False
+            self._numbers[self._places] = np.arange(self._places.size, dtype=np.int32)
             self._coordinates = problem.h.at(problem.psi, self._places)
         return True
 
-    def _add(self, dual: Vector, vectors: Sequence[Any], factors: Sequence[float]) -> list[Any] | None:
-        """Add server_lr times a weighted sum to the dual; return what it was, None if it has become too large."""
-        server_lr, total = factors[0], self._sum
-        for factor, vector in zip(factors[1:], vectors, strict=True):
-            total[vector.indices] += factor * vector.values.astype(np.float64, copy=False)
-        undo = []
-        finite = True
-        for vector in vectors:
-            indices = vector.indices
-            old = dual[indices]
-            moved = total[indices]
-            # Where two replies have written, the second finds what is added already.
-            total[indices] = 0.0
-            moved *= server_lr
-            moved += old
-            undo.append((indices, old))
-            finite = finite and all_finite(moved)
-            dual[indices] = moved
-        if not finite:
-            for indices, old in reversed(undo):
-                dual[indices] = old
-            return None
-        return undo
+
+def _vectors_of(state: Any) -> dict[str, Vector]:
+    """Return the vectors of a state by their names."""
+    return {name: value for name, value in state._asdict().items() if isinstance(value, np.ndarray)}
 
 
 def _leaves_zeros(problem: Problem) -> bool:

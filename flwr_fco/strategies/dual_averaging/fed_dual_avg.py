@@ -140,7 +140,7 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
     needs_mean: ClassVar[str] = ""
     extrapolates: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
-    adds_increments: ClassVar[bool] = True
+    coordinatewise: ClassVar[bool] = True
 
     client_prox: bool = True
     sparse_wire: Literal["auto", False] = "auto"

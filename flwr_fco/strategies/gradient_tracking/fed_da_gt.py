@@ -148,6 +148,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     remembers: ClassVar[str] = "a tracker"
     exact_elapsed: ClassVar[bool] = True
     takes_sparse: ClassVar[bool] = True
+    coordinatewise: ClassVar[bool] = True
     needs_mean: ClassVar[str] = "the weighted sum of all trackers is 0 only if every answer counts with its weight"
     traffic: ClassVar[str] = "1 / 1; with a sample 2 / 1"
 
@@ -335,11 +336,12 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         memories = memories_of(problem)
         if not (memories.ledger and problem.asked):
             return {}
-        squares = []
-        total = float(state.control @ state.control)
+        squares: list[float] = []
+        total = None
         for node in problem.asked:
             own: Any = memories.memory(node.key)["own"]
             if isinstance(own, SparseVector):
+                total = float(state.control @ state.control) if total is None else total
                 control = state.control[own.indices]
                 tracker = control - own.values
                 squares.append(max(0.0, total - float(control @ control)) + float(tracker @ tracker))
