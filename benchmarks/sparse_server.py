@@ -5,7 +5,8 @@
 
 'mean' reads and checks float32 replies (shapes, NaN, norms) and takes their weighted mean in float64; Flower's
 `aggregate_arrayrecords` checks nothing. Memory is what is allocated at the most, in float64 models. 'round' is a whole
-round of FedDualAvg with l1 and ten clients who answer with 10,000 numbers each; 'peak' that of the whole process.
+round of FedDualAvg or FedDAGT with l1 and ten clients who answer with 10,000 numbers each; 'peak' that of the whole
+process.
 CPU time, one thread, medians of ratios of pairs that are measured in turn. What misses a bar is marked, and the exit
 status of the full run says so; in the quick mode, much of the time is the cache's and the bar is none.
 """
@@ -33,6 +34,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.regularizers import L1
 from flwr_fco.server.replies.centres import mean_increment
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDAGT
 from flwr_fco.wire import flower
 from flwr_fco.wire.envelope import HANDSHAKE, partition_reply
 from flwr_fco.wire.uplink import read_uplink
@@ -122,9 +124,10 @@ def answering_app(size: int, count: int) -> ClientApp:
     return app
 
 
-def server_round(size: int, count: int, rounds: int) -> float:
+def server_round(cls: Any, size: int, count: int, rounds: int) -> float:
     """Return the CPU seconds of a round."""
-    strategy = FedDualAvg(regularizer=L1(1e-4), client_lr=0.1, local_steps=5, fraction_evaluate=0.0)
+    own_options = {"tracker_start": "zero"} if cls is FedDAGT else {}
+    strategy = cls(regularizer=L1(1e-4), client_lr=0.1, local_steps=5, fraction_evaluate=0.0, **own_options)
     grid, own = InProcessGrid(answering_app(size, count), 10), []
 
     def note(number: int, arrays: ArrayRecord, metrics: MetricRecord) -> bool:
@@ -146,11 +149,10 @@ def main() -> int:
         for count in (10,) if quick else (10, 100):
             met = compare_means(count, 1_000_000 if quick else 10_000_000, 5 if quick else 3) and met
         for size in (100_000, 1_000_000) if quick else (100_000, 1_000_000, 10_000_000):
-            spent = server_round(size, 10_000, 8 if quick else 12)
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-            print(
-                f"round at {size:.0e}: {1e3 * spent:.1f} ms, {1e9 * spent / size:.1f} ns a number; peak {peak:.2f} GB"
-            )
+            for cls in (FedDualAvg, FedDAGT):
+                spent = server_round(cls, size, 10_000, 8 if quick else 12)
+                peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+                print(f"round of {cls.__name__} at {size:.0e}: {1e3 * spent:.1f} ms; peak {peak:.2f} GB")
     return int(not met and not quick)
 
 
