@@ -328,7 +328,8 @@ class MemoryOptions:
         that counts, or what `client_weights` say: an answer with another number of examples, or with none, is left
         out. Until every client has answered, one that has not counts as the mean of those that have.
     ledger_bytes : int, default 256 MiB
-        How large the ledger may be by default: 8 bytes for each client, vector and coordinate.
+        How large the ledger may be by default: 8 bytes for each client, vector and coordinate. Of clients with sparse
+        features it is 12 for each column of theirs, so it is begun, and given up if it would become larger.
     """
 
     client_state: Literal["ledger", "reset"] | None = None

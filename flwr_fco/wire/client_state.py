@@ -22,10 +22,11 @@ _DIGEST = "-digest"
 def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
     """Return the vectors of a client's memory; of one with sparse features they may be sparse."""
     vectors: dict[str, Any] = {}
-    for name, array in record.items():
+    arrays = dict(record.items())
+    for name, array in arrays.items():
         if name.startswith(PLACES):
             continue
-        places = record.get(PLACES + name)
+        places = arrays.get(PLACES + name)
         shape = (size,) if places is None else tuple(places.shape)
         vector = finite(name, from_array(name, array, ("float64",), shape), "the remembered vector")
         vectors[name] = vector if places is None else sparse_vector(name, places, vector, size)

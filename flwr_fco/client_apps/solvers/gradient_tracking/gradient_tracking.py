@@ -153,6 +153,8 @@ def _whole(state: ClientState, downlink: Downlink) -> ClientState:
     needed = "dual" not in downlink.vectors or "advance" in downlink.numbers
     if needed and isinstance(state.get("dual"), SparseVector):
         raise ProtocolError("this client's features are not those of its last round, and it remembers these only")
+    if SparseVector not in map(type, state.values()):
+        return state
     return ReceivedState({name: dense(vector) for name, vector in state.items()})
 
 
