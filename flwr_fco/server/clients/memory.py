@@ -21,6 +21,7 @@ from flwr_fco.core.sparse import SparseVector, add_to
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Numbered
+from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 
 Key = tuple[int, int]
@@ -386,9 +387,10 @@ class ClientMemories:
         """Give the ledger up where it would become too large, for clients turn out to have dense features."""
         if not (self.ledger and self.client_state is None and self.may_be_sparse):
             return
-        kept = [own for member in self.members.values() if member.memory for own in member.memory.values()]
-        held = sum(part.nbytes for own in kept for part in (own.parts if isinstance(own, SparseVector) else (own,)))
-        if held * len(self.present) * len(self.names) > self.ledger_bytes * max(1, len(kept)):
+        sizes = sorted(bytes_of([member.memory]) for member in self.members.values() if member.memory)
+        # One that says that all features are its own is not what the others are.
+        usual = sizes[(len(sizes) - 1) // 2] if sizes else 0
+        if max(sum(sizes), usual * len(self.present)) > self.ledger_bytes:
             self._keeps_ledger = False
             for member in self.members.values():
                 member.memory = None

@@ -13,6 +13,7 @@ from flwr_fco.core.sparse import SparseVector
 from flwr_fco.objectives import Logistic
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid
+from flwr_fco.strategies import FedDAGT
 from flwr_fco.wire.client_state import uplink_digest, vectors_digest
 from flwr_fco.wire.envelope import HANDSHAKE
 
@@ -51,9 +52,9 @@ def app_with(lie):
     return app
 
 
-def run(lie, rounds=4, **options):
-    options = {"max_ratio": None, **options}
-    strategy = FedDualAvg(regularizer=L1(1e-3), client_lr=0.5, batch_size=4, fraction_evaluate=0.0, **options)
+def run(lie, rounds=4, cls=FedDualAvg, **options):
+    options = {"max_ratio": None, **options} | ({"tracker_start": "zero"} if cls is FedDAGT else {})
+    strategy = cls(regularizer=L1(1e-3), client_lr=0.5, batch_size=4, fraction_evaluate=0.0, **options)
     grid = InProcessGrid(app_with(lie), NODES, raise_errors=False)
     start = {"coefficients": np.zeros(D), "intercept": np.zeros(1)}
     result = strategy.start(grid, ArrayRecord({name: Array(array) for name, array in start.items()}), rounds)
@@ -102,17 +103,19 @@ LIES = {
 }
 
 
-@pytest.fixture(scope="module")
-def without_the_liar():
-    return run(lambda number, values, places: None)[0].state.dual
+@pytest.fixture(scope="module", params=[FedDualAvg, FedDAGT])
+def without_the_liar(request):
+    strategy, _ = run(lambda number, values, places: None, cls=request.param)
+    return request.param, strategy.state.dual
 
 
 @pytest.mark.parametrize("name", LIES)
 def test_a_lie_is_a_reply_that_did_not_come(name, without_the_liar):
-    strategy, result = run(LIES[name])
+    cls, expected = without_the_liar
+    strategy, result = run(LIES[name], cls=cls)
     assert [(row.round, row.partition_id) for row in result.left_out] == [(n, LIAR) for n in range(1, 5)]
     assert all(metrics["num-left-out"] == 1 for metrics in result.train_metrics_clientapp.values())
-    assert_array_equal(strategy.state.dual, without_the_liar)
+    assert_array_equal(strategy.state.dual, expected)
     # A liar is sent what everybody can be sent.
     assert len(strategy.mail.places) == NODES - 1
 
@@ -156,9 +159,28 @@ def test_what_one_says_of_its_features_is_heard_by_nobody_else():
             assert_array_equal(strategy.mail.places[key], places)
 
 
-def test_an_increment_of_nothing_counts():
-    _, result = run(lambda number, values, places: pair(np.zeros(0), np.zeros(0, dtype=np.int32)), rounds=1)
+@pytest.mark.parametrize("cls", [FedDualAvg, FedDAGT])
+def test_an_increment_of_nothing_counts(cls):
+    _, result = run(lambda number, values, places: pair(np.zeros(0), np.zeros(0, dtype=np.int32)), rounds=1, cls=cls)
     assert not result.left_out
+
+
+@pytest.mark.parametrize("lie", ["other places in each round", "all places"])
+def test_what_one_says_of_its_features_neither_ends_the_ledger_nor_moves_the_trackers(lie):
+    """Its replies count, and what it is said to remember is what follows from them."""
+
+    def said(number, values, places):
+        if lie == "all places":
+            return {"increment": np.full(D + 1, 1e-9)}
+        return pair(np.full(3, 1e-9), np.array([number, number + 40, D], dtype=np.int32))
+
+    # Whole vectors of all would not fit.
+    options = {"ledger_bytes": 8 * D * 3, "fraction_train": 0.6, "max_ratio": 1000.0}
+    strategy, result = run(said, rounds=12, cls=FedDAGT, **options)
+    assert strategy.memories.ledger
+    assert {row.partition_id for row in result.left_out} <= {LIAR}
+    trackers = np.array([*strategy.trackers().values()])
+    assert np.abs(trackers.sum(axis=0)).max() <= 1e-12 * np.abs(trackers).max()
 
 
 def test_digests_agree_with_and_without_messages():
