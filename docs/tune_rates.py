@@ -46,8 +46,6 @@ class Stage:
         The first is the number of rounds.
     seeds, more_seeds : sequence of int
         `more_seeds`: of the client rates at which some method is stable.
-    variant : str
-        What `settings` make of the strategies: said at the head of their columns.
     """
 
     problems: Sequence[str]
@@ -58,7 +56,6 @@ class Stage:
     settings: Sequence[tuple[str, Any]]
     seeds: Sequence[int] = (0,)
     more_seeds: Sequence[int] = ()
-    variant: str = ""
 
     def trials(self, problem: str, folder: Path) -> list[Trial]:
         """Return the finished trials; those with a stable client rate are run with more seeds too."""
@@ -214,7 +211,6 @@ def widen(ladders: Sequence[Ladder], score: Callable[[Point], float], more: Sequ
 SERVER_5 = (1.0, 0.3, 0.1, 0.03, 0.01)
 CLIENT_7 = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 CLIENT_9 = (10.0, 3.0, *CLIENT_7)
-PAIRS_45 = tuple((a, b) for a in CLIENT_9 for b in SERVER_5)
 #: Of the bilinear games: label, strategy, settings. An average is a method of its own, with rates of its own.
 GAME_METHODS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("FeDualEx", "FeDualEx", {}),
@@ -234,14 +230,14 @@ _FIRST = {
     1: "the best pair of one client",
     10: "the best pair of one client and the client rates 0.3 to 0.01 with the server rates 1 and 0.3",
 }
-#: The client rates of the paper's grid, the methods, and how many clients the further tables have: a trial with
-#: matrices and all 100 takes so long that its grids begin where those of ten have ended.
+#: The client rates of the paper's grid, the methods, and how many clients the second tables have: a trial with matrices
+#: and all 100 costs 25 CPU seconds.
 GAMES = {
-    "bilinear-l1": (CLIENT_7, [label for label, _, _ in GAME_METHODS], (100,)),
+    "bilinear-l1": (CLIENT_7, [label for label, _, _ in GAME_METHODS], 100),
     "bilinear-nuclear": (
         CLIENT_9,
         [label for label, _, _ in GAME_METHODS if label == "FeDualEx, average" or "average" not in label],
-        (10, 100),
+        10,
     ),
 }
 
@@ -271,17 +267,15 @@ def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
     for steps, rounds in ((1, 100), (10, 20)):
         shared = {"num-rounds": rounds, "local-steps": steps, "structure-every": rounds, "objective-every": rounds}
         best: dict[str, Point] = {}
-        tables = [
+        for clients, words in (
             (1, "One client with a tenth of the noise, whose mean is that of 100: the paper's whole grid, and beyond."),
-            (many[0], f"{many[0]} clients with the paper's noise: {_FIRST[steps]}, and from there on."),
-            *((more, f"{more} clients: the best pair of the table above, and from there on.") for more in many[1:]),
-        ]
-        for clients, words in tables:
+            (many, f"{many} clients with the paper's noise: {_FIRST[steps]}, and from there on."),
+        ):
             few = {"num-clients": clients, **({"noise": 0.01} if clients == 1 else {})}
             scores: dict[str, dict[Point, float]] = {}
             seconds, count = 0.0, 0
             for label in labels:
-                coarse = ((0.3, 0.1, 0.03, 0.01), (1.0, 0.3)) if steps > 1 and clients == many[0] else ((), ())
+                coarse = ((0.3, 0.1, 0.03, 0.01), (1.0, 0.3)) if steps > 1 else ((), ())
                 grids = coarse if clients > 1 else (client_rates, SERVER_5)
                 more = [best[label]] if label in best else []
                 first = [Ladder(rates) for rates in grids]
@@ -291,44 +285,66 @@ def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
                 count += len(trials)
             yield f"## {problem}, K = {steps}, {clients} client{'s' * (clients > 1)}, {rounds} rounds\n"
             yield f"{words} One seed; {count} trials in {seconds / 60:.0f} minutes.\n"
-            lines = [f"| client, server | {' | '.join(labels)} |", "|---" * (len(labels) + 1) + "|"]
-            for pair in sorted({pair for own in scores.values() for pair in own}, reverse=True):
-                cells = []
-                for label in labels:
-                    score = scores[label].get(pair)
-                    text = "" if score is None else f"{score:.4g}" if math.isfinite(score) else "diverged"
-                    cells.append(f"**{text}**" if best[label] == pair else text)
-                lines.append(f"| {pair[0]:g}, {pair[1]:g} | {' | '.join(cells)} |")
-            yield "\n".join(lines) + "\n"
+            yield _table_of_pairs(scores)
 
 
-def _saddle_stages() -> Iterator[Stage]:
-    """Yield the grids of universal adversarial training."""
-    for problem, rounds, images, seeds in (
-        ("adversarial-mnist", 20, 600, (0, 1)),
-        ("adversarial-cifar10", 40, 500, (0,)),
-    ):
-        shared = (("num-rounds", rounds), ("num-clients", 10), ("num-examples", 10 * images))
-        shared = (*shared, ("structure-every", rounds), ("objective-every", rounds))
-        words = "K = 5, all 45 pairs of the paper. 10 clients (the paper: 100) with "
-        words += f"{images} images; seeds: {len(seeds)}."
-        for strategies, own, variant in (
-            (("FeDualEx", "DistributedPGDA"), (), ""),
-            (("FeDualEx",), (("output", "ergodic"),), ", ergodic average"),
-        ):
-            settings = (*shared, *own)
-            yield Stage([problem], strategies, PAIRS_45, "training-loss", words, settings, seeds, variant=variant)
+#: Of universal adversarial training: label, strategy, settings; problem: rounds, images of a client, seeds.
+ATTACK_METHODS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
+    ("FeDualEx", "FeDualEx", {}),
+    ("DistributedPGDA", "DistributedPGDA", {}),
+    ("FeDualEx, ergodic average", "FeDualEx", {"output": "ergodic"}),
+)
+ATTACKS: Mapping[str, tuple[int, int, Sequence[int]]] = {
+    "adversarial-mnist": (20, 600, (0, 1)),
+    "adversarial-cifar10": (40, 500, (0,)),
+}
 
 
-SADDLE_STAGES = tuple(_saddle_stages())
+def attack_tables(sweeps: Path, problem: str) -> Iterator[str]:
+    """Yield the table of universal adversarial training on a data set: the paper's grid, and beyond."""
+    rounds, images, seeds = ATTACKS[problem]
+    shared = {"num-rounds": rounds, "num-clients": 10, "num-examples": 10 * images}
+    shared |= {"structure-every": rounds, "objective-every": rounds}
+    trials: list[Trial] = []
+
+    def tune(strategy: str, own: Mapping[str, Any]) -> dict[Point, float]:
+        def score(point: Point) -> float:
+            rates = {"client-lr": point[0], "server-lr": point[1]}
+            settings = [RunSettings.of(problem, strategy, {**shared, **own, **rates}, seed) for seed in seeds]
+            rule = CRITERIA["training-loss"]
+            found = run_sweep(settings, sweeps / f"{problem}-attacks", rule, engine="in-process")
+            trials.extend(found)
+            return statistics.mean(trial["score"] for trial in found)
+
+        return widen([Ladder(CLIENT_9), Ladder(SERVER_5)], score)
+
+    scores = {label: tune(strategy, own) for label, strategy, own in ATTACK_METHODS}
+    minutes = sum(trial["seconds"] for trial in trials) / 60
+    yield f"## {problem}, {rounds} rounds\n"
+    yield (
+        f"K = 5, all 45 pairs of the paper, and beyond. 10 clients (the paper: 100) with {images} images; seeds: "
+        f"{len(seeds)}. {len(trials)} trials in {minutes:.0f} minutes. The training loss after the last round.\n"
+    )
+    yield _table_of_pairs(scores)
+
+
+def _table_of_pairs(scores: Mapping[str, Mapping[Point, float]]) -> str:
+    """Return a table of pairs of rates and methods, the best pair of each in bold."""
+    lines = [f"| client, server | {' | '.join(scores)} |", "|---" * (len(scores) + 1) + "|"]
+    for pair in sorted({pair for own in scores.values() for pair in own}, reverse=True):
+        cells = []
+        for own in scores.values():
+            score = own.get(pair)
+            text = "" if score is None else f"{score:.4g}" if math.isfinite(score) else "diverged"
+            cells.append(f"**{text}**" if score is not None and score == min(own.values()) else text)
+        lines.append(f"| {pair[0]:g}, {pair[1]:g} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def saddle_tables(sweeps: Path, problems: Sequence[str]) -> Iterator[str]:
     """Yield the parts of the page of the third paper's rates, running what is missing."""
     for problem in problems:
-        if problem in GAMES:
-            yield from game_tables(sweeps, problem)
-    yield from tables(sweeps, [stage for stage in SADDLE_STAGES if stage.problems[0] in problems])
+        yield from game_tables(sweeps, problem) if problem in GAMES else attack_tables(sweeps, problem)
 
 
 #: Steps of a round.
@@ -577,36 +593,29 @@ def tracking_tables(sweeps: Path) -> Iterator[str]:
 
 
 def tables(sweeps: Path, stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield the parts of the page, running what is missing; stages of one problem with the same words share a table."""
-    for words, group in itertools.groupby(stages, key=lambda stage: (stage.problems, stage.words)):
-        together = list(group)
-        num_rounds = together[0].settings[0][1]
-        for problem in together[0].problems:
-            trials = [stage.trials(problem, sweeps / f"{problem}-{num_rounds}") for stage in together]
-            minutes = sum(trial["seconds"] for own in trials for trial in own) / 60
-            rounds = sum(trial["rounds"] for own in trials for trial in own)
-            count = sum(map(len, trials))
+    """Yield the parts of the page, running what is missing."""
+    for stage in stages:
+        num_rounds = stage.settings[0][1]
+        for problem in stage.problems:
+            trials = stage.trials(problem, sweeps / f"{problem}-{num_rounds}")
+            minutes = sum(trial["seconds"] for trial in trials) / 60
+            rounds = sum(trial["rounds"] for trial in trials)
             yield f"## {problem}, {num_rounds:,} rounds\n"
-            yield f"{words[1]} {count} trials, {rounds:,} rounds in {minutes:.0f} minutes.\n"
-            yield table(trials, together) + "\n"
+            yield f"{stage.words} {len(trials)} trials, {rounds:,} rounds in {minutes:.0f} minutes.\n"
+            yield table(trials, stage) + "\n"
 
 
-def table(trials: Sequence[Sequence[Trial]], stages: Sequence[Stage]) -> str:
+def table(trials: Sequence[Trial], stage: Stage) -> str:
     """Return the mean scores as Markdown: a row for each pair that some method survives, the best pair's bold."""
-    rule = CRITERIA[stages[0].rule]
-    columns = [
-        (strategy, own, best_trials(own, rule)[strategy]["settings"], strategy + stage.variant)
-        for own, stage in zip(trials, stages, strict=True)
-        for strategy in stage.strategies
-    ]
-    lines = ["| client, server | " + " | ".join(name for *_, name in columns) + " |", "|---|" + "---|" * len(columns)]
+    best = best_trials(trials, CRITERIA[stage.rule])
+    winners = {strategy: best[strategy]["settings"] for strategy in stage.strategies}
+    lines = ["| client, server | " + " | ".join(winners) + " |", "|---|" + "---|" * len(winners)]
     lost = []
-    for a, b in stages[0].pairs:
+    for a, b in stage.pairs:
         cells = []
-        for strategy, own, winner, _ in columns:
+        for strategy, winner in winners.items():
             wanted = {"strategy": strategy, "client-lr": a, "server-lr": b}
-            scores = [t["score"] for t in own if wanted.items() <= t["settings"].items()]
-            mean = sum(scores) / len(scores)
+            mean = statistics.mean(t["score"] for t in trials if wanted.items() <= t["settings"].items())
             text = f"{mean:.4g}" if math.isfinite(mean) else "diverged"
             cells.append(f"**{text}**" if (winner["client-lr"], winner["server-lr"]) == (a, b) else text)
         if set(cells) == {"diverged"}:
@@ -627,7 +636,7 @@ def write_page(name: str, title: str, arguments: str, words: str, parts: Iterato
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", type=Path, help="a folder for the trials")
-    problems = [*GAMES, *dict.fromkeys(stage.problems[0] for stage in SADDLE_STAGES)]
+    problems = [*GAMES, *ATTACKS]
     parser.add_argument("--saddle", nargs="+", choices=problems, help="problems of the third paper, not the first's")
     parser.add_argument("--dualfl", action="store_true", help="the fourth paper's methods")
     parser.add_argument("--tracking", action="store_true", help="the second paper's methods")
