@@ -341,10 +341,15 @@ def _table_of_pairs(scores: Mapping[str, Mapping[Point, float]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def saddle_tables(sweeps: Path, problems: Sequence[str]) -> Iterator[str]:
-    """Yield the parts of the page of the third paper's rates, running what is missing."""
-    for problem in problems:
-        yield from game_tables(sweeps, problem) if problem in GAMES else attack_tables(sweeps, problem)
+def saddle_tables(sweeps: Path, problem: str) -> Iterator[str]:
+    """Yield a problem's parts of the page of the third paper's rates, running what is missing."""
+    yield from game_tables(sweeps, problem) if problem in GAMES else attack_tables(sweeps, problem)
+
+
+def kept(name: str, problem: str) -> list[str]:
+    """Return the parts of a page that are about a problem."""
+    sections = (HERE / name).read_text(encoding="utf-8").split("\n## ")[1:]
+    return [f"## {section.rstrip()}\n" for section in sections if section.startswith(f"{problem}, ")]
 
 
 #: Steps of a round.
@@ -675,18 +680,18 @@ def main() -> None:
             dualfl_tables(options.sweeps, list(DUALFL_PROBLEMS)),
         )
     elif options.saddle:
-        left = [name for name in problems if name not in options.saddle]
+        parts = {name: saddle_tables(options.sweeps, name) for name in options.saddle}
         write_page(
             "saddle-rates.md",
-            "The rates of the saddle-point experiments, tuned over the paper's grids",
-            f" --saddle {' '.join(options.saddle)}",
-            f"Not swept in this run: {', '.join(left) or 'nothing'}. It is what `flwr-fco sweep bilinear-l1 --strategy "
+            "The rates of the saddle-point experiments, tuned over grids",
+            " --saddle PROBLEM",
+            "Each problem's tables are those of its last run. A trial is what `flwr-fco sweep bilinear-l1 --strategy "
             "FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... --rule gap` runs. A score is the duality "
             "gap of the last round, or the training loss under the attack: the paper does not say what its rates are "
-            "best for. The best pair of each method is bold. The bilinear games' grids grow by one rule: the "
-            "neighbours of the best pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "
+            "best for. The best pair of each method is bold. All grids grow by one rule: the neighbours of the best "
+            "pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "
             f"{MOST_NEW} pairs. The minutes are of one core of a machine in use.",
-            saddle_tables(options.sweeps, options.saddle),
+            itertools.chain.from_iterable(parts.get(name) or kept("saddle-rates.md", name) for name in problems),
         )
     else:
         write_page(
