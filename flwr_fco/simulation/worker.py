@@ -8,6 +8,7 @@ import signal
 import struct
 import traceback
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, BinaryIO, NamedTuple
 
 import cloudpickle
@@ -17,7 +18,7 @@ from flwr.app import Message
 from flwr_fco.client_apps.solvers.table import SOLVERS
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import forget_objectives
-from flwr_fco.core.spec import Specified
+from flwr_fco.core.spec import Spec, Specified
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
@@ -83,7 +84,13 @@ class Worker:
         forget_objectives(run_id)
 
     def exchange(
-        self, run_id: int, told: Sequence[Downlink], letters: Sequence[tuple[Node, int]], number: int, digest: str
+        self,
+        run_id: int,
+        told: Sequence[Downlink],
+        letters: Sequence[tuple[int, int]],
+        number: int,
+        digest: str,
+        introduced: tuple[Spec, str, AbstractSet[int]] | None,
     ) -> list[Sent | None]:
         """Answer as :meth:`InProcessGrid.exchange` does.
 
@@ -92,12 +99,14 @@ class Worker:
         run_id : int
         told : sequence of Downlink
             Without the plan.
-        letters : sequence of (Node, int)
-            Who is told which of them.
+        letters : sequence of (int, int)
+            Which node, by its id, is told which of them.
         number : int
             The round.
         digest : str
             Of the plan.
+        introduced : tuple of (Spec, str, set of int) or None
+            The arguments of :meth:`InProcessGrid.introduce`.
 
         Returns
         -------
@@ -105,7 +114,9 @@ class Worker:
             None for a node that must be sent a message, because it lacks the plan or its state.
         """
         grid = self._grids[run_id]
-        whole = [(node, told[i]) for node, i in letters]
+        whole = [(Node(node_id, None), told[i]) for node_id, i in letters]
+        if introduced is not None:
+            grid.introduce(*introduced)
         answers = grid.exchange(whole, number, digest)
         if answers is not None:
             return list(answers)

@@ -190,10 +190,8 @@ class WorkerGrid(InProcessGrid):
 
         Parameters
         ----------
-        letters : sequence of (Node, Downlink)
-        server_round : int
-        digest : str
-            Of the plan, which the nodes have been told.
+        letters, server_round, digest
+            As of :meth:`InProcessGrid.exchange`.
 
         Returns
         -------
@@ -201,6 +199,7 @@ class WorkerGrid(InProcessGrid):
             In the order of the letters; None for a node that must be sent a message, because its worker is new. None
             in place of the list: as of :meth:`InProcessGrid.exchange`.
         """
+        introduced, self._plan = self._plan, None
         handler = _flower.handler_of(self.client_app, "train")
         if not (type(self) is WorkerGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
             return None
@@ -210,14 +209,16 @@ class WorkerGrid(InProcessGrid):
             # Most nodes of a round are told the same.
             numbers: dict[int, int] = {}
             told: list[Any] = []
-            to: list[tuple[Node, int]] = []
+            to: list[tuple[int, int]] = []
             for place in own:
                 node, downlink = letters[place]
                 number = numbers.setdefault(id(downlink), len(told))
                 if number == len(told):
                     told.append(_plain(downlink))
-                to.append((node, number))
-            calls[k] = ("exchange", self.run_id, told, to, server_round, digest)
+                to.append((node.node_id, number))
+            own_strangers = introduced and introduced[2] & {node_id for node_id, _ in to}
+            first = (introduced[0], introduced[1], own_strangers) if introduced and own_strangers else None
+            calls[k] = ("exchange", self.run_id, told, to, server_round, digest, first)
         found = self._gathered(places, self.workers.ask(calls), len(letters))
         if self.report is not None and all(found):
             self.report(server_round)
