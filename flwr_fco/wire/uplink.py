@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
@@ -30,7 +31,7 @@ class Sent(NamedTuple):
 
     Parameters
     ----------
-    vectors : dict of str to ndarray of float64 or SparseVector
+    vectors : dict of str to ndarray of float64, SparseVector or Elsewhere
         Read-only; empty if they are no such arrays, and then among the records.
     content : RecordDict or dict
         All else; the metrics alone where the vectors are such arrays.
@@ -223,8 +224,12 @@ def read_sent(
     norms = {}
     plain = vectors.keys() == shapes.keys()
     for name, vector in vectors.items() if plain else ():
-        held = vector.values if isinstance(vector, SparseVector) else vector
-        norm = norms[name] = math.sqrt(np.vdot(held, held))
+        if isinstance(vector, Elsewhere):
+            norm = vector.facts.norm
+        else:
+            held = vector.values if isinstance(vector, SparseVector) else vector
+            norm = math.sqrt(np.vdot(held, held))
+        norms[name] = norm
         plain = plain and vector.shape == shapes[name] and math.isfinite(norm)
     if plain:
         said = metrics_of(content, weighted_by_key)
@@ -254,7 +259,7 @@ def as_records(sent: Sent) -> RecordDict:
     """
     if isinstance(sent.content, RecordDict):
         return sent.content
-    arrays = arrays_of(sent.vectors)
+    arrays = arrays_of({n: v.keeper.whole(v) if isinstance(v, Elsewhere) else v for n, v in sent.vectors.items()})
     return _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, sent.content)})
 
 

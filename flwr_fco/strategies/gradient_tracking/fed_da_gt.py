@@ -194,17 +194,21 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         if apart:
             mean -= apart * state.control
         population = memories.population(uplinks)
-        summed = state.control * (state.population or population)
-        for uplink in uplinks:
-            add_to(summed, memories.weight_of(uplink), self.variate_change(state, uplink))
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
         derivable = self._derivable(memories, state, uplinks, population)
+        if derivable:
+            # As the clients will derive it, to the bit: so the ledger has the bits of what they remember.
+            control = (state.dual - dual) / advance
+        else:
+            control = state.control * (state.population or population)
+            for uplink in uplinks:
+                add_to(control, memories.weight_of(uplink), self.variate_change(state, uplink))
+            control /= population
         return state._replace(
             dual=dual,
             elapsed=state.elapsed + advance,
             round=state.round + 1,
-            # As the clients will derive it, to the bit: so the ledger has the bits of what they remember.
-            control=(state.dual - dual) / advance if derivable else summed / population,
+            control=control,
             population=population,
             advance=advance,
             derivable=int(derivable),
