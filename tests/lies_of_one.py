@@ -59,11 +59,9 @@ def below_the_seam(grid, lie, liar=LIAR):
 
     def forged(sent, number):
         vectors = {name: value.copy() for name, value in sent.vectors.items()}
-        content = sent.content.copy()
-        claims = dict(content["metrics"])
+        claims = dict(sent.content)
         lie(number, vectors, claims)
-        content["metrics"] = MetricRecord(claims)
-        return Sent(vectors, content)
+        return Sent(vectors, claims)
 
     def exchange_with_a_liar(letters, number, digest):
         found = exchange(letters, number, digest)

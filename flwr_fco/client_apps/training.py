@@ -15,13 +15,14 @@ from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
 from flwr_fco.client_apps.solvers.table import SOLVERS, find_solver
 from flwr_fco.core.layout import Layout
 from flwr_fco.core.randomness import random_generator
+from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.client_state import read_state, store_pending, uplink_digest, vectors_digest
-from flwr_fco.wire.downlink import forget_downlink, read_downlink
+from flwr_fco.wire.downlink import forget_downlink, read_downlink, store_plan
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply
 from flwr_fco.wire.protocol import NONSMOOTH, ClientState, Downlink, Plan, ReceivedState, Uplink
-from flwr_fco.wire.uplink import Sent, sent, uplink_answer
+from flwr_fco.wire.uplink import Sent, as_records, sent, uplink_answer
 
 LoadObjective = Callable[[Context], Objective]
 _UNREADABLE = "the server's message cannot be read"
@@ -98,10 +99,7 @@ def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool =
     try:
         downlink = read_downlink(message, context, limits.check_header, as_sent=as_sent)
         plan, stamp = downlink.plan, downlink.stamp
-        known = _allowed_plans.get(id(plan))
-        if known is None or known[1] is not limits:
-            limits.check_plan(plan)
-            _remember(_allowed_plans, plan, limits)
+        _check_plan(plan, limits)
         number = int(message.metadata.group_id)
         rng = random_generator(plan.seed, number, partition_of(context))
         state = None if stamp is None else read_state(context, stamp, plan.layout.size)
@@ -111,6 +109,13 @@ def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool =
     except Exception as error:
         # As `with clear_errors(...)`, which every message would have to pay for.
         raise cannot_read(_UNREADABLE, error) from error
+
+
+def _check_plan(plan: Plan, limits: Limits) -> None:
+    known = _allowed_plans.get(id(plan))
+    if known is None or known[1] is not limits:
+        limits.check_plan(plan)
+        _remember(_allowed_plans, plan, limits)
 
 
 class ClientData(NamedTuple):
@@ -179,6 +184,20 @@ class TrainingHandler:
         uplink, state, num_examples = self._solve(context, task.downlink, task.state, task.rng)
         return task.answer(uplink, state, num_examples)
 
+    def learn(self, context: Context, plan: Spec, digest: str) -> None:
+        """Take the plan of a run from a server in this process, as from a first message.
+
+        Parameters
+        ----------
+        context : Context
+        plan : Spec
+        digest : str
+            Its hash.
+        """
+        with clear_errors(_UNREADABLE):
+            self.limits.check_header(plan.to_json())
+            _check_plan(store_plan(context, plan, digest), self.limits)
+
     def exchange(self, context: Context, downlink: Downlink, state: ClientState | None, server_round: int) -> Sent:
         """Answer a server in this process, without a message.
 
@@ -197,7 +216,7 @@ class TrainingHandler:
         answer = sent(uplink, num_examples)
         if downlink.stamp is None:
             return answer
-        digest = vectors_digest(answer.vectors, uplink.elapsed) if answer.vectors else uplink_digest(answer.content)
+        digest = vectors_digest(answer.vectors, uplink.elapsed) if answer.vectors else uplink_digest(as_records(answer))
         store_pending(context, downlink.stamp, server_round, before, after, digest)
         return answer._replace(digest=digest)
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.sums import add_four
 
@@ -153,7 +154,7 @@ def add_to(total: NDArray[np.float64], factor: float, vector: NDArray[Any] | Spa
         total += factor * vector
 
 
-def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], shape: tuple[int, ...]) -> Any:
+def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Elsewhere]], shape: tuple[int, ...]) -> Any:
     """Return the sum of factors times vectors, added in their order.
 
     What is float32 is read as it is and added in float64. The bits are those of adding one vector after the other; the
@@ -161,7 +162,8 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
 
     Parameters
     ----------
-    pairs : iterable of (float, ndarray or SparseVector)
+    pairs : iterable of (float, ndarray, SparseVector or Elsewhere)
+        Those that lie elsewhere are added last, as sums of their keepers'.
     shape : tuple of int
         That of each vector.
 
@@ -178,7 +180,11 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
     flat = total.reshape(-1)
     # Vectors of one dtype that follow each other.
     run: list[tuple[float, NDArray[Any]]] = []
+    kept: dict[tuple[int, str], list[tuple[Elsewhere, float]]] = {}
     for factor, vector in pairs:
+        if isinstance(vector, Elsewhere):
+            kept.setdefault((id(vector.keeper), vector.name), []).append((vector, factor))
+            continue
         if run and (isinstance(vector, SparseVector) or vector.dtype != run[0][1].dtype):
             _add(flat, run)
             run = []
@@ -191,6 +197,9 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector]], sha
         view.flags.writeable = False
         run.append((factor, view))
     _add(flat, run)
+    for (_, name), factors in kept.items():
+        for partial in factors[0][0].keeper.sums(name, factors):
+            total += partial
     return total
 
 

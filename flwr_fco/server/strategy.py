@@ -612,15 +612,20 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         MetricRecord or None
             None if nobody was asked.
         """
-        hooks = ("configure_train", "aggregate_train")
-        if any(
-            getattr(getattr(self, name), "__func__", None) is not getattr(CompositeStrategy, name) for name in hooks
-        ):
+        if self.has_own_hooks:
             # A subclass has hooks of its own, which Flower would call.
             messages = self.configure_train(server_round, arrays, config, grid)
             return self.aggregate_train(server_round, send_and_receive(grid, messages, self.mail.timeout))
         letters = self.open_round(server_round, arrays, config, grid)
         return self.close_round(self.mail.exchange(letters, server_round) if letters else [])
+
+    @property
+    def has_own_hooks(self) -> bool:
+        """Whether a subclass has a ``configure_train`` or an ``aggregate_train`` of its own."""
+        hooks = ("configure_train", "aggregate_train")
+        return any(
+            getattr(getattr(self, name), "__func__", None) is not getattr(CompositeStrategy, name) for name in hooks
+        )
 
     def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:
         """Begin a training round: choose its nodes and return what each of them is told.

@@ -6,6 +6,7 @@ import itertools
 import secrets
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from flwr.serverapp import Grid
 from numpy.typing import NDArray
 
 from flwr_fco.client_apps.training import TrainingHandler
+from flwr_fco.core.spec import Spec
 from flwr_fco.errors import FOR_A_MODEL, ClientError, ConfigurationError
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.downlink import received
@@ -146,6 +148,7 @@ class InProcessGrid(Grid):
         self.partition_ids: MutableMapping[int, int] = self._partition_ids
         #: Called after each round of training.
         self.report: Callable[[int], object] | None = None
+        self._plan: tuple[Spec, str, AbstractSet[int]] | None = None
         self._numbers = itertools.count(1)
         self._replies: dict[str, Message] = {}
 
@@ -235,6 +238,19 @@ class InProcessGrid(Grid):
             self.report(int(number) if number.isdigit() else 0)
         return [reply for reply in replies if reply is not None]
 
+    def introduce(self, plan: Spec, digest: str, strangers: AbstractSet[int]) -> None:
+        """Note which of the nodes of the next :meth:`exchange` must be told the plan first.
+
+        Parameters
+        ----------
+        plan : Spec
+        digest : str
+            Its hash.
+        strangers : set of int
+            Their ids.
+        """
+        self._plan = plan, digest, strangers
+
     def exchange(self, letters: Sequence[tuple[Node, Downlink]], server_round: int, digest: str) -> list[Sent] | None:
         """Tell nodes something without messages and return their answers, with the bits of messages.
 
@@ -243,7 +259,7 @@ class InProcessGrid(Grid):
         letters : sequence of (Node, Downlink)
         server_round : int
         digest : str
-            Of the plan, which the nodes have been told.
+            Of the plan, which the nodes have been told, unless they are to be introduced.
 
         Returns
         -------
@@ -252,10 +268,19 @@ class InProcessGrid(Grid):
             is not of this package or has mods, a client lacks something or would not take its message as it is, or the
             grid has hooks of its own.
         """
+        introduced, self._plan = self._plan, None
         handler = _flower.handler_of(self.client_app, "train")
         if not (type(self) is InProcessGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
             return None
         contexts = [self.contexts[node.node_id] for node, _ in letters]
+        if introduced is not None:
+            plan, known, strangers = introduced
+            for context in contexts:
+                if context.node_id in strangers:
+                    try:
+                        handler.learn(context, plan, known)
+                    except Exception as error:
+                        raise self._raised(error, context.node_id, f"{server_round}", "train") from error
         told = received([downlink for _, downlink in letters], digest, contexts)
         if told is None:
             return None

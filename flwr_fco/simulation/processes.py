@@ -25,10 +25,12 @@ class Processes(Workers):
     ----------
     number : int, optional
         How many; by default as many as this process may use cores.
+    partial_sums : bool, default False
+        As of :class:`Workers`.
     """
 
-    def __init__(self, number: int | None = None) -> None:
-        super().__init__(available_cores() if number is None else number)
+    def __init__(self, number: int | None = None, *, partial_sums: bool = False) -> None:
+        super().__init__(available_cores() if number is None else number, partial_sums)
         if os.name != "posix":
             raise ConfigurationError("engine='processes' needs Linux or macOS; expected 'in-process' or 'ray' here")
         self._asked = SharedMemory(_memory())

@@ -30,6 +30,8 @@ class RayActors(Workers):
         not run in this process yet, and ended by :meth:`close`.
     num_cpus, num_gpus : float, default 1 and 0
         What is reserved for each of them.
+    partial_sums : bool, default False
+        As of :class:`Workers`.
 
     Raises
     ------
@@ -46,6 +48,7 @@ class RayActors(Workers):
         address: str | None = None,
         num_cpus: float = 1.0,
         num_gpus: float = 0.0,
+        partial_sums: bool = False,
     ) -> None:
         try:
             import ray as found
@@ -73,7 +76,7 @@ class RayActors(Workers):
                 ) from error
         try:
             room = _room(ray.cluster_resources(), num_cpus, num_gpus)
-            super().__init__(max(1, room) if number is None else number)
+            super().__init__(max(1, room) if number is None else number, partial_sums)
             if room < self.number:
                 raise ConfigurationError(
                     f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}, but the cluster has "

@@ -19,6 +19,8 @@ from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
+from flwr_fco.server.questions.strength_path import StrengthPath
+from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.processes import Processes
 from flwr_fco.simulation.ray_actors import RayActors
@@ -51,6 +53,7 @@ def simulate(
     address: str | None = None,
     num_cpus: float = 1.0,
     num_gpus: float = 0.0,
+    partial_sums: bool = False,
     **start_options: Any,
 ) -> Result:
     """Run a strategy with its clients in this process, in worker processes, or on a Ray cluster.
@@ -99,6 +102,10 @@ def simulate(
         Of a Ray cluster, such as ``"auto"`` on one of its machines; by default Ray is started here, and ended.
     num_cpus, num_gpus : float, default 1 and 0
         What Ray reserves for a worker.
+    partial_sums : bool, default False
+        Whether each worker sends one weighted sum of its clients' vectors, so that the work of this process does not
+        grow with their number. The result is that of other runs to rounding (1e-12), not to the bit. Methods and
+        options that need each client's vector refuse it.
     **start_options
         Passed to ``strategy.start``, such as ``callbacks`` and ``resume``.
 
@@ -158,7 +165,12 @@ def simulate(
     try:
         with ExitStack() as stack:
             grid: InProcessGrid
-            found = _workers(stack, engine, workers, address, num_cpus, num_gpus)
+            found = _workers(stack, engine, workers, address, num_cpus, num_gpus, partial_sums)
+            if found is not None and found.partial_sums and not isinstance(strategy, CompositeStrategy | StrengthPath):
+                raise ConfigurationError(
+                    f"partial_sums=True: {type(strategy).__name__} is not a strategy of this package, and is given "
+                    "every reply; run it without partial_sums"
+                )
             if found is None:
                 grid = InProcessGrid(client_app, num_nodes, **options)
             else:
@@ -189,17 +201,26 @@ def simulate(
 
 
 def _workers(
-    stack: ExitStack, engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float
+    stack: ExitStack, engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float, partial_sums: bool
 ) -> Workers | None:
     """Return the workers of an engine; those that are started here end with the run."""
     if isinstance(engine, Workers):
+        if partial_sums and not engine.partial_sums:
+            raise ConfigurationError(
+                f"partial_sums=True with workers that were made without it; give it to {type(engine).__name__}(...)"
+            )
         return engine
     checked("engine", engine, Literal["in-process", "processes", "ray"])
     checked("workers", workers, int | None)
     if engine == "processes":
-        return stack.enter_context(Processes(workers))
+        return stack.enter_context(Processes(workers, partial_sums=partial_sums))
     if engine == "ray":
-        return stack.enter_context(RayActors(workers, address=address, num_cpus=num_cpus, num_gpus=num_gpus))
+        reserved = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+        return stack.enter_context(RayActors(workers, address=address, partial_sums=partial_sums, **reserved))
+    if partial_sums:
+        raise ConfigurationError(
+            "partial_sums=True with engine='in-process', where no sum has a way to go; give engine='processes' or 'ray'"
+        )
     if workers is not None or address is not None:
         raise ConfigurationError(
             f"workers={workers}, address={address!r} with engine='in-process', which has none; give "

@@ -8,6 +8,7 @@ import signal
 import struct
 import traceback
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any, BinaryIO, NamedTuple
 
 import cloudpickle
@@ -17,8 +18,10 @@ from flwr.app import Message
 from flwr_fco.client_apps.solvers.table import SOLVERS
 from flwr_fco.client_apps.threads import single_threaded_blas
 from flwr_fco.client_apps.training import forget_objectives
-from flwr_fco.core.spec import Specified
+from flwr_fco.core.spec import Spec, Specified
+from flwr_fco.errors import FlwrFcoError
 from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.simulation.partial_sums import KeptHere
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
@@ -55,6 +58,7 @@ class Worker:
 
     def __init__(self) -> None:
         self._grids: dict[int, InProcessGrid] = {}
+        self._kept: dict[int, KeptHere] = {}
         self._blas = single_threaded_blas()
         self._blas.__enter__()
 
@@ -80,11 +84,19 @@ class Worker:
         run_id : int
         """
         self._grids.pop(run_id, None)
+        self._kept.pop(run_id, None)
         forget_objectives(run_id)
 
     def exchange(
-        self, run_id: int, told: Sequence[Downlink], letters: Sequence[tuple[Node, int]], number: int, digest: str
-    ) -> list[Sent | None]:
+        self,
+        run_id: int,
+        told: Sequence[Downlink],
+        letters: Sequence[tuple[int, int]],
+        number: int,
+        digest: str,
+        introduced: tuple[Spec, str, AbstractSet[int]] | None,
+        exchange: int | None,
+    ) -> list[Any]:
         """Answer as :meth:`InProcessGrid.exchange` does.
 
         Parameters
@@ -92,25 +104,55 @@ class Worker:
         run_id : int
         told : sequence of Downlink
             Without the plan.
-        letters : sequence of (Node, int)
-            Who is told which of them.
+        letters : sequence of (int, int)
+            Which node, by its id, is told which of them.
         number : int
             The round.
         digest : str
             Of the plan.
+        introduced : tuple of (Spec, str, set of int) or None
+            The arguments of :meth:`InProcessGrid.introduce`.
+        exchange : int or None
+            The exchange's number, where the vectors are to stay here.
 
         Returns
         -------
-        list of Sent or None
+        list of Sent, tuple or None
             None for a node that must be sent a message, because it lacks the plan or its state.
         """
         grid = self._grids[run_id]
-        whole = [(node, told[i]) for node, i in letters]
+        whole = [(Node(node_id, None), told[i]) for node_id, i in letters]
+        if introduced is not None:
+            grid.introduce(*introduced)
         answers = grid.exchange(whole, number, digest)
-        if answers is not None:
-            return list(answers)
-        single = (grid.exchange([letter], number, digest) for letter in whole)
-        return [None if answer is None else answer[0] for answer in single]
+        found: list[Sent | None] = []
+        if answers is None:
+            single = (grid.exchange([letter], number, digest) for letter in whole)
+            found += [None if answer is None else answer[0] for answer in single]
+        else:
+            found += answers
+        if exchange is None:
+            return found
+        kept = self._kept[run_id] = KeptHere(exchange, found)
+        return kept.digests
+
+    def sum(self, run_id: int, exchange: int, name: str, places: Sequence[int], factors: Sequence[float]) -> Any:
+        """Return a weighted sum of vectors that have stayed here, None if this worker is newer than they are.
+
+        Parameters
+        ----------
+        run_id : int
+        exchange : int
+            The exchange's number.
+        name, places, factors
+            As of :meth:`KeptHere.sum`.
+        """
+        kept = self._kept.get(run_id)
+        if kept is None:
+            return None
+        if kept.number != exchange:
+            raise FlwrFcoError("partial_sums=True: these answers are of an earlier round, and gone; sum them in theirs")
+        return kept.sum(name, places, factors)
 
     def deliver(self, run_id: int, messages: Sequence[Message]) -> list[Message | None]:
         """Answer messages.

@@ -15,11 +15,14 @@ from flwr_fco.client_apps.solvers.table import SOLVERS
 from flwr_fco.client_apps.training import TrainingHandler
 from flwr_fco.core.logs import log
 from flwr_fco.core.spec import Specified
+from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.simulation.grid import InProcessGrid
+from flwr_fco.simulation.partial_sums import KeptThere
 from flwr_fco.simulation.worker import Setup
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
+from flwr_fco.wire.uplink import Sent
 
 #: How often a call is made again because its worker died.
 _REPEATS = 2
@@ -46,12 +49,15 @@ class Workers(ABC):
     ----------
     number : int
         How many there are.
+    partial_sums : bool, default False
+        Whether each of them sends one weighted sum of what its clients answer: see
+        :mod:`flwr_fco.simulation.partial_sums`.
     """
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, partial_sums: bool = False) -> None:
         if number < 1:
             raise ConfigurationError(f"workers={number}; expected at least one")
-        self.number = number
+        self.number, self.partial_sums = number, checked("partial_sums", partial_sums, bool)
         self._runs: dict[int, Setup] = {}
 
     def __enter__(self) -> Self:
@@ -172,7 +178,10 @@ class WorkerGrid(InProcessGrid):
         super().__init__(
             client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
         )
-        self.workers = workers
+        self.workers, self.partial_sums = workers, workers.partial_sums
+        #: The plan that the nodes were told last, and its hash; the number of the next exchange.
+        self._told: tuple[Any, ...] = ()
+        self._exchanges = 0
         self._homes: dict[int, int] = {}
         parts = (client_app, dict(run_config or {}), node_config, *_registered())
         workers.begin(Setup(self.run_id, num_nodes, raise_errors, _pickled(parts)))
@@ -190,10 +199,8 @@ class WorkerGrid(InProcessGrid):
 
         Parameters
         ----------
-        letters : sequence of (Node, Downlink)
-        server_round : int
-        digest : str
-            Of the plan, which the nodes have been told.
+        letters, server_round, digest
+            As of :meth:`InProcessGrid.exchange`.
 
         Returns
         -------
@@ -201,27 +208,51 @@ class WorkerGrid(InProcessGrid):
             In the order of the letters; None for a node that must be sent a message, because its worker is new. None
             in place of the list: as of :meth:`InProcessGrid.exchange`.
         """
+        introduced, self._plan = self._plan, None
         handler = _flower.handler_of(self.client_app, "train")
         if not (type(self) is WorkerGrid and self.raise_errors and isinstance(handler, TrainingHandler)):
+            if self.partial_sums:
+                raise ConfigurationError(
+                    "partial_sums=True: a ClientApp with mods or handlers of its own, and raise_errors=False, take "
+                    "messages; give a plain client_app(...), or run without partial_sums"
+                )
             return None
+        if introduced is not None:
+            self._told = introduced[:2]
         places = self._by_worker([node.node_id for node, _ in letters])
+        exchange_number = self._exchanges if self.partial_sums else None
         calls = {}
         for k, own in places.items():
             # Most nodes of a round are told the same.
             numbers: dict[int, int] = {}
             told: list[Any] = []
-            to: list[tuple[Node, int]] = []
+            to: list[tuple[int, int]] = []
             for place in own:
                 node, downlink = letters[place]
                 number = numbers.setdefault(id(downlink), len(told))
                 if number == len(told):
                     told.append(_plain(downlink))
-                to.append((node, number))
-            calls[k] = ("exchange", self.run_id, told, to, server_round, digest)
-        found = self._gathered(places, self.workers.ask(calls), len(letters))
+                to.append((node.node_id, number))
+            own_strangers = introduced and introduced[2] & {node_id for node_id, _ in to}
+            first = (introduced[0], introduced[1], own_strangers) if introduced and own_strangers else None
+            calls[k] = ("exchange", self.run_id, told, to, server_round, digest, first, exchange_number)
+        answers = self.workers.ask(calls)
+        if self.partial_sums:
+            answers = self._kept(answers, calls)
+        found = self._gathered(places, answers, len(letters))
         if self.report is not None and all(found):
             self.report(server_round)
         return found
+
+    def _kept(self, answers: Mapping[int, Any], calls: Mapping[int, tuple[Any, ...]]) -> dict[int, list[Sent | None]]:
+        """Return answers of which the vectors have stayed with the workers."""
+        again = {
+            k: (*call[:-2], (*self._told, frozenset(node_id for node_id, _ in call[3])), call[-1])
+            for k, call in calls.items()
+        }
+        keeper = KeptThere(self.workers.ask, self.run_id, self._exchanges, again)
+        self._exchanges += 1
+        return {k: [keeper.sent(k, digested) for digested in own] for k, own in answers.items()}
 
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
         for message in messages:

@@ -121,6 +121,21 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
+def store_plan(context: Context, plan: Spec, digest: str) -> Plan:
+    """Give a client of this process the plan of a run, as its first message would.
+
+    Parameters
+    ----------
+    context : Context
+        The client's; changed.
+    plan : Spec
+    digest : str
+        Its hash.
+    """
+    content = _flower.packed({PLAN: (ArrayRecord, dict(plan.arrays))} if plan.arrays else {})
+    return _plan_of(content, {"plan": digest, "plan-header": plan.to_json()}, context)
+
+
 def read_downlink(
     message: Message,
     context: Context,

@@ -24,12 +24,16 @@ def is_number(value: Any) -> bool:
         return False
 
 
-def metrics_of(content: RecordDict, weighted_by_key: str) -> tuple[dict[str, Any], float]:
-    """Return the metrics of a reply, and its weight among them."""
-    found = [each for each in content.values() if type(each) is not ArrayRecord and isinstance(each, MetricRecord)]
-    if len(found) != 1:
-        raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
-    metrics: dict[str, Any] = dict(found[0].items())
+def metrics_of(content: RecordDict | dict[str, Any], weighted_by_key: str) -> tuple[dict[str, Any], float]:
+    """Return the metrics of a reply, and its weight among them; one without a message is its metrics."""
+    if type(content) is dict:
+        metrics = content
+    else:
+        kinds = [each for each in content.values() if type(each) is not ArrayRecord]
+        found = [each for each in kinds if isinstance(each, MetricRecord)]
+        if len(found) != 1:
+            raise ProtocolError(f"expected exactly one MetricRecord, got {len(found)}")
+        metrics = dict(found[0].items())
     if weighted_by_key not in metrics:
         raise ProtocolError(f"the MetricRecord lacks the weight key {weighted_by_key!r}; it has {sorted(metrics)}")
     weight = metrics[weighted_by_key]

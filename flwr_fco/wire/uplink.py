@@ -11,6 +11,7 @@ import numpy as np
 from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
 from numpy.typing import NDArray
 
+from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.core.sparse import SparseVector
 from flwr_fco.errors import FOR_A_MODEL, ProtocolError
@@ -30,16 +31,16 @@ class Sent(NamedTuple):
 
     Parameters
     ----------
-    vectors : dict of str to ndarray of float64 or SparseVector
+    vectors : dict of str to ndarray of float64, SparseVector or Elsewhere
         Read-only; empty if they are no such arrays, and then among the records.
-    content : RecordDict
-        All else.
+    content : RecordDict or dict
+        All else; the metrics alone where the vectors are such arrays.
     digest : str, default ""
         Of a client that remembers something: what determines its memory.
     """
 
     vectors: dict[str, Any]
-    content: RecordDict
+    content: RecordDict | dict[str, Any]
     digest: str = ""
 
 
@@ -105,9 +106,9 @@ def _count(metrics: Mapping[str, Any], name: str) -> int:
     return int(value)
 
 
-def num_examples(content: RecordDict) -> float | None:
+def num_examples(content: RecordDict | dict[str, Any]) -> float | None:
     """Return the number of examples that a reply of our ClientApp reports; None if missing or invalid."""
-    found = content.get(METRICS)
+    found: Any = content if type(content) is dict else content.get(METRICS)
     value = None if found is None else found.get("num-examples")
     return float(value) if isinstance(value, int | float) else None
 
@@ -186,7 +187,7 @@ def sent(uplink: Uplink, num_examples: int) -> Sent:
     num_examples : int
         The client's number of examples.
     """
-    metrics = {METRICS: (MetricRecord, _reported(uplink, num_examples))}
+    metrics = _reported(uplink, num_examples)
     vectors: dict[str, Any] = {}
     for name, vector in uplink.vectors.items():
         if isinstance(vector, SparseVector) and vector.values.dtype == np.float64:
@@ -195,11 +196,12 @@ def sent(uplink: Uplink, num_examples: int) -> Sent:
             vectors[name] = SparseVector(indices, values, vector.size)
             continue
         if not isinstance(vector, np.ndarray) or vector.dtype != np.float64:
-            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, arrays_of(uplink.vectors)), **metrics}))
+            arrays = arrays_of(uplink.vectors)
+            return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)}))
         # A local solver may use its arrays again.
         own = vectors[name] = np.array(vector)
         own.flags.writeable = False
-    return Sent(vectors, _flower.packed(metrics))
+    return Sent(vectors, metrics)
 
 
 def read_sent(
@@ -222,16 +224,19 @@ def read_sent(
     norms = {}
     plain = vectors.keys() == shapes.keys()
     for name, vector in vectors.items() if plain else ():
-        held = vector.values if isinstance(vector, SparseVector) else vector
-        norm = norms[name] = math.sqrt(np.vdot(held, held))
+        if isinstance(vector, Elsewhere):
+            norm = vector.facts.norm
+        else:
+            held = vector.values if isinstance(vector, SparseVector) else vector
+            norm = math.sqrt(np.vdot(held, held))
+        norms[name] = norm
         plain = plain and vector.shape == shapes[name] and math.isfinite(norm)
     if plain:
         said = metrics_of(content, weighted_by_key)
         return _uplink_of(vectors, norms, _NOTHING, said, weighted_by_key, timed)
     # It says what is wrong, if anything is.
-    whole = RecordDict({**_flower.packed({ARRAYS: (ArrayRecord, arrays_of(vectors))}), **content})
     options: dict[str, Any] = {"shapes": shapes, "weighted_by_key": weighted_by_key, "timed": timed}
-    return read_uplink(whole, layout, wire_dtype="float64", **options)
+    return read_uplink(as_records(sent), layout, wire_dtype="float64", **options)
 
 
 def as_reply(message: Message, sent: Sent) -> Message:
@@ -242,8 +247,20 @@ def as_reply(message: Message, sent: Sent) -> Message:
     message : Message
     sent : Sent
     """
-    arrays = {ARRAYS: (ArrayRecord, arrays_of(sent.vectors))} if sent.vectors else {}
-    return _flower.reply_to(message, RecordDict({**_flower.packed(arrays), **sent.content}))
+    return _flower.reply_to(message, as_records(sent))
+
+
+def as_records(sent: Sent) -> RecordDict:
+    """Return an answer as the records of a message.
+
+    Parameters
+    ----------
+    sent : Sent
+    """
+    if isinstance(sent.content, RecordDict):
+        return sent.content
+    arrays = arrays_of({n: v.keeper.whole(v) if isinstance(v, Elsewhere) else v for n, v in sent.vectors.items()})
+    return _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, sent.content)})
 
 
 def read_unmodified(

@@ -86,7 +86,7 @@ def strategy(**options):
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
-        (strategy, 4),  # round 1, in which the plan travels
+        (strategy, 0),
         (lambda: strategy(wire_dtype="float32"), 12),
         (lambda: strategy(train_metrics_aggr_fn=lambda contents, key: MetricRecord({"n": len(contents)})), 12),
     ],

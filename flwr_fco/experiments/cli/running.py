@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import shlex
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,6 +43,14 @@ def run(
         ),
     ] = "in-process",
     workers: Annotated[int, typer.Option(min=0, help="Of `processes` and `ray`; 0: one a core.")] = 0,
+    partial_sums: Annotated[
+        bool,
+        typer.Option(
+            "--partial-sums",
+            help="A worker sends one weighted sum of its clients' vectors: equal to other runs to rounding, not to "
+            "the bit.",
+        ),
+    ] = False,
     resume: Annotated[
         bool,
         typer.Option("--resume", help="Go on with this run where it was stopped; begin it if there is none."),
@@ -74,12 +83,16 @@ def run(
         raise ConfigurationError(f"engine={engine!r}; expected 'in-process', 'processes', 'ray' or 'flower'")
     if workers and engine not in ("processes", "ray"):
         raise ConfigurationError(f"workers={workers} with engine={engine!r}, which has none; give --engine processes")
+    if partial_sums and engine not in ("processes", "ray"):
+        raise ConfigurationError(
+            f"--partial-sums with engine={engine!r}, which has no workers; give --engine processes"
+        )
     if (folder / "config.json").exists() and not resume:
         raise ConfigurationError(
             f"the run folder {folder} holds a run already; --resume goes on with it if it was stopped, and shows "
             "it if it has finished; or give another folder by --out"
         )
-    result = _run(chosen, folder, engine, workers, resume, quiet)
+    result = _run(chosen, folder, engine, lambda: _workers(engine, workers, partial_sums), resume, quiet)
     scores = shell.make_table(f"{problem}, {strategy}, seed {chosen.seed}", ["metric"])
     scores.add_column("value", justify="right")
     for name, value in result.history[-1].items():
@@ -99,7 +112,14 @@ def run(
         raise typer.Exit(shell.INTERRUPTED)
 
 
-def _run(chosen: RunSettings, folder: Path, engine: str, workers: int, resume: bool, quiet: bool) -> RunResult:
+def _run(
+    chosen: RunSettings,
+    folder: Path,
+    engine: str,
+    workers: Callable[[], AbstractContextManager[Workers | None]],
+    resume: bool,
+    quiet: bool,
+) -> RunResult:
     """Run on an engine, with a progress bar, and leave a run folder."""
     from flwr_fco.experiments.problems.baselines import BASELINES
     from flwr_fco.experiments.runs.run import run, save_run
@@ -119,7 +139,7 @@ def _run(chosen: RunSettings, folder: Path, engine: str, workers: int, resume: b
         else:
             # Before Ctrl-C waits for the end of a round.
             chosen.load()
-            with _workers(engine, workers) as found, shell.stoppable() as stop:
+            with workers() as found, shell.stoppable() as stop:
                 result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop, workers=found)
         if not result.diverged and not result.stopped:
             # A baseline has no rounds of its own, and a run that was resumed may have none left.
@@ -127,14 +147,14 @@ def _run(chosen: RunSettings, folder: Path, engine: str, workers: int, resume: b
     return result
 
 
-def _workers(engine: str, number: int) -> AbstractContextManager[Workers | None]:
+def _workers(engine: str, number: int, partial_sums: bool) -> AbstractContextManager[Workers | None]:
     """Return the workers of an engine; they end with the block."""
     from flwr_fco.simulation import Processes, RayActors
 
     if engine == "processes":
-        return Processes(number or None)
+        return Processes(number or None, partial_sums=partial_sums)
     if engine == "ray":
-        return RayActors(number or None, address=os.environ.get("RAY_ADDRESS"))
+        return RayActors(number or None, address=os.environ.get("RAY_ADDRESS"), partial_sums=partial_sums)
     return nullcontext()
 
 

@@ -37,13 +37,13 @@ class Reply(NamedTuple, Generic[_Read]):
     node : Node
     value : Any
         What was read from it: of a training round, an :class:`Uplink` with the client's examples.
-    content : RecordDict
-        What it was read from.
+    content : RecordDict or dict
+        What it was read from; of an answer without a message, its metrics.
     """
 
     node: Node
     value: _Read
-    content: RecordDict
+    content: Any
 
 
 class LeftOut(NamedTuple):
@@ -240,7 +240,7 @@ class Round:
         self,
         caller: str,
         sent: Iterable[tuple[Node, Sent]],
-        read: Callable[[Node, Sent], tuple[_Read, RecordDict]],
+        read: Callable[[Node, Sent], tuple[_Read, Any]],
         *,
         all_or_none: bool,
     ) -> list[Reply[_Read]] | None:

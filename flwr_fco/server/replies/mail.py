@@ -32,6 +32,7 @@ from flwr_fco.server.replies.bounds import (
     metric_objections,
 )
 from flwr_fco.server.replies.checks import LeftOut, Reply, Round
+from flwr_fco.server.replies.partial_sums import check_partial_sums
 from flwr_fco.server.rounds.output import Output
 from flwr_fco.wire.client_state import uplink_digest
 from flwr_fco.wire.delivery import send_and_receive
@@ -245,7 +246,7 @@ class Mail(Part):
             Sorted by partition id: the node, its uplink, and in its ``examples`` the weight with which it counts.
         """
         assert self.grid is not None
-        caller = "aggregate_train" if server_round else "round 0"
+        caller, informed = "aggregate_train" if server_round else "round 0", self.nodes.informed
         sent = self._without_messages(letters)
         if sent is not None and all(sent):
             replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
@@ -253,7 +254,8 @@ class Mail(Part):
             everyone = self.algorithm.participation == "everyone"
             good = self.current.read_all(caller, replies, self._read_sent, all_or_none=everyone)
             if good is not None:
-                self.current.bytes_down += bytes_of([told.vectors for _, told in letters])
+                plans = [] if self.spec is None else [self.spec.arrays for n, _ in letters if n.node_id not in informed]
+                self.current.bytes_down += bytes_of([*(told.vectors for _, told in letters), *plans])
                 return self._bounded(caller, good)
             sent = None
         # Who has answered is not asked again: those that live in a new process lack what a message brings.
@@ -271,13 +273,18 @@ class Mail(Part):
             or self.plan.wire_dtype != "float64"
             or options.train_metrics_aggr_fn is not average_metrics
             or self.pass_through_arrays
-            or not all(node.node_id in self.nodes.informed for node, _ in letters)
         ):
             return None
+        strangers = {node.node_id for node, _ in letters if node.node_id not in self.nodes.informed}
+        if strangers:
+            introduce: Any = getattr(self.grid, "introduce", None)
+            if introduce is None:
+                return None
+            introduce(self.spec, self.digest, strangers)
         found: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
         return found
 
-    def _read_sent(self, node: Node, sent: Sent) -> tuple[Uplink, RecordDict]:
+    def _read_sent(self, node: Node, sent: Sent) -> tuple[Uplink, Any]:
         uplink = read_sent(
             sent,
             self.plan.layout,
@@ -314,6 +321,8 @@ class Mail(Part):
         problem : Problem
         state : NamedTuple
         """
+        if getattr(self.grid, "partial_sums", False):
+            check_partial_sums(self.algorithm)
         self.current = current = Round(
             server_round,
             {node.node_id: node for node in nodes},
@@ -540,7 +549,7 @@ class Mail(Part):
         uplink = self._possible(node, self.language.read(self, content), content)
         return uplink if self._memories is None else uplink._replace(digest=uplink_digest(content))
 
-    def _possible(self, node: Node, uplink: Uplink, content: RecordDict) -> Uplink:
+    def _possible(self, node: Node, uplink: Uplink, content: Any) -> Uplink:
         known = self.options.weighted_by_key == "num-examples"
         self.language.check(self, node, uplink, uplink.examples if known else num_examples(content))
         if self.options.client_weights is not None:

@@ -47,7 +47,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import SparseVector, add_to, dense
+from flwr_fco.core.sparse import SparseVector, add_to, dense, weighted_sum
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.server.algorithm import Problem, takes_sparse
 from flwr_fco.server.clients.memory import Change, ClientMemories
@@ -194,17 +194,21 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         if apart:
             mean -= apart * state.control
         population = memories.population(uplinks)
-        summed = state.control * (state.population or population)
-        for uplink in uplinks:
-            add_to(summed, memories.weight_of(uplink), self.variate_change(state, uplink))
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
         derivable = self._derivable(memories, state, uplinks, population)
+        if derivable:
+            # As the clients will derive it, to the bit: so the ledger has the bits of what they remember.
+            control = (state.dual - dual) / advance
+        else:
+            control = state.control * (state.population or population)
+            for uplink in uplinks:
+                add_to(control, memories.weight_of(uplink), self.variate_change(state, uplink))
+            control /= population
         return state._replace(
             dual=dual,
             elapsed=state.elapsed + advance,
             round=state.round + 1,
-            # As the clients will derive it, to the bit: so the ledger has the bits of what they remember.
-            control=(state.dual - dual) / advance if derivable else summed / population,
+            control=control,
             population=population,
             advance=advance,
             derivable=int(derivable),
@@ -263,10 +267,8 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         """Return the state after round 0: `control` is the mean of the clients' gradients."""
         memories = memories_of(problem)
         population = memories.population()
-        weights = [memories.weight_of(uplink) / population for uplink in uplinks]
-        control = np.zeros(state.dual.size)
-        for weight, uplink in zip(weights, uplinks, strict=True):
-            add_to(control, weight, uplink.vectors["increment"].astype(np.float64, copy=False))
+        pairs = ((memories.weight_of(uplink) / population, uplink.vectors["increment"]) for uplink in uplinks)
+        control = weighted_sum(pairs, state.dual.shape)
         return state._replace(control=control, population=population, started=1)
 
     def remembered(

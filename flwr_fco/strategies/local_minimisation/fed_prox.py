@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-import numpy as np
-
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, ShiftedBy
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
@@ -67,5 +65,5 @@ class FedProx(MinimiseOptions, PrimalStrategy):
 
     def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return the mean of the clients' minimisers."""
-        pairs = ((uplink.weight, np.asarray(uplink.vectors["increment"])) for uplink in uplinks)
+        pairs = ((uplink.weight, uplink.vectors["increment"]) for uplink in uplinks)
         return PrimalState(state.primal + scaled_sum(pairs, state.primal.size), state.round + 1)

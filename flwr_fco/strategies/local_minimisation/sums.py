@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from flwr_fco.core.layout import Vector
+from flwr_fco.core.sparse import weighted_sum as core_sum
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.wire.protocol import Uplink
@@ -25,9 +24,7 @@ def scaled_sum(pairs: Iterable[tuple[float, Vector]], size: int) -> Vector:
     >>> scaled_sum([(2.0, np.ones(2)), (1.0, np.ones(2))], 2)
     array([3., 3.])
     """
-    total = np.zeros(size)
-    for factor, vector in pairs:
-        total += factor * vector
+    total: Vector = core_sum(pairs, (size,))
     return total
 
 
