@@ -21,7 +21,6 @@ from flwr_fco.core.sparse import SparseVector, add_to
 from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ConfigurationError, ProtocolError
 from flwr_fco.server.clients.nodes import Numbered
-from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 
 Key = tuple[int, int]
@@ -387,7 +386,7 @@ class ClientMemories:
         """Give the ledger up where it would become too large, for clients turn out to have dense features."""
         if not (self.ledger and self.client_state is None and self.may_be_sparse):
             return
-        sizes = sorted(bytes_of([member.memory]) for member in self.members.values() if member.memory)
+        sizes = sorted(_bytes_of(member.memory) for member in self.members.values() if member.memory)
         # One that says that all features are its own is not what the others are.
         usual = sizes[(len(sizes) - 1) // 2] if sizes else 0
         if max(sum(sizes), usual * len(self.present)) > self.ledger_bytes:
@@ -466,6 +465,12 @@ class ClientMemories:
         if self._keeps_ledger is None and self.client_state is None:
             return f"ledger up to {self.ledger_bytes / 2**20:.0f} MiB, else reset"
         return "ledger" if self.ledger or self.client_state == "ledger" else "reset"
+
+
+def _bytes_of(memory: ClientState) -> int:
+    return sum(
+        part.nbytes for own in memory.values() for part in (own.parts if isinstance(own, SparseVector) else [own])
+    )
 
 
 def _saved_rows(name: str, rows: Sequence[Any], size: int) -> dict[str, NDArray[Any]]:
