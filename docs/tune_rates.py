@@ -288,6 +288,8 @@ def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
             yield _table_of_pairs(scores)
 
 
+#: How many of the best pairs are run with more seeds.
+_AGAIN = 8
 #: Of universal adversarial training: label, strategy, settings; problem: rounds, images of a client, seeds.
 ATTACK_METHODS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("FeDualEx", "FeDualEx", {}),
@@ -308,7 +310,7 @@ def attack_tables(sweeps: Path, problem: str) -> Iterator[str]:
     trials: list[Trial] = []
 
     def tune(strategy: str, own: Mapping[str, Any]) -> dict[Point, float]:
-        def score(point: Point) -> float:
+        def score(point: Point, seeds: Sequence[int] = seeds) -> float:
             rates = {"client-lr": point[0], "server-lr": point[1]}
             settings = [RunSettings.of(problem, strategy, {**shared, **own, **rates}, seed) for seed in seeds]
             rule = CRITERIA["training-loss"]
@@ -316,14 +318,18 @@ def attack_tables(sweeps: Path, problem: str) -> Iterator[str]:
             trials.extend(found)
             return statistics.mean(trial["score"] for trial in found)
 
-        return widen([Ladder(CLIENT_9), Ladder(SERVER_5)], score)
+        found = widen([Ladder(CLIENT_9), Ladder(SERVER_5)], score)
+        # Next to the largest stable rates one seed converges and another does not.
+        best = sorted(found, key=lambda point: found[point])[:_AGAIN]
+        return found | {point: score(point, range(5)) for point in best}
 
     scores = {label: tune(strategy, own) for label, strategy, own in ATTACK_METHODS}
     minutes = sum(trial["seconds"] for trial in trials) / 60
     yield f"## {problem}, {rounds} rounds\n"
     yield (
         f"K = 5, all 45 pairs of the paper, and beyond. 10 clients (the paper: 100) with {images} images; seeds: "
-        f"{len(seeds)}. {len(trials)} trials in {minutes:.0f} minutes. The training loss after the last round.\n"
+        f"{len(seeds)}, of the best {_AGAIN} pairs five. {len(trials)} trials in {minutes:.0f} minutes. The mean "
+        "training loss after the last round.\n"
     )
     yield _table_of_pairs(scores)
 

@@ -211,8 +211,8 @@ def _index(
         "",
         "## What is not fair yet",
         "",
-        "Every method of the fourth paper and of the third one's game with l1 norms has grids that grow by one rule "
-        "until the best constant is inside. On the other pages of rates some best constants are still at an edge: "
+        "Every method of the third and the fourth paper has grids that grow by one rule until the best constant is "
+        "inside. On the pages of rates of the first two some best constants are still at an edge: "
         "`tests/experiments/claims/test_rate_grids.py` lists them, each with a reason or as one that awaits a run.",
         "",
         "## What it costs",

@@ -79,14 +79,6 @@ KNOWN = {
         ("mnist-l2-ball, 100 rounds", "largest server 1"): (AWAITS, "FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP"),
     },
     "saddle-rates.md": {
-        ("adversarial-cifar10, 40 rounds", "largest server 1"): (
-            AWAITS,
-            "DistributedPGDA; FeDualEx; FeDualEx, ergodic average",
-        ),
-        ("adversarial-mnist, 20 rounds", "largest server 1"): (
-            AWAITS,
-            "DistributedPGDA; FeDualEx; FeDualEx, ergodic average",
-        ),
         ("bilinear-nuclear, K = 1, 10 clients, 100 rounds", "largest client 30000"): (FLAT, "FeDualEx, average"),
         ("bilinear-nuclear, K = 10, 10 clients, 20 rounds", "largest client 60000"): (FLAT, "FeDualEx, average"),
     },
