@@ -452,7 +452,7 @@ def _on_ray(
     # A trial that raised is not repeated here: the same sweep, given again, does what is missing.
     task = ray.remote(num_cpus=1, max_retries=0)(_trial)
     errors: list[Exception] = []
-    with _ray(workers):
+    with ray_started(workers):
         # A worker keeps the data of its last trials, so those that share data come one after the other.
         ordered = sorted(settings, key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
         pending = [task.remote(own, criterion) for own in ordered]
@@ -485,8 +485,14 @@ def _trial(settings: RunSettings, criterion: Criterion) -> Trial:
 
 
 @contextlib.contextmanager
-def _ray(workers: int) -> Iterator[None]:
-    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it."""
+def ray_started(workers: int) -> Iterator[None]:
+    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it.
+
+    Parameters
+    ----------
+    workers : int
+        Cores that Ray may use here; 0: all.
+    """
     import ray
 
     if ray.is_initialized():
