@@ -517,9 +517,7 @@ def _slug(label: str, seed: int) -> str:
 @contextmanager
 def _executor(workers: int, engine: str) -> Iterator[Callable[..., Any]]:
     if engine == "ray":
-        with ray_started(workers):
-            import ray
-
+        with ray_started(workers) as ray:
             task = ray.remote(num_cpus=1, max_retries=0)
             yield lambda function, jobs: (ray.get(done) for done in [task(function).remote(job) for job in jobs])
         return
