@@ -3,12 +3,14 @@
     python benchmarks/engines.py              in process, with messages, in worker processes (about two minutes)
     python benchmarks/engines.py --quick      fewer rounds (half a minute)
     python benchmarks/engines.py --ray        Ray actors and Flower's own Ray simulation too
+    python benchmarks/engines.py --pictures docs/performance.svg    time against d, clients and known clients
     python benchmarks/engines.py --store      write the ratios to benchmarks/engines.json
     python benchmarks/engines.py --compare    exit code 1 if a ratio is more than 30 % worse than the stored one
 
 LASSO dataset I of 'Federated Composite Optimization': 64 clients with 128 rows of 1,024 features (float64), 10 of them
 a round, one epoch of batch 10, l1 norm, evaluation off. The cases alternate, so that a busy machine is as busy for all
-of them; medians. Then rounds with 1,000 and 1,000,000 known clients, 100 of them asked.
+of them; medians. Then rounds with 1,000 and 1,000,000 known clients, 100 of them asked; rounds with 1,000 clients of
+10,000 coefficients, one step each, as a whole and in the server's process alone; and clients of a fifth of a second.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -116,13 +119,28 @@ def measured(cases: dict[str, Callable[[int], object]], rounds: int, runs: int) 
     return {name: tuple(statistics.median(pair[i] for pair in own) for i in (0, 1)) for name, own in found.items()}
 
 
-def flower_simulation(rounds: int) -> tuple[float, float]:
+def flower_round(clients: int, d: int, rounds: int) -> tuple[float, float, float]:
+    """Return what :func:`one_step` does, of Flower's Ray simulation; its server's process is not told apart."""
+    options = {"regularizer": L1(1e-3), "client_lr": 1e-5, "local_steps": 1, "batch_size": 10, "fraction_evaluate": 0.0}
+    found = flower_simulation(rounds, FedDualAvg(**options), client_app(small_shard(d)), clients, start_arrays(d), 1)
+    return found[0], float("nan"), found[1]
+
+
+def flower_simulation(
+    rounds: int,
+    strategy=None,
+    clients=None,
+    nodes: int = NODES,
+    start=None,
+    warm: int = 12,
+) -> tuple[float, float]:
     """Return CPU and wall milliseconds a round of Flower's Ray simulation, without its start."""
     from flwr.serverapp import ServerApp
     from flwr.simulation import run_simulation
 
     stamps: list[tuple[float, float]] = []
-    app, warm = ServerApp(), 12
+    app = ServerApp()
+    strategy, clients = strategy or FedDualAvg(**OPTIONS), clients or client_app(load)
 
     @app.main()
     def main(grid, context):
@@ -130,10 +148,10 @@ def flower_simulation(rounds: int) -> tuple[float, float]:
             if number in (warm, warm + rounds):
                 stamps.append((tree_seconds(), time.perf_counter()))
 
-        FedDualAvg(**OPTIONS).start(grid, start_arrays(1024), warm + rounds, callbacks=[callback])
+        strategy.start(grid, start or start_arrays(1024), warm + rounds, callbacks=[callback])
 
     resources = {"client_resources": {"num_cpus": 1}, "init_args": {"include_dashboard": False}}
-    run_simulation(server_app=app, client_app=client_app(load), num_supernodes=NODES, backend_config=resources)
+    run_simulation(server_app=app, client_app=clients, num_supernodes=nodes, backend_config=resources)
     return tuple((stamps[1][i] - stamps[0][i]) / rounds * 1e3 for i in (0, 1))
 
 
@@ -160,14 +178,139 @@ def known_clients(number: int, rounds: int) -> float:
     return statistics.median(np.diff(marks)) * 1e3
 
 
+def small_shard(d: int) -> Callable[..., LeastSquares]:
+    """Return a load_objective of 10 rows of `d` features."""
+
+    def load_rows(context):
+        features = np.random.default_rng(int(context.node_config["partition-id"])).normal(size=(10, d))
+        return LeastSquares(features, features[:, 0])
+
+    return load_rows
+
+
+def one_step(clients: int, d: int, rounds: int, **options) -> tuple[float, float, float]:
+    """Return milliseconds a round in which every client takes one step: CPU of all, of the server's process, wall."""
+    marks: list[tuple[float, float, float]] = []
+
+    def mark(number, *_):
+        if number in (2, rounds + 2):
+            marks.append((tree_seconds(), time.process_time(), time.perf_counter()))
+
+    simulate(
+        FedDualAvg(regularizer=L1(1e-3), client_lr=1e-5, local_steps=1, batch_size=10, fraction_evaluate=0.0),
+        client_app(small_shard(d)),
+        num_nodes=clients,
+        num_rounds=rounds + 2,
+        initial_arrays=start_arrays(d),
+        callbacks=[mark],
+        progress=False,
+        **options,
+    )
+    return tuple((end - begin) / rounds * 1e3 for begin, end in zip(*marks, strict=True))
+
+
+def many_clients(clients: int, d: int, rounds: int, ray: bool) -> dict[str, float]:
+    """Print what many clients cost, and return the ratios to the first row."""
+    found = {"in process": one_step(clients, d, rounds)}
+    kinds: dict[str, Callable[[bool], Processes | RayActors]] = {
+        "2 worker processes": lambda adding: Processes(2, partial_sums=adding)
+    }
+    if ray:
+        kinds["2 Ray actors"] = lambda adding: RayActors(2, partial_sums=adding)
+    for name, make in kinds.items():
+        for adding in (False, True):
+            with make(adding) as workers:
+                found[name + ", partial sums" * adding] = one_step(clients, d, rounds, engine=workers)
+    if ray:
+        found["Flower's Ray simulation"] = flower_round(clients, d, 2)
+    print(f"\n{f'{clients:,} clients, d = {d:,}, a client':42} {'CPU us':>8} {'server CPU us':>14} {'wall us':>8}")
+    for name, row in found.items():
+        print(f"{name:42} {row[0] / clients * 1e3:8.0f} {row[1] / clients * 1e3:14.1f} {row[2] / clients * 1e3:8.0f}")
+    plain, adding = found["2 worker processes"], found["2 worker processes, partial sums"]
+    print(f"the server's process with partial sums: {adding[1] / plain[1]:.2f} of its work without")
+    return {
+        "1,000 clients: partial sums, the server's share": round(adding[1] / plain[1], 3),
+        "1,000 clients: partial sums / in process": round(adding[0] / found["in process"][0], 3),
+    }
+
+
+def slow_clients(clients: int, rounds: int) -> None:
+    """Print what two workers make of clients of a fifth of a second of NumPy."""
+
+    def load_large(context):
+        rng = np.random.default_rng(int(context.node_config["partition-id"]))
+        features = rng.normal(size=(2_000, 500))
+        return LeastSquares(features, features[:, 0])
+
+    def seconds(**options) -> list[float]:
+        marks: list[tuple[float, float]] = []
+        simulate(
+            FedDualAvg(regularizer=L1(1e-3), client_lr=1e-4, local_steps=800, batch_size=None, fraction_evaluate=0.0),
+            client_app(load_large),
+            num_nodes=clients,
+            num_rounds=rounds + 1,
+            initial_arrays=start_arrays(500),
+            callbacks=[lambda *_: marks.append((tree_seconds(), time.perf_counter()))],
+            progress=False,
+            **options,
+        )
+        return [(marks[-1][i] - marks[0][i]) / rounds for i in (0, 1)]
+
+    here = seconds()
+    with Processes(2) as workers:
+        there = seconds(engine=workers)
+    print(
+        f"\n{clients} clients of {here[0] / clients:.2f} s: 2 workers take {there[0] / here[0]:.2f} times the CPU of "
+        f"one process, and {there[1] / (here[1] / 2):.2f} times half of its wall time"
+    )
+
+
+def pictures(file: str) -> None:
+    """Draw CPU time a round against d, the number of clients, and that of known ones."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12.0, 3.8), layout="constrained")
+    by_size, by_clients, by_known = figure.subplots(1, 3)
+    sizes, numbers, known = (10**k for k in range(2, 7)), (4, 16, 64, 256, 1024), [10**k for k in range(3, 7)]
+    cells = {"d": [(16, d) for d in sizes], "clients": [(m, 1_000) for m in numbers]}
+    for place, (name, pairs) in zip((by_size, by_clients), cells.items(), strict=True):
+        for label, adding in (("in process", None), ("2 worker processes", False), ("2, partial sums", True)):
+            with ExitStack() as stack:
+                engine = {} if adding is None else {"engine": stack.enter_context(Processes(2, partial_sums=adding))}
+                # Ticks of 10 ms: at least as many rounds as make a second.
+                rows = [one_step(m, d, max(8, int(1e8 / (m * (d + 20_000)))), **engine) for m, d in pairs]
+            across = [pair[1 if name == "d" else 0] for pair in pairs]
+            (line,) = place.plot(across, [row[0] for row in rows], marker="o", markersize=3.5, label=label)
+            if adding is not None:
+                text = {"color": line.get_color(), "linestyle": "dotted", "linewidth": 1.0}
+                place.plot(across, [row[1] for row in rows], label=f"{label}: the server's process", **text)
+    by_size.set_xlabel("d, with 16 clients a round")
+    by_clients.set_xlabel("clients a round, with d = 1,000")
+    by_known.plot(known, [known_clients(number, 12) for number in known], marker="o", markersize=3.5, color="#222222")
+    by_known.set_xlabel("known clients, 100 of them a round, in process")
+    by_known.set_ylim(bottom=0.0)
+    for place in (by_size, by_clients, by_known):
+        place.set_xscale("log")
+        place.grid(alpha=0.3)
+    for place in (by_size, by_clients):
+        place.set_yscale("log")
+    by_size.set_ylabel("CPU ms a round")
+    figure.legend(*by_size.get_legend_handles_labels(), loc="outside lower center", ncols=5, frameon=False, fontsize=8)
+    figure.savefig(file, dpi=120, metadata={"Date": None})
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for flag in ("quick", "ray", "store", "compare"):
         parser.add_argument(f"--{flag}", action="store_true")
+    parser.add_argument("--pictures", metavar="FILE")
     arguments = parser.parse_args()
     rounds, runs = (50, 3) if arguments.quick else (200, 7)
     logging.getLogger("flwr").setLevel(logging.ERROR)
     warmup()
+    if arguments.pictures:
+        pictures(arguments.pictures)
+        return
     objectives = lasso("I").objectives()
     here, there = client_app(lambda c: objectives[int(c.node_config["partition-id"])]), client_app(load)
     mods = client_app(lambda c: objectives[int(c.node_config["partition-id"])], mods=[passing])
@@ -200,6 +343,8 @@ def main() -> None:
     print(
         f"\n100 of 1,000 known clients: {few:.1f} ms of CPU a round, of 1,000,000: {many:.1f} ({many / few:.2f} times)"
     )
+    ratios |= many_clients(1_000, 10_000, 3 if arguments.quick else 10, arguments.ray)
+    slow_clients(4, 1 if arguments.quick else 4)
     if arguments.store:
         STORED.write_text(json.dumps(ratios, indent=2) + "\n", encoding="utf-8")
     if arguments.compare:

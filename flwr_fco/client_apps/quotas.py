@@ -198,7 +198,9 @@ class Limits:
         # As `clock`, which costs more than the check: it is a generator.
         before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
-            with _NESTED if threads.depth else threads.single_threaded_blas():
+            if threads.depth:
+                return solver(downlink, objective, state, rng)
+            with threads.single_threaded_blas():
                 return solver(downlink, objective, state, rng)
         finally:
             _deadline.at = before

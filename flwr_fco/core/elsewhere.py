@@ -3,31 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-
-
-class Facts(NamedTuple):
-    """What is known of a vector that lies elsewhere.
-
-    Parameters
-    ----------
-    shape : tuple of int
-    norm : float
-        Euclidean.
-    first, last : float
-        Its first and last entries.
-    """
-
-    shape: tuple[int, ...]
-    norm: float
-    first: float
-    last: float
 
 
 class Keeper(Protocol):
@@ -50,15 +32,27 @@ class Elsewhere(NDArrayOperatorsMixin):
         Where the keeper has it.
     name : str
         Such as ``"increment"``.
-    facts : Facts
+    shape : tuple of int
+    norm : float
+        Euclidean.
+    ends : tuple of (float, float)
+        Its first and last entries.
     """
 
-    __slots__ = ("facts", "keeper", "name", "place", "shape")
+    __slots__ = ("ends", "keeper", "name", "norm", "place", "shape")
     dtype = np.dtype(np.float64)
 
-    def __init__(self, keeper: Keeper, place: Any, name: str, facts: Facts) -> None:
-        self.keeper, self.place, self.name, self.facts = keeper, place, name, facts
-        self.shape = facts.shape
+    def __init__(
+        self,
+        keeper: Keeper,
+        place: Any,
+        name: str,
+        shape: tuple[int, ...],
+        norm: float,
+        ends: tuple[float, float],
+    ) -> None:
+        self.keeper, self.place, self.name = keeper, place, name
+        self.shape, self.norm, self.ends = shape, norm, ends
 
     @property
     def size(self) -> int:
@@ -72,7 +66,7 @@ class Elsewhere(NDArrayOperatorsMixin):
         ----------
         place : {0, -1}
         """
-        return self.facts.last if place else self.facts.first
+        return self.ends[place]
 
     def _refuse(self, *arguments: Any, **options: Any) -> NoReturn:
         raise ConfigurationError(

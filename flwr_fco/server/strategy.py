@@ -660,7 +660,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             asked = sorted(asked, key=lambda node: node.order)
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(asked), len(self.nodes.ordered))
         self._problem = mail.open(server_round, asked, config, self.problem, self._state)
-        letters = mail.letters(asked)
+        letters = mail.letters(mail.current.nodes.values())
         # Clients of this process are given the dual itself.
         self._lent = self._lent or any(
             isinstance(own, np.ndarray) for _, told in letters for own in told.vectors.values()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flwr_fco.core.elsewhere import Elsewhere, Facts
+from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.core.sparse import SparseVector, weighted_sum
 from flwr_fco.errors import FlwrFcoError
 from flwr_fco.wire.uplink import Sent
@@ -51,7 +51,7 @@ class KeptHere:
             if not math.isfinite(norm):
                 # The server says what is wrong with it.
                 return answer.vectors, answer.content, answer.digest
-            facts[name] = Facts(vector.shape, norm, vector.item(0), vector.item(-1))
+            facts[name] = vector.shape, norm, (vector.item(0), vector.item(-1))
         self._vectors.append(answer.vectors)
         return {"": len(self._vectors) - 1, **facts}, answer.content, answer.digest
 
@@ -97,8 +97,8 @@ class KeptThere:
             return None
         facts, content, digest = digested
         if "" in facts:
-            place = facts.pop("")
-            facts = {name: Elsewhere(self, (worker, place), name, known) for name, known in facts.items()}
+            place = worker, facts.pop("")
+            facts = {name: Elsewhere(self, place, name, *known) for name, known in facts.items()}
         return Sent(facts, content, digest)
 
     def sums(self, name: str, factors: Sequence[tuple[Elsewhere, float]]) -> list[NDArray[np.float64]]:

@@ -115,7 +115,8 @@ class RayActors(Workers):
         answers: dict[int, Any] = {}
         for k, answer in pending.items():
             try:
-                answers[k] = self._ray.get(answer)
+                own, arrays = self._ray.get(answer)
+                answers[k] = pickle.loads(own, buffers=arrays)
             except (self._ray.exceptions.RayActorError, self._ray.exceptions.ObjectLostError) as error:
                 answers[k] = Lost(type(error).__name__)
         return answers
@@ -148,7 +149,11 @@ class _Actor:
 
     def answer(self, text: bytes, *arrays: Any) -> Any:
         """Answer a call."""
-        return self._worker.answer(pickle.loads(text, buffers=arrays))
+        buffers: list[pickle.PickleBuffer] = []
+        answer = self._worker.answer(pickle.loads(text, buffers=arrays))
+        # Ray itself would call a function of Python's for every object of an answer.
+        own = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
+        return own, [memoryview(buffer).obj for buffer in buffers]
 
 
 def _room(resources: Mapping[str, float], num_cpus: float, num_gpus: float) -> int:

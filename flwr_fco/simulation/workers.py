@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from logging import WARNING
+from logging import INFO, WARNING
 from typing import Any, Self
 
 import cloudpickle
@@ -22,10 +23,16 @@ from flwr_fco.simulation.partial_sums import KeptThere
 from flwr_fco.simulation.worker import Setup
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
-from flwr_fco.wire.uplink import Sent
+from flwr_fco.wire.uplink import Sent, num_examples
 
 #: How often a call is made again because its worker died.
 _REPEATS = 2
+#: How many times its share of the examples a worker may have.
+_UNEQUAL = 1.2
+#: Seconds of a round from which on it is worth it, and how many rounds are looked at.
+WORTH_MOVING, _ROUNDS = 0.1, 2
+#: Nodes of which more are not dealt out anew: chance has made the loads equal.
+_MANY = 10_000
 #: Bytes of an app from which on it probably carries its data with it.
 _LARGE_APP = 8 * 2**20
 
@@ -182,6 +189,9 @@ class WorkerGrid(InProcessGrid):
         #: The plan that the nodes were told last, and its hash; the number of the next exchange.
         self._told: tuple[Any, ...] = ()
         self._exchanges = 0
+        #: Of each node, until they have been dealt out by them.
+        self._examples: dict[int, float] | None = {} if num_nodes <= _MANY and workers.number > 1 else None
+        self._seconds: list[float] = []
         self._homes: dict[int, int] = {}
         parts = (client_app, dict(run_config or {}), node_config, *_registered())
         workers.begin(Setup(self.run_id, num_nodes, raise_errors, _pickled(parts)))
@@ -219,6 +229,8 @@ class WorkerGrid(InProcessGrid):
             return None
         if introduced is not None:
             self._told = introduced[:2]
+        if self._examples is not None:
+            self._deal_anew()
         places = self._by_worker([node.node_id for node, _ in letters])
         exchange_number = self._exchanges if self.partial_sums else None
         calls = {}
@@ -236,13 +248,43 @@ class WorkerGrid(InProcessGrid):
             own_strangers = introduced and introduced[2] & {node_id for node_id, _ in to}
             first = (introduced[0], introduced[1], own_strangers) if introduced and own_strangers else None
             calls[k] = ("exchange", self.run_id, told, to, server_round, digest, first, exchange_number)
+        began = time.perf_counter()
         answers = self.workers.ask(calls)
         if self.partial_sums:
             answers = self._kept(answers, calls)
         found = self._gathered(places, answers, len(letters))
+        if self._examples is not None:
+            self._seconds.append(time.perf_counter() - began)
+            for (node, _), sent in zip(letters, found, strict=True):
+                self._examples[node.node_id] = (None if sent is None else num_examples(sent.content)) or 1.0
         if self.report is not None and all(found):
             self.report(server_round)
         return found
+
+    def _deal_anew(self) -> None:
+        """Deal out the nodes by their numbers of examples, the most first, once all have said what these are.
+
+        They move with what they remember, once in a run, and only if a worker has far more than its share.
+        """
+        examples = self._examples or {}
+        if len(examples) < len(self.contexts) or not self._contexts.untouched or len(self._seconds) < _ROUNDS:
+            return
+        self._examples = None
+        loads = [0.0] * self.workers.number
+        for node_id, number in examples.items():
+            loads[self._homes[node_id]] += number
+        # The first round loads data, and the data of those that move are loaded again.
+        if min(self._seconds) < WORTH_MOVING or max(loads) <= _UNEQUAL * max(
+            sum(loads) / len(loads), *examples.values()
+        ):
+            return
+        states = self.states()
+        loads = [0.0] * self.workers.number
+        for node_id in sorted(examples, key=lambda node_id: (-examples[node_id], node_id)):
+            home = self._homes[node_id] = loads.index(min(loads))
+            loads[home] += examples[node_id]
+        self.restore(states)
+        log(INFO, "simulate: the clients are dealt out anew, those with the most examples first")
 
     def _kept(self, answers: Mapping[int, Any], calls: Mapping[int, tuple[Any, ...]]) -> dict[int, list[Sent | None]]:
         """Return answers of which the vectors have stayed with the workers."""

@@ -284,32 +284,45 @@ def received(
         With what the client remembers. None where messages must be made: a client lacks the plan or its state, or would
         refuse its message.
     """
-    plan, views, found = _plans.get(digest), dict[int, Any](), []
+    plan, views, read, found = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
     for downlink, context in zip(downlinks, contexts, strict=True):
         stored, stamp = context.state.get(_FCO), downlink.stamp
         if plan is None or not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
             return None
-        client_lr, elapsed = float(downlink.client_lr), float(downlink.elapsed)
-        sound = 0.0 <= elapsed < math.inf and (math.isnan(client_lr) or 0.0 < client_lr < math.inf)
-        numbers = ReceivedNumbers({name: float(number) for name, number in downlink.numbers.items()})
-        restores = stamp is not None and stamp.restored is not None
-        if restores or not sound or downlink.pass_through or not all(map(is_number, numbers.values())):
-            return None
-        vectors = ReceivedVectors()
-        for name, vector in downlink.vectors.items():
-            view = views.get(id(vector))
-            if view is None:
-                view = _view(vector, plan.layout.size)
-                if view is None or name.startswith(PASS):
-                    return None
-                views[id(vector)] = view
-            vectors[name] = view
+        # Most clients of a round are told the same.
+        own = read.get(id(downlink))
+        if own is None:
+            own = _as_read(downlink, plan, views)
+            if own is None:
+                return None
+            read[id(downlink)] = own
         try:
             state = None if stamp is None else read_state(context, stamp, plan.layout.size)
         except StateMissingError:
             return None
-        found.append((Downlink(plan, vectors, client_lr, elapsed, numbers, stamp, downlink.work), state))
+        mappings = ReceivedVectors(own.vectors), ReceivedNumbers(own.numbers)
+        found.append((Downlink(plan, mappings[0], own.client_lr, own.elapsed, mappings[1], stamp, own.work), state))
     return found
+
+
+def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink | None:
+    """Return a downlink as it is read from a message, None if it would not be."""
+    client_lr, elapsed, stamp = float(downlink.client_lr), float(downlink.elapsed), downlink.stamp
+    sound = 0.0 <= elapsed < math.inf and (math.isnan(client_lr) or 0.0 < client_lr < math.inf)
+    numbers = {name: float(number) for name, number in downlink.numbers.items()}
+    restores = stamp is not None and stamp.restored is not None
+    if restores or not sound or downlink.pass_through or not all(map(is_number, numbers.values())):
+        return None
+    vectors = {}
+    for name, vector in downlink.vectors.items():
+        view = views.get(id(vector))
+        if view is None:
+            view = _view(vector, plan.layout.size)
+            if view is None or name.startswith(PASS):
+                return None
+            views[id(vector)] = view
+        vectors[name] = view
+    return Downlink(plan, vectors, client_lr, elapsed, numbers, stamp, downlink.work)
 
 
 def _view(vector: Any, size: int) -> Any:

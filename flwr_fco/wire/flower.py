@@ -184,13 +184,16 @@ def form_of(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> Form:
 
 def bytes_of(vectors: Iterable[Mapping[str, Any]]) -> int:
     """Return how many bytes these vectors by name would take in messages."""
-    arrays = (
-        array
-        for named in vectors
-        for vector in named.values()
-        for array in (vector.parts if isinstance(vector, SparseVector) else (vector,))
-    )
-    return sum(form_of(array.dtype, array.shape).size for array in arrays)
+    total, before, size = 0, None, 0
+    for named in vectors:
+        # Most nodes of a round are told the same.
+        if named is not before:
+            before, size = named, 0
+            for vector in named.values():
+                for array in vector.parts if isinstance(vector, SparseVector) else (vector,):
+                    size += form_of(array.dtype, array.shape).size
+        total += size
+    return total
 
 
 def serialised(array: NDArray[Any]) -> Array:

@@ -225,7 +225,7 @@ def read_sent(
     plain = vectors.keys() == shapes.keys()
     for name, vector in vectors.items() if plain else ():
         if isinstance(vector, Elsewhere):
-            norm = vector.facts.norm
+            norm = vector.norm
         else:
             held = vector.values if isinstance(vector, SparseVector) else vector
             norm = math.sqrt(np.vdot(held, held))

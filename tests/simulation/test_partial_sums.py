@@ -12,7 +12,7 @@ from scipy import sparse
 
 from flwr_fco.client_apps import client_app
 from flwr_fco.client_apps.solvers.table import SOLVERS
-from flwr_fco.core.elsewhere import Elsewhere, Facts
+from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.privacy import GaussianDP
@@ -246,7 +246,7 @@ def test_sparse_answers_travel_as_they_are(adding):
 
 
 def test_a_vector_that_lies_elsewhere_says_so():
-    vector = Elsewhere(None, (0, 0), "increment", Facts((3,), 1.0, 0.0, 1.0))
+    vector = Elsewhere(None, (0, 0), "increment", (3,), 1.0, (0.0, 1.0))
     for use in (np.asarray, lambda v: 2.0 * v, lambda v: np.float64(2.0) * v, lambda v: v[0], lambda v: v.copy(), len):
         with pytest.raises(ConfigurationError, match="every client's 'increment' by itself"):
             use(vector)

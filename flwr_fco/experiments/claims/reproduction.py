@@ -28,6 +28,7 @@ from flwr_fco.experiments.problems.named import load_task
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.run_folder import json_object, replace_file
 from flwr_fco.experiments.runs.settings import RunSettings, format_assignments, plain
+from flwr_fco.experiments.runs.sweep import ray_started
 from flwr_fco.wire import flower as _flower
 
 #: Metrics that figures show on a logarithmic axis.
@@ -162,6 +163,7 @@ def reproduce(
     folder: Path,
     *,
     workers: int = 1,
+    engine: str = "processes",
     on_run: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Run an experiment; runs that the folder has already are not repeated.
@@ -173,7 +175,9 @@ def reproduce(
         Gets ``runs/*.json`` (settings and metrics of each round), ``figure.png`` and ``.svg``,
         ``verdicts.json`` and ``verdicts.md``, and ``experiment.json``, which says what it holds.
     workers : int, default 1
-        Processes.
+        Runs at a time: one by one in this process, or all in the same processes.
+    engine : {"processes", "in-process", "ray"}, default "processes"
+        ``"ray"``: as tasks, on the cluster of RAY_ADDRESS or on this machine; all of them see `folder`.
     on_run : callable, optional
         ``(finished, total)`` after each run.
 
@@ -200,6 +204,12 @@ def reproduce(
     >>> [verdict.holds for verdict in report.verdicts]
     [True]
     """
+    if engine not in ("processes", "in-process", "ray") or (engine == "in-process" and workers > 1):
+        raise ConfigurationError(
+            f"engine={engine!r} with workers={workers}; expected 'processes' or 'ray', or 'in-process' with one"
+        )
+    if engine == "ray":
+        folder = folder.resolve()
     require_matplotlib("the figure of an experiment needs matplotlib")
     began = time.perf_counter()
     _claim_folder(definition, folder)
@@ -215,7 +225,7 @@ def reproduce(
     for job in jobs:
         alike.setdefault(json.dumps(job.settings.to_config(), sort_keys=True), []).append(job)
     by_job: dict[Path, Outcome] = {}
-    with _executor(workers) as mapped:
+    with _executor(workers, engine) as mapped:
         for group, outcome in zip(alike.values(), mapped(_do, [group[0] for group in alike.values()]), strict=True):
             for job in group:
                 _require_metrics(definition, job.line, outcome)
@@ -505,7 +515,12 @@ def _slug(label: str, seed: int) -> str:
 
 
 @contextmanager
-def _executor(workers: int) -> Iterator[Callable[..., Any]]:
+def _executor(workers: int, engine: str) -> Iterator[Callable[..., Any]]:
+    if engine == "ray":
+        with ray_started(workers) as ray:
+            task = ray.remote(num_cpus=1, max_retries=0)
+            yield lambda function, jobs: (ray.get(done) for done in [task(function).remote(job) for job in jobs])
+        return
     if workers <= 1:
         yield map
         return

@@ -33,7 +33,11 @@ def reproduce(
     ] = False,
     seed: Annotated[int | None, typer.Option("--seed", min=0, help="The first of the seeds.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder; finished runs in it are not repeated.")] = None,
-    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    workers: Annotated[int, typer.Option(min=1, help="Runs at a time.")] = 1,
+    engine: Annotated[
+        str,
+        typer.Option(help="Where the runs are: `processes`, `in-process` or `ray` (RAY_ADDRESS: that cluster)."),
+    ] = "processes",
     quiet: shell.Quiet = False,
 ) -> None:
     """Run an experiment of `flwr-fco list`, several by a pattern, or `all`: data, figure and a table of verdicts.
@@ -68,7 +72,7 @@ def reproduce(
         below = definition.folder_name() if out is None else replace(definition, shortened=False).folder_name()
         folder = out if out is not None and alone else (out or Path("results")) / below
         try:
-            held = _reproduce(definition, folder, workers, quiet) and held
+            held = _reproduce(definition, folder, workers, engine, quiet) and held
         except (DataNotFoundError, NotInstalledError) as error:
             if alone:
                 raise
@@ -93,7 +97,7 @@ def _chosen(name: str, quick: bool, seed: int | None, overrides: dict[str, Any])
     return definition.with_settings(overrides)
 
 
-def _reproduce(definition: Definition, folder: Path, workers: int, quiet: bool) -> bool:
+def _reproduce(definition: Definition, folder: Path, workers: int, engine: str, quiet: bool) -> bool:
     """Run an experiment, print its table, return whether all claims hold."""
     from flwr_fco.experiments import reproduce as run_experiment
     from flwr_fco.experiments.claims.pages import short_table
@@ -102,7 +106,7 @@ def _reproduce(definition: Definition, folder: Path, workers: int, quiet: bool) 
     name = definition.name
     total = len(definition.runs) * len(definition.seeds)
     with shell.progress(total, f"{name}: runs", quiet) as advance:
-        found = run_experiment(definition, folder, workers=workers, on_run=lambda done, _: advance(done))
+        found = run_experiment(definition, folder, workers=workers, engine=engine, on_run=lambda done, _: advance(done))
     keep(found)
     shell.write(folder / "summary.md", f"# {name}: {definition.title}\n\n{short_table(found.verdicts)}")
     table = shell.make_table(f"{name}: {definition.title}", (), show_lines=True)

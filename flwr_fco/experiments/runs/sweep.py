@@ -444,15 +444,10 @@ def _on_ray(
     settings: Sequence[RunSettings], criterion: Criterion, workers: int, keep: Callable[[Trial], None]
 ) -> list[Exception]:
     """Hand on every trial when it has finished; return the errors of those that have not."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigurationError("a sweep on Ray needs Ray: pip install ray, or use --engine in-process") from error
-    # A trial that raised is not repeated here: the same sweep, given again, does what is missing.
-    task = ray.remote(num_cpus=1, max_retries=0)(_trial)
     errors: list[Exception] = []
-    with _ray(workers):
+    with ray_started(workers) as ray:
+        # A trial that raised is not repeated here: the same sweep, given again, does what is missing.
+        task = ray.remote(num_cpus=1, max_retries=0)(_trial)
         # A worker keeps the data of its last trials, so those that share data come one after the other.
         ordered = sorted(settings, key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
         pending = [task.remote(own, criterion) for own in ordered]
@@ -485,12 +480,21 @@ def _trial(settings: RunSettings, criterion: Criterion) -> Trial:
 
 
 @contextlib.contextmanager
-def _ray(workers: int) -> Iterator[None]:
-    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it."""
-    import ray
+def ray_started(workers: int) -> Iterator[Any]:
+    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it; the module ``ray``.
 
+    Parameters
+    ----------
+    workers : int
+        Cores that Ray may use here; 0: all.
+    """
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigurationError("this engine needs Ray: pip install ray, or use --engine in-process") from error
     if ray.is_initialized():
-        yield
+        yield ray
         return
     address = os.environ.get("RAY_ADDRESS")
     here: dict[str, Any] = {"num_cpus": workers or None, "include_dashboard": False, "object_store_memory": 200_000_000}
@@ -509,6 +513,6 @@ def _ray(workers: int) -> Iterator[None]:
             "Unset RAY_ADDRESS to use this machine"
         ) from error
     try:
-        yield
+        yield ray
     finally:
         ray.shutdown()

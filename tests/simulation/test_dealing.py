@@ -1,0 +1,71 @@
+"""Unequal shards: the largest are dealt out first, with the bits of one process."""
+
+import os
+
+import numpy as np
+import pytest
+
+from flwr_fco.client_apps import client_app
+from flwr_fco.objectives import LeastSquares
+from flwr_fco.regularizers import L1
+from flwr_fco.simulation import InProcessGrid, Processes, WorkerGrid
+from flwr_fco.simulation import workers as module
+from flwr_fco.strategies import FedDAGT, FedDualAvg
+from flwr_fco.wire import flower
+from tests.problems import start_arrays
+
+SIZES = (90, 10, 80, 10, 70, 10)
+
+
+@pytest.fixture(autouse=True)
+def _every_round_is_long(monkeypatch):
+    monkeypatch.setattr(module, "WORTH_MOVING", 0.0)
+
+
+@pytest.fixture(scope="module")
+def workers():
+    with Processes(2) as both:
+        yield both
+
+
+def app(folder, sizes):
+    def load(context):
+        partition = int(context.node_config["partition-id"])
+        (folder / f"{os.getpid()}-{partition}").touch()
+        features = np.random.default_rng(partition).normal(size=(sizes[partition], 6))
+        return LeastSquares(features, features[:, 0])
+
+    return client_app(load)
+
+
+def state_of(grid, strategy, rounds=6, **options):
+    with flower.identity(grid.run_id), flower.quiet(50):
+        strategy.start(grid, start_arrays(), rounds, **options)
+    return [np.asarray(value).tobytes() for value in strategy.state], dict(sorted(grid.states().items()))
+
+
+def loads(grid, sizes):
+    return [sum(sizes[node - 2] for node, home in grid._homes.items() if home == k) for k in range(2)]
+
+
+@pytest.mark.parametrize("options", [{}, {"cls": FedDAGT, "client_state": "reset"}, {"fraction_train": 0.5}])
+def test_the_largest_come_first_and_no_bit_changes(options, workers, tmp_path):
+    options = {"cls": FedDualAvg, **options}
+    cls = options.pop("cls")
+
+    def strategy():
+        return cls(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0, seed=1, **options)
+
+    here = state_of(InProcessGrid(app(tmp_path, SIZES), 6), strategy())
+    with WorkerGrid(workers, app(tmp_path, SIZES), 6) as grid:
+        assert state_of(grid, strategy()) == here
+        # Dealt in turn, one has 240 and the other 30.
+        if "fraction_train" not in options:
+            assert max(loads(grid, SIZES)) <= 150
+
+
+def test_equal_shards_stay_where_they_are(workers, tmp_path):
+    with WorkerGrid(workers, app(tmp_path, (20,) * 6), 6) as grid:
+        state_of(grid, FedDualAvg(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0))
+        assert loads(grid, (20,) * 6) == [60, 60]
+    assert len(list(tmp_path.iterdir())) == 6
