@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from flwr_fco.core.sparse import weighted_sum
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.convergence import Limit, ShiftedBy
 from flwr_fco.server.options import POSITIVE, MinimiseOptions
-from flwr_fco.strategies.local_minimisation.sums import scaled_sum
 from flwr_fco.strategies.primal_averaging.primal import PrimalState, PrimalStrategy
 from flwr_fco.wire.protocol import Uplink
 
@@ -66,4 +66,4 @@ class FedProx(MinimiseOptions, PrimalStrategy):
     def aggregate(self, problem: Problem, state: PrimalState, uplinks: Sequence[Uplink]) -> PrimalState:
         """Return the mean of the clients' minimisers."""
         pairs = ((uplink.weight, uplink.vectors["increment"]) for uplink in uplinks)
-        return PrimalState(state.primal + scaled_sum(pairs, state.primal.size), state.round + 1)
+        return PrimalState(state.primal + weighted_sum(pairs, state.primal.shape), state.round + 1)

@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
+from flwr_fco.core import sparse
 from flwr_fco.core.layout import Vector
-from flwr_fco.core.sparse import weighted_sum as core_sum
 from flwr_fco.server.algorithm import Problem
 from flwr_fco.server.clients.memory import ClientMemories
 from flwr_fco.wire.protocol import Uplink
-
-
-def scaled_sum(pairs: Iterable[tuple[float, Vector]], size: int) -> Vector:
-    """Return the sum of scaled vectors, in their order.
-
-    Parameters
-    ----------
-    pairs : iterable of (float, ndarray)
-    size : int
-
-    Examples
-    --------
-    >>> scaled_sum([(2.0, np.ones(2)), (1.0, np.ones(2))], 2)
-    array([3., 3.])
-    """
-    total: Vector = core_sum(pairs, (size,))
-    return total
 
 
 def memories_of(problem: Problem) -> ClientMemories:
@@ -49,7 +32,9 @@ def weighted_sum(problem: Problem, uplinks: Sequence[Uplink], name: str = "incre
     name : str, default "increment"
     """
     memories = memories_of(problem)
-    return scaled_sum(((memories.weight_of(uplink), uplink.vectors[name]) for uplink in uplinks), problem.layout.size)
+    pairs = ((memories.weight_of(uplink), uplink.vectors[name]) for uplink in uplinks)
+    total: Vector = sparse.weighted_sum(pairs, (problem.layout.size,))
+    return total
 
 
 def weighted_mean(problem: Problem, uplinks: Sequence[Uplink], name: str = "increment") -> Vector:
