@@ -19,7 +19,7 @@ from flwr_fco.privacy import GaussianDP
 from flwr_fco.regularizers import L1
 from flwr_fco.simulation import InProcessGrid, Processes, RayActors, WorkerGrid, simulate
 from flwr_fco.simulation.partial_sums import KeptThere
-from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg
+from flwr_fco.strategies import FedAvgSubgradient, FedDAGT, FedDualAvg, Scaffold
 from flwr_fco.wire import flower
 from tests.fault_bars import STRATEGIES, make, problem_of
 from tests.problems import app_of, clients, start_arrays
@@ -72,6 +72,21 @@ def asked(monkeypatch):
     return counted
 
 
+@pytest.mark.parametrize(
+    ("cls", "options"),
+    [
+        (FedDAGT, {"fraction_train": 0.5}),
+        (FedDAGT, {"normalize_local_work": False, "batch_size": 5}),
+        (Scaffold, {"variate": "gradient", "fraction_train": 0.5}),
+    ],
+)
+def test_trackers_that_do_not_show_in_the_duals(cls, options, adding):
+    def made():
+        return strategy(cls, client_state="reset", **options)
+
+    same(*both_ways(adding, made, lambda: app_of(clients()), start_arrays()))
+
+
 #: What needs every client's vector: the neighbours of a graph.
 REFUSING = {"DFedDA", "DFedDAGT", "DFedMid", "DReFedDAGT", "DScaffold"}
 
@@ -107,7 +122,6 @@ def test_every_strategy_is_the_usual_run_or_refuses_in_words(name, adding, asked
             "differential privacy",
         ),
         ({"cls": FedDAGT, "client_state": "ledger"}, "client_state='reset'"),
-        ({"cls": FedDAGT, "client_state": "reset", "fraction_train": 0.5}, "'increment' by itself"),
         ({"server_lr": "auto"}, "server_lr as a number"),
         ({"wire_dtype": "float32"}, "wire_dtype='float64'"),
     ],
