@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
@@ -28,6 +29,8 @@ from flwr_fco.simulation.workers import WorkerGrid, Workers
 from flwr_fco.topology import Topology
 from flwr_fco.wire import flower as _flower
 
+#: From how many nodes on the answers of a round are many objects.
+_MANY = 256
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -178,6 +181,7 @@ def simulate(
             stack.enter_context(_flower.identity(grid.run_id))
             stack.enter_context(nullcontext() if verbose else _flower.quiet())
             stack.enter_context(single_threaded_blas())
+            stack.enter_context(_old_objects_aside() if num_nodes >= _MANY else nullcontext())
             stack.callback(forget_objectives, grid.run_id)
             grid.report = stack.enter_context(_progress_bar(num_rounds) if show else nullcontext())
             return strategy.start(
@@ -239,6 +243,24 @@ def _as_array(name: str, array: Any) -> Array:
             f"array {name!r} is {getattr(array, 'dtype', type(array).__name__)}, which Flower's messages cannot hold "
             f"({error}); expected float64, float32 or float16, of a tensor by `.float()`"
         ) from error
+
+
+@contextmanager
+def _old_objects_aside() -> Iterator[None]:
+    """Keep what is there out of Python's search for garbage, which the answers of large rounds set off often.
+
+    With compiled code and libraries loaded that search takes longer than all else the server does in the round.
+    """
+    if gc.get_freeze_count():
+        # Somebody else's business.
+        yield
+        return
+    gc.collect()
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 @contextmanager

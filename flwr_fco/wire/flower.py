@@ -184,15 +184,15 @@ def form_of(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> Form:
 
 def bytes_of(vectors: Iterable[Mapping[str, Any]]) -> int:
     """Return how many bytes these vectors by name would take in messages."""
-    total, before, size = 0, None, 0
+    total, like, bytes_like = 0, None, 0
     for named in vectors:
-        # Most nodes of a round are told the same.
-        if named is not before:
-            before, size = named, 0
-            for vector in named.values():
-                for array in vector.parts if isinstance(vector, SparseVector) else (vector,):
-                    size += form_of(array.dtype, array.shape).size
-        total += size
+        for vector in named.values():
+            for array in vector.parts if isinstance(vector, SparseVector) else (vector,):
+                # Most of a round's vectors have one form.
+                form = array.dtype, array.shape
+                if form != like:
+                    like, bytes_like = form, form_of(*form).size
+                total += bytes_like
     return total
 
 

@@ -1,5 +1,6 @@
 """Unequal shards: the largest are dealt out first, with the bits of one process."""
 
+import gc
 import os
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, Processes, WorkerGrid
+from flwr_fco.simulation import InProcessGrid, Processes, WorkerGrid, simulate
 from flwr_fco.simulation import workers as module
 from flwr_fco.strategies import FedDAGT, FedDualAvg
 from flwr_fco.wire import flower
@@ -69,3 +70,17 @@ def test_equal_shards_stay_where_they_are(workers, tmp_path):
         state_of(grid, FedDualAvg(regularizer=L1(0.1), client_lr=0.01, fraction_evaluate=0.0))
         assert loads(grid, (20,) * 6) == [60, 60]
     assert len(list(tmp_path.iterdir())) == 6
+
+
+def test_old_objects_are_set_aside_in_large_runs_only(tmp_path):
+    frozen = []
+    # The test suite has set its own objects aside.
+    gc.unfreeze()
+    given = {"num_rounds": 1, "initial_arrays": start_arrays(), "progress": False}
+    watching = [lambda *_: frozen.append(gc.get_freeze_count())]
+    for nodes in (6, 300):
+        strategy = FedDualAvg(client_lr=0.01, fraction_evaluate=0.0)
+        simulate(strategy, app(tmp_path, [10] * nodes), num_nodes=nodes, callbacks=watching, **given)
+        assert gc.get_freeze_count() == 0
+    assert frozen[0] == 0 < frozen[1]
+    gc.freeze()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from logging import INFO, WARNING
 from typing import Any, overload
 
@@ -55,6 +55,10 @@ class Numbered(Sequence[Node]):
         """Return the i-th node."""
         places = range(len(self.ids))[i]
         return Node(self.ids[places], places) if isinstance(places, int) else [self[place] for place in places]
+
+    def __iter__(self) -> Iterator[Node]:
+        """Return the nodes, one after the other."""
+        return map(Node, self.ids, range(len(self.ids)))
 
     def __contains__(self, node: object) -> bool:
         """Whether this is one of the nodes."""
