@@ -249,7 +249,7 @@ def _as_array(name: str, array: Any) -> Array:
 def _old_objects_aside() -> Iterator[None]:
     """Keep what is there out of Python's search for garbage, which the answers of large rounds set off often.
 
-    With compiled code and libraries loaded that search takes longer than all else the server does in the round.
+    With compiled code and libraries loaded there are hundreds of thousands of them to go through.
     """
     if gc.get_freeze_count():
         # Somebody else's business.
