@@ -192,10 +192,12 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Else
             add_to(flat, factor, vector)
             continue
         plain = vector if vector.dtype in (np.float64, np.float32) else vector.astype(np.float64)
-        view = np.ascontiguousarray(plain).reshape(-1).view()
-        # A kernel is compiled for arrays that may be written and for those that may not.
-        view.flags.writeable = False
-        run.append((factor, view))
+        flags = plain.flags
+        if type(plain) is not np.ndarray or plain.ndim != 1 or flags.writeable or not flags.c_contiguous:
+            # A kernel is compiled for arrays that may be written and for those that may not.
+            plain = np.ascontiguousarray(plain).reshape(-1).view()
+            plain.flags.writeable = False
+        run.append((factor, plain))
     _add(flat, run)
     for (_, name), factors in kept.items():
         for partial in factors[0][0].keeper.sums(name, factors):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -59,17 +60,16 @@ class LinearModel(Objective):
         self._num_outputs = num_outputs
         self._num_coefficients = math.prod(coefficients)
 
-    @property
-    def num_examples(self) -> int:
-        """The number of rows."""
-        return self._num_examples
-
-    @num_examples.setter
-    def num_examples(self, number: int) -> None:
+    def _refuse_number(self, number: int) -> None:
         raise ConfigurationError(
             f"num_examples={number!r}: of this loss it is its number of rows, {self._num_examples}, over which it is a "
             "mean. For another weight of a client give the strategy client_weights={partition: weight}"
         )
+
+    # A getter without a frame: every client is asked for it in every round.
+    num_examples: int = property(  # type: ignore[assignment]
+        attrgetter("_num_examples"), _refuse_number, doc="The number of rows."
+    )
 
     @abstractmethod
     def _mean_loss(self, scores: Scores) -> float:

@@ -110,6 +110,19 @@ def take_dual_steps(
     if shard is not None:
         rate_of(downlink)
         return shard.dual_steps(downlink, dual, rng, shift)
+    return take_whole_steps(downlink, objective, dual, rng, shift)
+
+
+def take_whole_steps(
+    downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
+) -> int:
+    """Take local steps of dual averaging in which every coordinate moves; return their number.
+
+    Parameters
+    ----------
+    downlink, objective, dual, rng, shift
+        As in :func:`dual_steps`.
+    """
     steps = compiled_steps(downlink, objective, dual, rng, shift)
     if steps is None:
         steps = sum(1 for _ in dual_steps(downlink, objective, dual, rng, shift))

@@ -19,7 +19,6 @@ from flwr_fco.server.options import MetricsFunction
 from flwr_fco.server.replies.centres import centre
 from flwr_fco.wire.envelope import content_of, sender_and_group, was_altered, what_is_missing
 from flwr_fco.wire.protocol import Node, Uplink
-from flwr_fco.wire.uplink import Sent
 from flwr_fco.work import Work
 
 _Read = TypeVar("_Read")
@@ -235,40 +234,6 @@ class Round:
         self.answered = set(good)
         log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
         return [good[node_id] for node_id in self.nodes if node_id in good]
-
-    def read_all(
-        self,
-        caller: str,
-        sent: Iterable[tuple[Node, Sent]],
-        read: Callable[[Node, Sent], tuple[_Read, Any]],
-        *,
-        all_or_none: bool,
-    ) -> list[Reply[_Read]] | None:
-        """Return the good ones of answers that came without messages; the others are left out and logged.
-
-        Parameters
-        ----------
-        caller : str
-            For the log.
-        sent : iterable of (Node, Sent)
-            Sorted by partition.
-        read : callable
-            As for :meth:`good`; returns the reply's metrics too.
-        all_or_none : bool
-            Return None, and note nothing, if one cannot count.
-        """
-        good, failures = [], 0
-        for node, each in sent:
-            try:
-                good.append(Reply(node, *read(node, each)))
-            except ProtocolError as error:
-                if all_or_none:
-                    return None
-                failures += 1
-                self.leave_out(caller, node, node.node_id, f"{error}")
-        self.answered = {reply.node.node_id for reply in good}
-        log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
-        return good
 
     def bad(
         self, caller: str, replies: Sequence[Message], read: Callable[[Node, RecordDict], Any]

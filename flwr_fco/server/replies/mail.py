@@ -42,7 +42,7 @@ from flwr_fco.wire.flower import bytes_of
 from flwr_fco.wire.metrics import average_metrics, check_metrics, with_metric
 from flwr_fco.wire.model import config_of_round
 from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
-from flwr_fco.wire.uplink import Sent, as_reply, num_examples, read_sent, read_uplink
+from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink
 from flwr_fco.work import FirstOrder
 
 #: How often the silent nodes of a round are asked again where everyone must take part.
@@ -252,7 +252,7 @@ class Mail(Part):
             replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
             # Where everyone must take part, one whose answer cannot count is asked again, by messages.
             everyone = self.algorithm.participation == "everyone"
-            good = self.current.read_all(caller, replies, self._read_sent, all_or_none=everyone)
+            good = self._read_sent(caller, replies, all_or_none=everyone)
             if good is not None:
                 plans = [] if self.spec is None else [self.spec.arrays for n, _ in letters if n.node_id not in informed]
                 self.current.bytes_down += bytes_of([*(told.vectors for _, told in letters), *plans])
@@ -284,16 +284,30 @@ class Mail(Part):
         found: Sequence[Sent | None] | None = exchange(letters, current.number, self.digest)
         return found
 
-    def _read_sent(self, node: Node, sent: Sent) -> tuple[Uplink, Any]:
-        uplink = read_sent(
-            sent,
-            self.plan.layout,
-            shapes=self.current.shapes,
-            weighted_by_key=self.options.weighted_by_key,
-            timed=isinstance(self.plan.work, FirstOrder),
-        )
-        checked = self._possible(node, uplink, sent.content)
-        return checked if self._memories is None else checked._replace(digest=sent.digest), sent.content
+    def _read_sent(
+        self, caller: str, sent: Iterable[tuple[Node, Sent]], *, all_or_none: bool
+    ) -> list[Reply[Uplink]] | None:
+        """Return the good ones of answers that came without messages; the others are left out and logged.
+
+        With `all_or_none` it returns None, and notes nothing, if one cannot count.
+        """
+        current, plan, key = self.current, self.plan, self.options.weighted_by_key
+        timed, remembers = isinstance(plan.work, FirstOrder), self._memories is not None
+        read = SentReader(plan.layout, shapes=current.shapes, weighted_by_key=key, timed=timed)
+        good, failures = [], 0
+        for node, each in sent:
+            try:
+                uplink = self._possible(node, read(each), each.content)
+            except ProtocolError as error:
+                if all_or_none:
+                    return None
+                failures += 1
+                current.leave_out(caller, node, node.node_id, f"{error}")
+            else:
+                good.append(Reply(node, uplink._replace(digest=each.digest) if remembers else uplink, each.content))
+        current.answered = {reply.node.node_id for reply in good}
+        log(INFO, "%s: Received %s results and %s failures", caller, len(good), failures)
+        return good
 
     def bytes_up(self, good: Sequence[Reply[Uplink]]) -> int:
         """Return the bytes of arrays in these replies.

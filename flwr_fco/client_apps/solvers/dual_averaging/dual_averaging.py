@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from flwr_fco.client_apps.solvers.sparse_steps import shard_of
-from flwr_fco.client_apps.solvers.steps import dual_steps, rate_of, take_dual_steps
+from flwr_fco.client_apps.solvers.steps import dual_steps, rate_of, take_whole_steps
 from flwr_fco.client_apps.solvers.table import local_solver
 from flwr_fco.objectives.base import Objective
 from flwr_fco.wire.protocol import Downlink, Uplink
@@ -51,6 +51,6 @@ def dual_averaging(
         trajectory = np.array([dual - start for _ in dual_steps(downlink, objective, dual, rng)])
         vectors, steps = {"increment": dual - start, "trajectory": trajectory}, len(trajectory)
     else:
-        steps = take_dual_steps(downlink, objective, dual, rng)
+        steps = take_whole_steps(downlink, objective, dual, rng)
         vectors = {"increment": dual - start}
     return Uplink(vectors, client_lr * steps, steps), state
