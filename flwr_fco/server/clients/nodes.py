@@ -53,6 +53,8 @@ class Numbered(Sequence[Node]):
 
     def __getitem__(self, i: int | slice) -> Node | list[Node]:
         """Return the i-th node."""
+        if type(i) is int and i >= 0:
+            return Node(self.ids[i], i)
         places = range(len(self.ids))[i]
         return Node(self.ids[places], places) if isinstance(places, int) else [self[place] for place in places]
 
