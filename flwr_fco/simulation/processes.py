@@ -90,6 +90,7 @@ class Processes(Workers):
 
     def close(self) -> None:
         """End all workers, busy ones too."""
+        self.closed = True
         processes, self._processes = self._processes, {}
         for process in processes.values():
             _end(process)

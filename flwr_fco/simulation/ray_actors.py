@@ -132,10 +132,13 @@ class RayActors(Workers):
 
     def close(self) -> None:
         """End all workers, busy ones too, and Ray where it was started here."""
+        self.closed = True
         for actor in self._actors.values():
             self._ray.kill(actor)
         self._actors = {}
         if self._owns:
+            # Once: Ray may have been started again since, by somebody else.
+            self._owns = False
             self._ray.shutdown()
 
 

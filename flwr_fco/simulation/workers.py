@@ -66,6 +66,8 @@ class Workers(ABC):
             raise ConfigurationError(f"workers={number}; expected at least one")
         self.number, self.partial_sums = number, checked("partial_sums", partial_sums, bool)
         self._runs: dict[int, Setup] = {}
+        #: Whether they have ended.
+        self.closed = False
 
     def __enter__(self) -> Self:
         """Return the workers."""
@@ -141,7 +143,16 @@ class Workers(ABC):
         Parameters
         ----------
         setup : Setup
+
+        Raises
+        ------
+        ConfigurationError
+            If the workers have ended.
         """
+        if self.closed:
+            raise ConfigurationError(
+                f"these {type(self).__name__} are closed; run inside of their `with` block, or make new ones"
+            )
         self.ask(dict.fromkeys(range(self.number), ("begin", setup)))
         self._runs[setup.run_id] = setup
 

@@ -227,6 +227,14 @@ def test_no_process_is_left_where_a_run_is_interrupted():
             os.kill(pid, 0)
 
 
+def test_workers_that_have_ended_take_no_run():
+    with Processes(1) as ended:
+        pass
+    ended.close()
+    with pytest.raises(ConfigurationError, match="Processes are closed; run inside of their `with` block"):
+        simulate(strategy(), app_of(clients()), num_nodes=1, num_rounds=1, initial_arrays=start_arrays(), engine=ended)
+
+
 def test_workers_are_for_engines_that_have_them():
     with pytest.raises(ConfigurationError, match="engine='processes'"):
         simulate(strategy(), app_of(clients()), num_nodes=4, num_rounds=1, initial_arrays=start_arrays(), workers=2)
