@@ -232,7 +232,7 @@ def test_workers_that_have_ended_take_no_run():
         pass
     ended.close()
     with pytest.raises(ConfigurationError, match="Processes are closed; run inside of their `with` block"):
-        simulate(strategy(), app_of(clients()), num_nodes=1, num_rounds=1, initial_arrays=start_arrays(), engine=ended)
+        simulate(strategy(), app_of(clients()), num_nodes=4, num_rounds=1, initial_arrays=start_arrays(), engine=ended)
 
 
 def test_workers_are_for_engines_that_have_them():
