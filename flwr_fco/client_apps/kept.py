@@ -11,12 +11,15 @@ from typing import Any
 
 import numpy as np
 
+from flwr_fco.core.layout import Layout
 from flwr_fco.objectives.base import Objective
 
 #: App, role, run, partition.
 Key = tuple[str, str, int, int]
 #: How many of an objective's objects are looked at, for data may be lists of millions.
 _LOOKS = 1000
+#: What holds no array, and an objective has many of.
+_WITHOUT = frozenset({int, float, str, bool, bytes, type(None), Layout})
 
 
 def half_of_the_memory() -> int:
@@ -53,7 +56,7 @@ def bytes_held(thing: Any) -> int:
     seen: dict[int, Any] = {}
     while left and len(seen) < _LOOKS:
         each = left.pop()
-        if id(each) in seen or isinstance(each, type | FunctionType | ModuleType):
+        if type(each) in _WITHOUT or id(each) in seen or isinstance(each, type | FunctionType | ModuleType):
             continue
         seen[id(each)] = each
         if isinstance(each, np.ndarray):

@@ -184,19 +184,19 @@ class TrainingHandler:
         uplink, state, num_examples = self._solve(context, task.downlink, task.state, task.rng)
         return task.answer(uplink, state, num_examples)
 
-    def learn(self, context: Context, plan: Spec, digest: str) -> None:
+    def learn(self, context: Context, plan: Spec, digest: str, header: str) -> None:
         """Take the plan of a run from a server in this process, as from a first message.
 
         Parameters
         ----------
         context : Context
         plan : Spec
-        digest : str
-            Its hash.
+        digest, header : str
+            Its hash and its JSON.
         """
         with clear_errors(_UNREADABLE):
-            self.limits.check_header(plan.to_json())
-            _check_plan(store_plan(context, plan, digest), self.limits)
+            self.limits.check_header(header)
+            _check_plan(store_plan(context, plan, digest, header), self.limits)
 
     def exchange(self, context: Context, downlink: Downlink, state: ClientState | None, server_round: int) -> Sent:
         """Answer a server in this process, without a message.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, Self
 
@@ -49,10 +50,7 @@ class LinearModel(Objective):
         """Store the features and describe the model's arrays."""
         if not (math.isfinite(l2) and l2 >= 0.0):
             raise ConfigurationError(f"l2={l2!r}; expected a finite number that is not negative")
-        arrays = {"coefficients": np.empty(coefficients)}
-        if intercept:
-            arrays["intercept"] = np.empty(num_outputs)
-        self.layout = Layout.from_arrays(arrays, apply_to="coefficients")
+        self.layout = _layout_of(coefficients, num_outputs if intercept else 0)
         self.design = design
         self._num_examples = design.shape[0]
         self.intercept = intercept
@@ -530,6 +528,15 @@ class TwoClassModel(LinearModel):
         scores = self.margins(w)
         loss = self._mean_loss(scores) + self._l2_value(w)
         return {"loss": loss, "accuracy": float(((scores > 0.0) == (self._targets > 0.0)).mean())}
+
+
+@lru_cache(maxsize=64)
+def _layout_of(coefficients: tuple[int, ...], num_intercepts: int) -> Layout:
+    """Return the model's arrays; one object for all clients of a run."""
+    arrays = {"coefficients": np.broadcast_to(np.zeros(1), coefficients)}
+    if num_intercepts:
+        arrays["intercept"] = np.zeros(num_intercepts)
+    return Layout.from_arrays(arrays, apply_to="coefficients")
 
 
 def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:

@@ -275,10 +275,11 @@ class InProcessGrid(Grid):
         contexts = [self.contexts[node.node_id] for node, _ in letters]
         if introduced is not None:
             plan, known, strangers = introduced
+            header = plan.to_json()
             for context in contexts:
                 if context.node_id in strangers:
                     try:
-                        handler.learn(context, plan, known)
+                        handler.learn(context, plan, known, header)
                     except Exception as error:
                         raise self._raised(error, context.node_id, f"{server_round}", "train") from error
         told = received([downlink for _, downlink in letters], digest, contexts)

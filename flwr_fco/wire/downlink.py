@@ -99,7 +99,8 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     """Return the plan of a message: from the message, this process's memory or the node's state."""
     digest = str(fco["plan"])
     if "plan-header" in fco:
-        context.state[_FCO] = ConfigRecord({"plan": digest, "plan-header": str(fco["plan-header"])})
+        told = {"plan": digest, "plan-header": str(fco["plan-header"])}
+        context.state[_FCO] = _flower.filled(ConfigRecord, told)
         if PLAN in content:
             context.state[PLAN] = content[PLAN]
         elif PLAN in context.state:
@@ -121,7 +122,7 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
-def store_plan(context: Context, plan: Spec, digest: str) -> Plan:
+def store_plan(context: Context, plan: Spec, digest: str, header: str) -> Plan:
     """Give a client of this process the plan of a run, as its first message would.
 
     Parameters
@@ -129,11 +130,11 @@ def store_plan(context: Context, plan: Spec, digest: str) -> Plan:
     context : Context
         The client's; changed.
     plan : Spec
-    digest : str
-        Its hash.
+    digest, header : str
+        Its hash and its JSON.
     """
     content = _flower.packed({PLAN: (ArrayRecord, dict(plan.arrays))} if plan.arrays else {})
-    return _plan_of(content, {"plan": digest, "plan-header": plan.to_json()}, context)
+    return _plan_of(content, {"plan": digest, "plan-header": header}, context)
 
 
 def read_downlink(
