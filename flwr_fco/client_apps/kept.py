@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
+from collections.abc import Iterable
 from itertools import islice
 from mmap import mmap
 from types import FunctionType, ModuleType
@@ -56,19 +57,21 @@ def bytes_held(thing: Any) -> int:
     seen: dict[int, Any] = {}
     while left and len(seen) < _LOOKS:
         each = left.pop()
-        if type(each) in _WITHOUT or id(each) in seen or isinstance(each, type | FunctionType | ModuleType):
+        if id(each) in seen or isinstance(each, type | FunctionType | ModuleType):
             continue
         seen[id(each)] = each
+        parts: Iterable[Any] = ()
         if isinstance(each, np.ndarray):
             total += 0 if _mapped(each) else each.nbytes
         elif type(each).__module__ == "torch":
             total += int(getattr(each, "nbytes", 0))
         elif isinstance(each, dict):
-            left += islice(each.values(), _LOOKS)
+            parts = islice(each.values(), _LOOKS)
         elif isinstance(each, list | tuple):
-            left += each[:_LOOKS]
+            parts = each[:_LOOKS]
         else:
-            left += getattr(each, "__dict__", {}).values()
+            parts = getattr(each, "__dict__", {}).values()
+        left += [part for part in parts if type(part) not in _WITHOUT]
     return total
 
 
