@@ -52,7 +52,7 @@ $(VENV)/.torch: $(INSTALLED)
 
 test-torch: $(VENV)/.torch ## Install PyTorch too (TORCH= says which) and run the tests and quick benchmarks that need it
 	$(BIN)/python -m pytest -q tests/pytorch flwr_fco/torch
-	@set -e; for name in density large_network; do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py --quick; done
+	@set -e; for name in density large_network small_network; do echo "== benchmarks/$$name.py"; $(BIN)/python benchmarks/$$name.py --quick; done
 
 LOWEST := .venv-lowest
 $(LOWEST)/.installed: pyproject.toml

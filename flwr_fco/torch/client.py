@@ -50,7 +50,7 @@ from flwr_fco.torch.optim import (
     ProximalSGD,
     sign_groups,
 )
-from flwr_fco.torch.state import buffers_of, layout_of, load_buffers
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seed_generators
 from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_reply, partition_reply, reply
 from flwr_fco.wire.protocol import OWN_LOOP, ClientState, Uplink
 from flwr_fco.work import Work
@@ -271,7 +271,7 @@ class LocalTraining:
             self.optimizer.set_shift(plan.layout.views(self._shift))
         devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
         self._stack.enter_context(torch.random.fork_rng(devices=sorted(devices)))
-        torch.manual_seed(int(self._task.rng.integers(2**63)))
+        seed_generators(int(self._task.rng.integers(2**63)), all_devices=True)
         self._steps = 0
         self._stack.enter_context(self._limits.clock())
         # Taken off at the end: the optimiser and this object would keep each other, and the model, in memory.

@@ -177,8 +177,8 @@ class _Euclidean(Geometry):
             out[i].copy_(_solve_one(point, t, separable[i]) if i in separable else point)
 
     def write_sum(self, starts: Tensors, moved: Tensors, t: float, out: Tensors) -> None:
-        whole = self._others or self._joint or not all(tensor.is_contiguous() for tensor in (*starts, *moved, *out))
-        if self._foreach or whole:
+        whole = self._foreach or self._others or self._joint
+        if whole or not all(tensor.is_contiguous() for tensor in (*starts, *moved, *out)):
             super().write_sum(starts, moved, t, out)
             return
         separable = dict(self._separable)

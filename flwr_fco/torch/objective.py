@@ -16,7 +16,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Objective
 from flwr_fco.torch.optim import matching
 from flwr_fco.torch.regularizers import widest_dtype
-from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, trainable
+from flwr_fco.torch.state import buffers_of, layout_of, load_buffers, seed_generators, trainable
 from flwr_fco.work import FirstOrder
 
 Loss = Callable[[nn.Module, Any], Tensor]
@@ -129,7 +129,9 @@ class TorchObjective(Objective):
         self._parameters = trainable(model)
         self.layout = layout_of(model, apply_to)
         up = matching(self._parameters, maximize, "maximize")
-        self._signs = [-1.0 if name in up else 1.0 for name in self._parameters]
+        self._all_modules = list(model.modules())
+        self._sizes = [entry.size for entry in self.layout.optimized]
+        self._ascending = [entry.block for entry in self.layout.optimized if entry.name in up]
         if up:
             self.ascends = np.zeros(self.layout.size, dtype=np.bool_)
             for name in up:
@@ -180,13 +182,15 @@ class TorchObjective(Objective):
             Where to write the gradient.
         """
         self._load(w)
-        self.model.train()
+        # PyTorch sets this module by module, which takes a tenth of a step of a small network.
+        if not all(module.training for module in self._all_modules):
+            self.model.train()
         out = np.empty(self.layout.size) if out is None else out
         rows = None if batch is None else batch.rows
         parameters = list(self._parameters.values())
         total, value = [], 0.0
         with torch.random.fork_rng(devices=self._cuda_devices()):
-            _seed(0 if batch is None else batch.seed)
+            seed_generators(0 if batch is None else batch.seed)
             for share, examples in self._chunks(rows):
                 loss = self._loss_of(examples)
                 if not loss.requires_grad:
@@ -201,11 +205,11 @@ class TorchObjective(Objective):
                 total = total or [torch.zeros_like(p, dtype=widest_dtype(p)) for p in parameters]
                 for part, gradient in zip(total, found, strict=True):
                     part.add_(gradient, alpha=share)
-        for entry, sign, part in zip(self.layout.optimized, self._signs, total, strict=True):
-            if part.is_sparse:
-                # Of an embedding with sparse=True; the gradient is a dense vector all the same.
-                part = part.to_dense()
-            np.multiply(part.reshape(-1).cpu().to(torch.float64).numpy(), sign, out=out[entry.block])
+        # Of an embedding with sparse=True the gradient is a dense vector all the same.
+        dense = [(part.to_dense() if part.is_sparse else part).reshape(-1).cpu() for part in total]
+        out[:] = torch.cat(dense).to(torch.float64).numpy()
+        for block in self._ascending:
+            np.negative(out[block], out=out[block])
         self._losses.append(value)
         return value, out
 
@@ -255,7 +259,7 @@ class TorchObjective(Objective):
         self.model.eval()
         means: dict[str, float] = {"loss": 0.0}
         with torch.no_grad(), torch.random.fork_rng(devices=self._cuda_devices()):
-            _seed(0)
+            seed_generators(0)
             for share, examples in self._chunks(None):
                 means["loss"] += share * float(self._loss_of(examples))
                 for name, score in (scores(self.model, examples) if scores else {}).items():
@@ -274,9 +278,10 @@ class TorchObjective(Objective):
         """Set the model's parameters."""
         # A copy: the vector may be read-only, which PyTorch does not know.
         flat = torch.from_numpy(np.array(w, dtype=np.float64))
+        own = list(self._parameters.values())
         with torch.no_grad():
-            for entry, p in zip(self.layout.optimized, self._parameters.values(), strict=True):
-                p.copy_(flat[entry.block].view(p.shape))
+            parts = flat.split(self._sizes)
+            torch._foreach_copy_(own, [part.view(p.shape) for p, part in zip(own, parts, strict=True)])
 
     def _chunks(self, rows: NDArray[np.int64] | None) -> Iterator[tuple[float, Any]]:
         """Yield parts of a batch on the model's device, with their shares of it: a minibatch is one part."""
@@ -315,15 +320,6 @@ def _tensors(dataset: Any) -> TensorDataset:
     if len(set(sizes)) > 1:
         raise ConfigurationError(f"the tensors have {sizes} examples; expected as many of each")
     return TensorDataset(*given)
-
-
-def _seed(seed: int) -> None:
-    """Seed PyTorch's generators, skipping devices that are not in use, whose bookkeeping costs more than a step."""
-    in_use = torch.cuda.is_initialized() or torch.backends.mps.is_available()  # type: ignore[no-untyped-call]
-    if in_use:
-        torch.manual_seed(seed)
-    else:
-        torch.default_generator.manual_seed(seed)
 
 
 def _to_device(batch: Any, device: torch.device) -> Any:

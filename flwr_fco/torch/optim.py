@@ -246,8 +246,9 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 gradients.append(p.grad)
         scale = lr if group["maximize"] else -lr
         self._add(chosen, self._directions(group, gradients), scale)
-        shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
-        if shifted:
+        # PyTorch hashes a parameter in Python: most optimisers have no shift, and it is not looked for one by one.
+        if any("shift" in own for own in self.state.values()):
+            shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
             shifts = self._kept({"params": [group["params"][i] for i in shifted]}, "shift")
             self._add([duals[i] for i in shifted], shifts, -lr)
 
@@ -628,14 +629,19 @@ class IncrementFirst(DualAveraging):
 
     def _take(self, index: int, lr: float, *, half: bool = False) -> None:
         group = self.param_groups[index]
-        self._descend(group, self._kept(group, "dual"), lr)
+        moved = self._kept(group, "dual")
+        self._descend(group, moved, lr)
         self._count(group, lr)
-        self._back(index)
+        self._go_to(index, moved)
 
     def _back(self, index: int) -> None:
+        self._go_to(index, self._kept(self.param_groups[index], "dual"))
+
+    def _go_to(self, index: int, moved: list[Tensor]) -> None:
+        """Set the parameters to the point of the start and what has been added to it."""
         group = self.param_groups[index]
-        starts, moved = self._kept(group, "start"), self._kept(group, "dual")
-        self._geometry(index).write_sum(starts, moved, self._time(group, 0.0, False), group["params"])
+        starts, t = self._kept(group, "start"), self._time(group, 0.0, False)
+        self._geometry(index).write_sum(starts, moved, t, group["params"])
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:

@@ -144,3 +144,18 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
                 f"the array {name!r} has shape {list(tensor.shape)}, the server's has {list(buffers[name].shape)}"
             )
         tensor.copy_(torch.from_numpy(np.array(buffers[name])))
+
+
+def seed_generators(seed: int, *, all_devices: bool = False) -> None:
+    """Seed PyTorch's generators, skipping devices that are not in use, whose bookkeeping costs more than a step.
+
+    Parameters
+    ----------
+    seed : int
+    all_devices : bool, default False
+        Whether a device that is there may be used from now on.
+    """
+    if torch.cuda.is_initialized() or torch.backends.mps.is_available() or (all_devices and torch.cuda.is_available()):  # type: ignore[no-untyped-call]
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
