@@ -3,7 +3,7 @@
     python benchmarks/small_network.py            10,798 parameters, 10 clients, 53 steps each (two minutes)
     python benchmarks/small_network.py --quick    two clients, a few steps
 
-A step takes a millisecond or two, so it shows what an exchange and a step of ours add to PyTorch's own. The bare loop is
+A step takes a millisecond or two: it shows what an exchange and a step of ours add to PyTorch's own. The bare loop is
 SGD: load the model, train, add up. Beside it the user's own training loop with our optimiser, and a `TorchObjective`
 whose steps our local solver takes; both with an l1 norm. The ways alternate in one process; medians over their rounds.
 Needs PyTorch.
