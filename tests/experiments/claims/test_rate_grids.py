@@ -28,8 +28,6 @@ KNOWN = {
         ("logistic-mnist", "largest local-steps 30"): (WORK, "FedSAM"),
     },
     "rates.md": {
-        ("haxby, 300 rounds", "largest server 10"): (AWAITS, "FedDualAvg; FedMidOSP"),
-        ("haxby, 300 rounds", "smallest client 0.001"): (WIDER, "FedDualAvgOSP"),
         ("lasso-I, 500 rounds", "only client 0.001"): (
             CORNER,
             "FedAvgSubgradient; FedDualAvg; FedDualAvgOSP; FedMid; FedMidOSP",
