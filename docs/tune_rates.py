@@ -37,6 +37,9 @@ Point = tuple[float, ...]
 DECADES = tuple(round(digit * 10.0**power, 10) for power in range(-6, 5) for digit in (1, 2, 3, 6))
 #: Of the first paper, whose grids have two values a decade.
 HALVES = tuple(value for value in DECADES if f"{value:e}"[0] in "13")
+#: Where fco-grid has found the best pairs beyond the paper's grid: the regressions' grids go on from there too. The
+#: scores have a ridge of small client rates with large server rates, to which single steps do not lead.
+ON_RIDGE = ((0.0003, 3.0), (0.0003, 10.0), (0.0001, 10.0))
 #: No grid grows by more points than that.
 MOST_NEW = 30
 
@@ -62,21 +65,23 @@ class Ladder:
         return [self.rungs[i] for i in (place - 1, place + 1) if 0 <= i < len(self.rungs)]
 
 
-def widen(ladders: Sequence[Ladder], score: Callable[[Point], float], more: Sequence[Point] = ()) -> dict[Point, float]:
+def widen(
+    ladders: Sequence[Ladder], score: Callable[[Point], float], more: Sequence[Point] = (), *, products: bool = False
+) -> dict[Point, float]:
     """Return the scores of a grid that has grown until its best point has neighbours on both sides of every axis.
 
-    The grid's points (and `more`) are tried, then, while one is missing, the neighbours of the best point so far.
+    The grid's points (and `more`) are tried, then, while one is missing, the neighbours of the best point so far; with
+    `products` also the two points of two axes at which their product is the same.
     """
     first = dict.fromkeys([*itertools.product(*(ladder.first for ladder in ladders)), *more])
     scores = {point: score(point) for point in first}
     most = len(scores) + MOST_NEW
     while len(scores) < most:
         best = min(scores, key=lambda point: scores[point])
-        around = (
-            (*best[:axis], value, *best[axis + 1 :])
-            for axis, ladder in enumerate(ladders)
-            for value in ladder.neighbours(best[axis])
-        )
+        sides = [ladder.neighbours(value) for ladder, value in zip(ladders, best, strict=True)]
+        around = [(*best[:axis], value, *best[axis + 1 :]) for axis, values in enumerate(sides) for value in values]
+        if products:
+            around += zip(sides[0], reversed(sides[1]), strict=True)
         new = [point for point in around if point not in scores][: most - len(scores)]
         if not new:
             break
@@ -130,10 +135,10 @@ class Stage:
                     break
             return statistics.mean(found)
 
-        ladders = [Ladder((), HALVES)] * 2
-        return (
-            widen(ladders, score, [*self.pairs, *known]) if self.grows else {p: score(p) for p in self.pairs}
-        ), trials
+        if not self.grows:
+            return {point: score(point) for point in self.pairs}, trials
+        more = [*self.pairs, *(ON_RIDGE if self.rule == "recovery-error" else ()), *known]
+        return widen([Ladder((), HALVES)] * 2, score, more, products=True), trials
 
 
 PAIRS_25 = tuple(itertools.product(CLIENT_25, SERVER_25))
@@ -498,7 +503,8 @@ class Constants:
 
     def settings(self, problem: str, point: Point, seed: int) -> RunSettings:
         """Return the settings of a trial."""
-        own = {**TRACKING_SHARED, **self.fixed, **dict(zip(self.axes, point, strict=True))}
+        values = (int(value) if axis == "stage-rounds" else value for axis, value in zip(self.axes, point, strict=True))
+        own = {**TRACKING_SHARED, **self.fixed, **dict(zip(self.axes, values, strict=True))}
         return RunSettings.of(problem, self.strategy, own, seed)
 
 
@@ -675,8 +681,9 @@ def tables(sweeps: Path, stages: Sequence[Stage], problems: Sequence[str]) -> It
 def of_earlier_runs(known: int, trials: Sequence[Trial]) -> str:
     """Say how many scores are of earlier runs, and what this one's trials took."""
     minutes = sum(trial["seconds"] for trial in trials) / 60
-    before = f"{known} scores are of earlier runs; " if known else ""
-    return f"{before}{len(trials)} trials in {minutes:.0f} minutes."
+    before = f"{known} scores are of earlier runs" if known else ""
+    new = f"{len(trials)} trials in {minutes:.0f} minutes" if trials or not known else ""
+    return f"{'; '.join(filter(None, (before, new)))}."
 
 
 def section(name: str, heading: str) -> str:
@@ -801,9 +808,10 @@ def main() -> None:
             "sessions at the end (B.4), or the mean training objective over the last 10 checkpoints (B.5); a mean "
             "over the seeds. The best pair of each method is bold; where the paper's grid (or the pairs that are "
             "named) does not have it, the best one of those is in italics. Grids grow by one rule: the neighbours of "
-            f"the best pair are tried (1, 3, 10, ...) until it has some on all sides, at most {MOST_NEW} pairs. Rows "
-            "that the page has are not run again (without the page all are). The minutes are of one core of a machine "
-            "in use.",
+            "the best pair are tried (1, 3, 10, ..., of each rate and of both with the same product) until it has some "
+            f"on all sides, at most {MOST_NEW} pairs; those of the regressions go on also from the pairs that fco-grid "
+            "has found best. Rows that the page has are not run again (without the page all are). The minutes are of "
+            "one core of a machine in use.",
             tables(options.sweeps, STAGES, options.only),
         )
 
