@@ -606,21 +606,20 @@ def tune_constants(
 
 
 def beyond(axes: Sequence[str], points: Sequence[Point], best: Point) -> list[Point]:
-    """Return the points next to the best one on the axes at whose end it is."""
+    """Return the points next to the best one on the axes at whose end it is.
+
+    No stage is longer than the run, and no smaller smoothness is tried than the convexity.
+    """
+    bounds = {"smoothness": (dict(zip(axes, best, strict=True)).get("convexity", 0.0), math.inf)}
+    bounds["stage-rounds"] = 0.0, float(TRACKING_SHARED["num-rounds"])
     found = []
-    for i in range(len(axes)):
+    for i, axis in enumerate(axes):
         values = {point[i] for point in points}
         below = [rung for rung in DECADES if rung < min(values)][-1:] if best[i] == min(values) else []
         above = [rung for rung in DECADES if rung > max(values)][:1] if best[i] == max(values) else []
-        found += [(*best[:i], rung, *best[i + 1 :]) for rung in below + above]
-    return [point for point in found if _possible(dict(zip(axes, point, strict=True)))]
-
-
-def _possible(constants: Mapping[str, float]) -> bool:
-    """Return whether no stage is longer than the run, and the smoothness at least the convexity."""
-    if constants.get("stage-rounds", 0) > TRACKING_SHARED["num-rounds"]:
-        return False
-    return constants.get("smoothness", math.inf) >= constants.get("convexity", 0.0)
+        low, high = bounds.get(axis, (0.0, math.inf))
+        found += [(*best[:i], rung, *best[i + 1 :]) for rung in below + above if low <= rung <= high]
+    return found
 
 
 def best_constants(scores: Mapping[Point, Sequence[float]]) -> Point:
@@ -764,12 +763,13 @@ def main() -> None:
             "constants. All methods were tuned in the same way: every point with seed 0, the best three of them with "
             "two more seeds, and the best median of those (bold) is what the definitions take. Where that is the "
             "smallest or the largest value that was tried of a constant, the next one beyond it is tried in the same "
-            f"way (1, 2, 3, 6, 10, ...; about {_MOST_BEYOND} points at most; smoothness is at least convexity, "
-            "a stage at most the run). Of MReFedDA-GT the radius is stated, not tuned; DReFedDA-GT takes the rates of "
-            "DFedDA-GT. On the chain both rates are halved where the gap of node 0 has not reached a new best in 30 "
-            "looks. D.1.2's 'increase the batch size and communication rounds for evaluation by a factor of M' is read "
-            "in two ways: 'M x batch and rounds' has 160 examples a step and an exchange that counts as 16 rounds, "
-            "'M x batch' has 160 examples a step and as many exchanges. Rows that the page has are not run again.",
+            f"way (1, 2, 3, 6, 10, ...; about {_MOST_BEYOND} points at most; no stage is longer than the run, no "
+            "smaller smoothness is tried than the convexity). Of MReFedDA-GT the radius is stated, not tuned; "
+            "DReFedDA-GT takes the rates of DFedDA-GT. On the chain both rates are halved where the gap of node 0 has"
+            " not reached a new best in 30 looks. D.1.2's 'increase the batch size and communication rounds for "
+            "evaluation by a factor of M' is read in two ways: 'M x batch and rounds' has 160 examples a step and an "
+            "exchange that counts as 16 rounds, 'M x batch' has 160 examples a step and as many exchanges. Rows that "
+            "the page has are not run again.",
             tracking_tables(options.sweeps),
         )
     elif options.dualfl:

@@ -72,7 +72,7 @@ def test_an_axis_grows_at_the_end_at_which_its_best_value_is(tune_rates):
     points = [(1.0, 10.0), (2.0, 10.0), (4.0, 10.0)]
     assert tune_rates.beyond(("convexity", "smoothness"), points, (1.0, 10.0)) == [(0.6, 10.0), (1.0, 6.0), (1.0, 20.0)]
     assert tune_rates.beyond(("convexity", "smoothness"), [*points, (2.0, 6.0), (2.0, 20.0)], (2.0, 10.0)) == []
-    # The smoothness is at least the convexity, and a stage of 3,000 rounds is the whole run.
+    # No smaller smoothness is tried than the convexity, and a stage of 3,000 rounds is the whole run.
     assert tune_rates.beyond(("convexity", "smoothness"), [(1.0, 1.0), (0.6, 3.0), (2.0, 3.0)], (1.0, 1.0)) == []
     assert tune_rates.beyond(("stage-rounds",), [(1500.0,), (3000.0,)], (3000.0,)) == []
 
