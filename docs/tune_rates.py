@@ -1,9 +1,10 @@
 """Tune the rates of the experiments as the papers do, over their grids, and write the pages of docs/reproduction.
 
-    python docs/tune_rates.py sweeps             # rates.md: an hour and a half; goes on where stopped
+    python docs/tune_rates.py sweeps             # rates.md: goes on where stopped; without the page two hours
+    python docs/tune_rates.py sweeps --only haxby    # rates.md, of one problem
     python docs/tune_rates.py sweeps --saddle bilinear-l1    # saddle-rates.md: ten minutes, of all its problems an hour
     python docs/tune_rates.py sweeps --dualfl    # dualfl-rates.md: half an hour
-    python docs/tune_rates.py sweeps --tracking  # tracking-rates.md: of the second paper, two hours and a half
+    python docs/tune_rates.py sweeps --tracking  # tracking-rates.md: without the page two hours and a half
 
 The definitions of the experiments (`flwr_fco/experiments/definitions`) take the best pairs from there by hand.
 """
@@ -21,7 +22,7 @@ from typing import Any
 
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.runs.settings import RunSettings
-from flwr_fco.experiments.runs.sweep import CRITERIA, Trial, best_trials, run_sweep, write_table
+from flwr_fco.experiments.runs.sweep import CRITERIA, Trial, run_sweep
 
 HERE = Path(__file__).parent / "reproduction"
 FOUR = ("FedDualAvg", "FedDualAvgOSP", "FedMid", "FedMidOSP")
@@ -31,135 +32,14 @@ CLIENT_49, SERVER_49 = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0), (0.01, 0.03, 0
 CLIENT_25, SERVER_25 = (0.001, 0.003, 0.01, 0.03, 0.1), (0.01, 0.03, 0.1, 0.3, 1.0)
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A grid that is run on a problem.
-
-    Parameters
-    ----------
-    problems, strategies : sequence of str
-    pairs : sequence of (float, float)
-        Client rates and server rates.
-    rule, words : str
-        Of :data:`CRITERIA`; what to say above the table.
-    settings : sequence of (str, value)
-        The first is the number of rounds.
-    seeds, more_seeds : sequence of int
-        `more_seeds`: of the client rates at which some method is stable.
-    """
-
-    problems: Sequence[str]
-    strategies: Sequence[str]
-    pairs: Sequence[tuple[float, float]]
-    rule: str
-    words: str
-    settings: Sequence[tuple[str, Any]]
-    seeds: Sequence[int] = (0,)
-    more_seeds: Sequence[int] = ()
-
-    def trials(self, problem: str, folder: Path) -> list[Trial]:
-        """Return the finished trials; those with a stable client rate are run with more seeds too."""
-        first = self._run(problem, folder, self.seeds, self.pairs)
-        if not self.more_seeds:
-            return first
-        stable = {trial["settings"]["client-lr"] for trial in first if math.isfinite(trial["score"])}
-        again = [pair for pair in self.pairs if pair[0] in stable]
-        trials = first + self._run(problem, folder, self.more_seeds, again)
-        write_table(trials, folder / "trials.csv")
-        return trials
-
-    def _run(
-        self, problem: str, folder: Path, seeds: Sequence[int], pairs: Sequence[tuple[float, float]]
-    ) -> list[Trial]:
-        settings = [
-            RunSettings.of(problem, strategy, {"client-lr": a, "server-lr": b, **dict(self.settings)}, seed)
-            for strategy in self.strategies
-            for a, b in pairs
-            for seed in seeds
-        ]
-        return run_sweep(settings, folder, CRITERIA[self.rule], engine="in-process")
-
-
-PAIRS_25 = tuple(itertools.product(CLIENT_25, SERVER_25))
-PAIRS_49 = tuple(itertools.product(CLIENT_49, SERVER_49))
-_CHECKPOINTS_50 = (("num-rounds", 1000), ("objective-every", 20), ("structure-every", 20))
-STAGES = (
-    Stage(
-        [f"lasso-{variant}" for variant in ("I", "II", "III", "IV")],
-        FIVE,
-        PAIRS_49,
-        "recovery-error",
-        "49 pairs, 500 rounds; the client rates at which something is stable with two more seeds.",
-        (("num-rounds", 500),),
-        more_seeds=(1, 2),
-    ),
-    Stage(
-        [f"low-rank-{variant}" for variant in ("I", "II", "III", "IV")],
-        FIVE,
-        PAIRS_49,
-        "recovery-error",
-        "49 pairs, 200 rounds (the paper: 500), one seed.",
-        (("num-rounds", 200), ("objective-every", 200)),
-    ),
-    Stage(
-        ["low-rank-IV"],
-        ("FedMid", "FedMidOSP", "FedAvgSubgradient"),
-        ((0.001, 1.0), (0.001, 3.0)),
-        "recovery-error",
-        "The best pair changes with the number of rounds: the two candidates with 500 rounds and three seeds.",
-        (("num-rounds", 500), ("objective-every", 500)),
-        seeds=(0, 1, 2),
-    ),
-    Stage(
-        ["mnist-l2-ball"],
-        FOUR,
-        PAIRS_25,
-        "objective",
-        "25 pairs, 100 rounds with 25 checkpoints, one seed. The ball acts for the last pair alone: for the others the "
-        "four methods are one.",
-        (("num-rounds", 100), ("objective-every", 4), ("structure-every", 4)),
-    ),
-    Stage(
-        ["mnist-l2-ball"],
-        FOUR,
-        ((0.1, 1.0), (0.03, 1.0), (0.01, 1.0), (0.003, 1.0), (0.03, 0.3)),
-        "objective",
-        "The pairs among which the best changes with the number of rounds, 1,000 rounds with 50 checkpoints, one seed.",
-        _CHECKPOINTS_50,
-    ),
-    Stage(
-        ["mnist-l1-ball"],
-        FOUR,
-        PAIRS_25,
-        "objective",
-        "25 pairs, 30 rounds with 10 checkpoints, one seed: no pair reaches the ball's surface within them, so that "
-        "the four methods are one.",
-        (("num-rounds", 30), ("objective-every", 3), ("structure-every", 3)),
-    ),
-    Stage(
-        ["mnist-l1-ball"],
-        FOUR,
-        ((0.1, 1.0), (0.03, 1.0)),
-        "objective",
-        "The two best of the 25 pairs, 1,000 rounds with 50 checkpoints, one seed.",
-        _CHECKPOINTS_50,
-    ),
-    Stage(
-        ["haxby"],
-        FIVE,
-        # B.4.2 keeps products from 0.003 to 0.3; FedDualAvg is still better beyond.
-        tuple(pair for pair in PAIRS_49 if pair[1] >= 0.03 and 0.00299 < pair[0] * pair[1] < 3.01),
-        "validation-objective",
-        "The pairs with server rates from 0.03 and products from 0.003 to 3, 300 rounds, three of the six splits.",
-        (("num-rounds", 300), ("objective-every", 300), ("structure-every", 300)),
-        seeds=(0, 1, 2),
-    ),
-)
-
-
 Point = tuple[float, ...]
 #: Values that a constant can be widened to, smallest first.
 DECADES = tuple(round(digit * 10.0**power, 10) for power in range(-6, 5) for digit in (1, 2, 3, 6))
+#: Of the first paper, whose grids have two values a decade.
+HALVES = tuple(value for value in DECADES if f"{value:e}"[0] in "13")
+#: Where fco-grid has found the best pairs beyond the paper's grid: the regressions' grids go on from there too. The
+#: scores have a ridge of small client rates with large server rates, to which single steps do not lead.
+ON_RIDGE = ((0.0003, 3.0), (0.0003, 10.0), (0.0001, 10.0))
 #: No grid grows by more points than that.
 MOST_NEW = 30
 
@@ -185,26 +65,160 @@ class Ladder:
         return [self.rungs[i] for i in (place - 1, place + 1) if 0 <= i < len(self.rungs)]
 
 
-def widen(ladders: Sequence[Ladder], score: Callable[[Point], float], more: Sequence[Point] = ()) -> dict[Point, float]:
+def widen(
+    ladders: Sequence[Ladder], score: Callable[[Point], float], more: Sequence[Point] = (), *, products: bool = False
+) -> dict[Point, float]:
     """Return the scores of a grid that has grown until its best point has neighbours on both sides of every axis.
 
-    The grid's points (and `more`) are tried, then, while one is missing, the neighbours of the best point so far.
+    The grid's points (and `more`) are tried, then, while one is missing, the neighbours of the best point so far; with
+    `products` also the two points of two axes at which their product is the same.
     """
     first = dict.fromkeys([*itertools.product(*(ladder.first for ladder in ladders)), *more])
     scores = {point: score(point) for point in first}
     most = len(scores) + MOST_NEW
     while len(scores) < most:
         best = min(scores, key=lambda point: scores[point])
-        around = (
-            (*best[:axis], value, *best[axis + 1 :])
-            for axis, ladder in enumerate(ladders)
-            for value in ladder.neighbours(best[axis])
-        )
+        sides = [ladder.neighbours(value) for ladder, value in zip(ladders, best, strict=True)]
+        around = [(*best[:axis], value, *best[axis + 1 :]) for axis, values in enumerate(sides) for value in values]
+        if products:
+            around += zip(sides[0], reversed(sides[1]), strict=True)
         new = [point for point in around if point not in scores][: most - len(scores)]
         if not new:
             break
         scores |= {point: score(point) for point in new}
     return scores
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A grid that is run on a problem, and that may grow from there.
+
+    Parameters
+    ----------
+    problems, strategies : sequence of str
+    pairs : sequence of (float, float)
+        Client rates and server rates.
+    rule, words : str
+        Of :data:`CRITERIA`; what to say above the table.
+    settings : sequence of (str, value)
+        The first is the number of rounds.
+    seeds : sequence of int
+    grows : bool, default True
+        Whether the neighbours of a best pair are tried too.
+    """
+
+    problems: Sequence[str]
+    strategies: Sequence[str]
+    pairs: Sequence[tuple[float, float]]
+    rule: str
+    words: str
+    settings: Sequence[tuple[str, Any]]
+    seeds: Sequence[int] = (0,)
+    grows: bool = True
+
+    def scores(
+        self, problem: str, strategy: str, known: Mapping[Point, float], folder: Path
+    ) -> tuple[dict[Point, float], list[Trial]]:
+        """Return the mean score at each pair, infinite where a seed diverged, and the trials that were run for it."""
+        trials: list[Trial] = []
+
+        def score(point: Point) -> float:
+            if point in known:
+                return known[point]
+            found: list[float] = []
+            for seed in self.seeds:
+                rates = {"client-lr": point[0], "server-lr": point[1]}
+                settings = RunSettings.of(problem, strategy, {**rates, **dict(self.settings)}, seed)
+                trials.extend(run_sweep([settings], folder, CRITERIA[self.rule], engine="in-process"))
+                found.append(trials[-1]["score"])
+                if not math.isfinite(found[-1]):
+                    break
+            return statistics.mean(found)
+
+        if not self.grows:
+            return {point: score(point) for point in self.pairs}, trials
+        more = [*self.pairs, *(ON_RIDGE if self.rule == "recovery-error" else ()), *known]
+        return widen([Ladder((), HALVES)] * 2, score, more, products=True), trials
+
+
+PAIRS_25 = tuple(itertools.product(CLIENT_25, SERVER_25))
+PAIRS_49 = tuple(itertools.product(CLIENT_49, SERVER_49))
+_CHECKPOINTS_50 = (("num-rounds", 1000), ("objective-every", 20), ("structure-every", 20))
+STAGES = (
+    Stage(
+        [f"lasso-{variant}" for variant in ("I", "II", "III", "IV")],
+        FIVE,
+        PAIRS_49,
+        "recovery-error",
+        "49 pairs and beyond, 500 rounds, three seeds.",
+        (("num-rounds", 500),),
+        seeds=(0, 1, 2),
+    ),
+    Stage(
+        [f"low-rank-{variant}" for variant in ("I", "II", "III", "IV")],
+        FIVE,
+        PAIRS_49,
+        "recovery-error",
+        "49 pairs and beyond, 200 rounds (the paper: 500), one seed.",
+        (("num-rounds", 200), ("objective-every", 200)),
+    ),
+    Stage(
+        ["low-rank-IV"],
+        ("FedMid", "FedMidOSP", "FedAvgSubgradient"),
+        ((0.001, 1.0), (0.001, 3.0)),
+        "recovery-error",
+        "The best pair changes with the number of rounds: the two candidates with 500 rounds and three seeds.",
+        (("num-rounds", 500), ("objective-every", 500)),
+        seeds=(0, 1, 2),
+        grows=False,
+    ),
+    Stage(
+        ["mnist-l2-ball"],
+        FOUR,
+        PAIRS_25,
+        "objective",
+        "25 pairs and beyond, 100 rounds with 25 checkpoints, one seed. Of the 25 the ball acts for the last pair "
+        "alone: for the others the four methods are one.",
+        (("num-rounds", 100), ("objective-every", 4), ("structure-every", 4)),
+    ),
+    Stage(
+        ["mnist-l2-ball"],
+        FOUR,
+        ((0.1, 1.0), (0.03, 1.0), (0.01, 1.0), (0.003, 1.0), (0.03, 0.3)),
+        "objective",
+        "The pairs among which the best changes with the number of rounds, and beyond, 1,000 rounds with 50 "
+        "checkpoints, one seed.",
+        _CHECKPOINTS_50,
+    ),
+    Stage(
+        ["mnist-l1-ball"],
+        FOUR,
+        PAIRS_25,
+        "objective",
+        "25 pairs and beyond, 30 rounds with 10 checkpoints, one seed: no pair of the 25 reaches the ball's surface "
+        "within them, so that the four methods are one there.",
+        (("num-rounds", 30), ("objective-every", 3), ("structure-every", 3)),
+    ),
+    Stage(
+        ["mnist-l1-ball"],
+        FOUR,
+        ((0.1, 1.0), (0.03, 1.0)),
+        "objective",
+        "The two best of the 25 pairs, and beyond, 1,000 rounds with 50 checkpoints, one seed.",
+        _CHECKPOINTS_50,
+    ),
+    Stage(
+        ["haxby"],
+        FIVE,
+        # B.4.2 keeps products from 0.003 to 0.3; FedDualAvg is still better beyond.
+        tuple(pair for pair in PAIRS_49 if pair[1] >= 0.03 and 0.00299 < pair[0] * pair[1] < 3.01),
+        "validation-objective",
+        "The pairs with server rates from 0.03 and products from 0.003 to 3, and beyond, 300 rounds, three of the six "
+        "splits.",
+        (("num-rounds", 300), ("objective-every", 300), ("structure-every", 300)),
+        seeds=(0, 1, 2),
+    ),
+)
 
 
 #: Of the third paper, A.1, A.2 and A.3.
@@ -463,6 +477,8 @@ IN_STAGES = {"server-lr": 1.0, "restart-window": 100, "sparsity": 16, "mirror-ma
 LIANG = {"variant": "liang", "mirror-map": "euclidean"}
 #: How many of the points are tried with more seeds: one seed alone may prefer the wrong one.
 _FINALISTS = 3
+#: How many points a method's constants grow by at most.
+_MOST_BEYOND = 12
 
 
 @dataclass(frozen=True)
@@ -487,7 +503,8 @@ class Constants:
 
     def settings(self, problem: str, point: Point, seed: int) -> RunSettings:
         """Return the settings of a trial."""
-        own = {**TRACKING_SHARED, **self.fixed, **dict(zip(self.axes, point, strict=True))}
+        values = (int(value) if axis == "stage-rounds" else value for axis, value in zip(self.axes, point, strict=True))
+        own = {**TRACKING_SHARED, **self.fixed, **dict(zip(self.axes, values, strict=True))}
         return RunSettings.of(problem, self.strategy, own, seed)
 
 
@@ -560,20 +577,49 @@ def tracking_grids(kind: str) -> Iterator[Constants]:
     yield Constants("MReFedDA-GT, M x batch", "MultistepReFedDAGT", {**stages, **batch}, ("client-lr",), steps)
 
 
-def tune_constants(own: Constants, problem: str, sweeps: Path) -> tuple[dict[Point, list[float]], list[Trial]]:
-    """Return the L1 errors of each point, one a seed, and the trials; of the best points there are three seeds."""
+def tune_constants(
+    own: Constants, problem: str, known: Mapping[Point, Sequence[float]], sweeps: Path
+) -> tuple[dict[Point, list[float]], list[Trial]]:
+    """Return the L1 errors of each point, one a seed, and the trials; of the best points there are three seeds.
 
-    def trials(points: Sequence[Point], seeds: Sequence[int]) -> list[Trial]:
-        wanted = [own.settings(problem, point, seed) for point in points for seed in seeds]
-        return run_sweep(wanted, sweeps / f"{problem}-tracking", CRITERIA["l1-error"], engine="in-process")
+    The points grow by the values beyond the ones that were tried on an axis at whose end the best one is.
+    """
+    trials: list[Trial] = []
+    scores = {point: list(found) for point, found in known.items()}
 
-    first = trials(own.points, (0,))
-    scores = {point: [trial["score"]] for point, trial in zip(own.points, first, strict=True)}
-    finalists = sorted(own.points, key=lambda point: scores[point][0])[:_FINALISTS]
-    again = trials(finalists, (1, 2))
-    for i, point in enumerate(finalists):
-        scores[point] += [trial["score"] for trial in again[2 * i : 2 * i + 2]]
-    return scores, [*first, *again]
+    def run(point: Point, *seeds: int) -> None:
+        wanted = [own.settings(problem, point, seed) for seed in seeds]
+        trials.extend(run_sweep(wanted, sweeps / f"{problem}-tracking", CRITERIA["l1-error"], engine="in-process"))
+        scores.setdefault(point, []).extend(trial["score"] for trial in trials[-len(seeds) :])
+
+    new = [point for point in own.points if point not in scores]
+    most = len(own.points) + _MOST_BEYOND
+    while True:
+        for point in new:
+            run(point, 0)
+        for point in sorted(scores, key=lambda point: scores[point][0])[:_FINALISTS]:
+            if len(scores[point]) == 1:
+                run(point, 1, 2)
+        new = [point for point in beyond(own.axes, list(scores), best_constants(scores)) if point not in scores]
+        if not new or len(scores) >= most:
+            return scores, trials
+
+
+def beyond(axes: Sequence[str], points: Sequence[Point], best: Point) -> list[Point]:
+    """Return the points next to the best one on the axes at whose end it is.
+
+    No stage is longer than the run, and no smaller smoothness is tried than the convexity.
+    """
+    bounds = {"smoothness": (dict(zip(axes, best, strict=True)).get("convexity", 0.0), math.inf)}
+    bounds["stage-rounds"] = 0.0, float(TRACKING_SHARED["num-rounds"])
+    found = []
+    for i, axis in enumerate(axes):
+        values = {point[i] for point in points}
+        below = [rung for rung in DECADES if rung < min(values)][-1:] if best[i] == min(values) else []
+        above = [rung for rung in DECADES if rung > max(values)][:1] if best[i] == max(values) else []
+        low, high = bounds.get(axis, (0.0, math.inf))
+        found += [(*best[:i], rung, *best[i + 1 :]) for rung in below + above if low <= rung <= high]
+    return found
 
 
 def best_constants(scores: Mapping[Point, Sequence[float]]) -> Point:
@@ -581,14 +627,26 @@ def best_constants(scores: Mapping[Point, Sequence[float]]) -> Point:
     return min((point for point in scores if len(scores[point]) == 3), key=lambda p: statistics.median(scores[p]))
 
 
+def known_constants(part: str) -> dict[str, dict[Point, list[float]]]:
+    """Return the L1 errors of a stored table by method and point."""
+    known: dict[str, dict[Point, list[float]]] = {}
+    for label, words, *cells, _ in rows_of(part)[1:]:
+        point = tuple(float(pair.rsplit(" ", 1)[1]) for pair in words.split(", "))
+        errors = [math.inf if cell == "diverged" else float(cell) for cell in cells if cell]
+        known.setdefault(label, {})[point] = errors
+    return known
+
+
 def tracking_tables(sweeps: Path) -> Iterator[str]:
     """Yield the parts of the page of the second paper's constants, running what is missing."""
     for kind, figure in (("linear", "gt-fig1"), ("logistic", "gt-fig2")):
         problem = f"sparse-{kind}-graph"
+        heading = f"{problem}, {figure}"
+        known = known_constants(section("tracking-rates.md", heading))
         lines = ["| method | constants | seed 0 | seed 1 | seed 2 | median |", "|---" * 6 + "|"]
         trials: list[Trial] = []
         for own in tracking_grids(kind):
-            scores, new = tune_constants(own, problem, sweeps)
+            scores, new = tune_constants(own, problem, known.get(own.label, {}), sweeps)
             trials += new
             best = best_constants(scores)
             for point, found in scores.items():
@@ -597,44 +655,86 @@ def tracking_tables(sweeps: Path) -> Iterator[str]:
                 middle = f"{statistics.median(found):.3g}" if len(found) == 3 else ""
                 cells += [""] * (3 - len(cells)) + [f"**{middle}**" if point == best else middle]
                 lines.append(f"| {own.label} | {words} | {' | '.join(cells)} |")
-        minutes = sum(trial["seconds"] for trial in trials) / 60
-        yield f"## {problem}, {figure}\n"
-        yield f"{len(trials)} trials in {minutes:.0f} minutes. The L1 error after round 3,000.\n"
+        before = sum(len(found) for points in known.values() for found in points.values())
+        yield f"## {heading}\n"
+        yield f"{of_earlier_runs(before, trials)} The L1 error after round 3,000.\n"
         yield "\n".join(lines) + "\n"
 
 
-def tables(sweeps: Path, stages: Sequence[Stage]) -> Iterator[str]:
-    """Yield the parts of the page, running what is missing."""
+def tables(sweeps: Path, stages: Sequence[Stage], problems: Sequence[str]) -> Iterator[str]:
+    """Yield the parts of the page: of the given problems what is missing is run, of the others the rows are kept."""
     for stage in stages:
         num_rounds = stage.settings[0][1]
         for problem in stage.problems:
-            trials = stage.trials(problem, sweeps / f"{problem}-{num_rounds}")
-            minutes = sum(trial["seconds"] for trial in trials) / 60
-            rounds = sum(trial["rounds"] for trial in trials)
-            yield f"## {problem}, {num_rounds:,} rounds\n"
-            yield f"{stage.words} {len(trials)} trials, {rounds:,} rounds in {minutes:.0f} minutes.\n"
-            yield table(trials, stage) + "\n"
+            heading = f"{problem}, {num_rounds:,} rounds"
+            kept_part = section("rates.md", heading)
+            if kept_part and problem not in problems:
+                yield f"## {heading}\n\n{kept_part.strip()}\n"
+                continue
+            known = known_pairs(kept_part, stage.pairs)
+            found = {
+                strategy: stage.scores(problem, strategy, known.get(strategy, {}), sweeps / f"{problem}-{num_rounds}")
+                for strategy in stage.strategies
+            }
+            trials = [trial for _, own in found.values() for trial in own]
+            yield f"## {heading}\n"
+            yield f"{stage.words} {of_earlier_runs(sum(map(len, known.values())), trials)}\n"
+            yield table({strategy: scores for strategy, (scores, _) in found.items()}, stage.pairs) + "\n"
 
 
-def table(trials: Sequence[Trial], stage: Stage) -> str:
-    """Return the mean scores as Markdown: a row for each pair that some method survives, the best pair's bold."""
-    best = best_trials(trials, CRITERIA[stage.rule])
-    winners = {strategy: best[strategy]["settings"] for strategy in stage.strategies}
-    lines = ["| client, server | " + " | ".join(winners) + " |", "|---|" + "---|" * len(winners)]
-    lost = []
-    for a, b in stage.pairs:
+def of_earlier_runs(known: int, trials: Sequence[Trial]) -> str:
+    """Say how many scores are of earlier runs, and what this one's trials took."""
+    minutes = sum(trial["seconds"] for trial in trials) / 60
+    before = f"{known} scores are of earlier runs" if known else ""
+    new = f"{len(trials)} trials in {minutes:.0f} minutes" if trials or not known else ""
+    return f"{'; '.join(filter(None, (before, new)))}."
+
+
+def section(name: str, heading: str) -> str:
+    """Return what a page has below a heading, or nothing."""
+    page = HERE / name
+    parts = page.read_text(encoding="utf-8").split("\n## ")[1:] if page.is_file() else []
+    return next((part.partition("\n")[2] for part in parts if part.partition("\n")[0] == heading), "")
+
+
+def rows_of(part: str) -> list[list[str]]:
+    """Return the cells of a part's table, without the marks of the best, the head first."""
+    lines = [line for line in part.splitlines() if line.startswith("| ")]
+    return [[cell.strip().strip("*") for cell in line[1:-1].split(" | ")] for line in lines]
+
+
+def known_pairs(part: str, pairs: Sequence[Point]) -> dict[str, dict[Point, float]]:
+    """Return the scores of a stored table by method; the pairs without a row diverged for all."""
+    if not part:
+        return {}
+    (_, *methods), *rows = rows_of(part)
+    known = {method: dict.fromkeys(pairs, math.inf) if "All methods diverge" in part else {} for method in methods}
+    for pair, *cells in rows:
+        client, server = map(float, pair.split(", "))
+        for method, cell in zip(methods, cells, strict=True):
+            if cell:
+                known[method][client, server] = math.inf if cell == "diverged" else float(cell)
+    return known
+
+
+def table(scores: Mapping[str, Mapping[Point, float]], pairs: Sequence[Point]) -> str:
+    """Return the scores as Markdown: the best of all pairs in bold, the best of the stage's own in italics."""
+    lines = [f"| client, server | {' | '.join(scores)} |", "|---" * (len(scores) + 1) + "|"]
+    lost = 0
+    for pair in sorted({pair for own in scores.values() for pair in own}):
         cells = []
-        for strategy, winner in winners.items():
-            wanted = {"strategy": strategy, "client-lr": a, "server-lr": b}
-            mean = statistics.mean(t["score"] for t in trials if wanted.items() <= t["settings"].items())
-            text = f"{mean:.4g}" if math.isfinite(mean) else "diverged"
-            cells.append(f"**{text}**" if (winner["client-lr"], winner["server-lr"]) == (a, b) else text)
+        for own in scores.values():
+            score = own.get(pair, math.nan)
+            text = f"{score:.4g}" if math.isfinite(score) else "diverged" if pair in own else ""
+            best = pair == min(own, key=lambda p: own[p])
+            stages_best = pair == min(pairs, key=lambda p: own[p])
+            cells.append(f"**{text}**" if best else f"*{text}*" if stages_best else text)
         if set(cells) == {"diverged"}:
-            lost.append((a, b))
+            lost += 1
         else:
-            lines.append(f"| {a:g}, {b:g} | " + " | ".join(cells) + " |")
+            lines.append(f"| {pair[0]:g}, {pair[1]:g} | " + " | ".join(cells) + " |")
     if lost:
-        lines.append(f"\nAll methods diverge at the other {len(lost)} pairs, in at least one seed.")
+        lines.append(f"\nAll methods diverge at the other {lost} pairs, in at least one seed.")
     return "\n".join(lines)
 
 
@@ -651,6 +751,8 @@ def main() -> None:
     parser.add_argument("--saddle", nargs="+", choices=problems, help="problems of the third paper, not the first's")
     parser.add_argument("--dualfl", action="store_true", help="the fourth paper's methods")
     parser.add_argument("--tracking", action="store_true", help="the second paper's methods")
+    first = list(dict.fromkeys(problem for stage in STAGES for problem in stage.problems))
+    parser.add_argument("--only", nargs="+", choices=first, default=first, help="problems of the first paper")
     options = parser.parse_args()
     if options.tracking:
         write_page(
@@ -659,12 +761,15 @@ def main() -> None:
             " --tracking",
             "Section 7 tunes 'by selecting the values that yield the minimum L1 error' and prints neither grids nor "
             "constants. All methods were tuned in the same way: every point with seed 0, the best three of them with "
-            "two more seeds, and the best median of those (bold) is what the definitions take. Of MReFedDA-GT the "
-            "radius is stated, not tuned; DReFedDA-GT takes the rates of DFedDA-GT. On the chain both rates are "
-            "halved where the gap of node 0 has not reached a new best in 30 looks. D.1.2's 'increase the batch size "
-            "and communication rounds for evaluation by a factor of M' is read in two ways: 'M x batch and rounds' "
-            "has 160 examples a step and an exchange that counts as 16 rounds, 'M x batch' has 160 examples a step "
-            "and as many exchanges.",
+            "two more seeds, and the best median of those (bold) is what the definitions take. Where that is the "
+            "smallest or the largest value that was tried of a constant, the next one beyond it is tried in the same "
+            f"way (1, 2, 3, 6, 10, ...; about {_MOST_BEYOND} points at most; no stage is longer than the run, no "
+            "smaller smoothness is tried than the convexity). Of MReFedDA-GT the radius is stated, not tuned; "
+            "DReFedDA-GT takes the rates of DFedDA-GT. On the chain both rates are halved where the gap of node 0 has"
+            " not reached a new best in 30 looks. D.1.2's 'increase the batch size and communication rounds for "
+            "evaluation by a factor of M' is read in two ways: 'M x batch and rounds' has 160 examples a step and an "
+            "exchange that counts as 16 rounds, 'M x batch' has 160 examples a step and as many exchanges. Rows that "
+            "the page has are not run again.",
             tracking_tables(options.sweeps),
         )
     elif options.dualfl:
@@ -706,8 +811,13 @@ def main() -> None:
             "",
             "A score is the mean recovery error over the last 100 rounds (B.2, B.3), the objective on the held-out "
             "sessions at the end (B.4), or the mean training objective over the last 10 checkpoints (B.5); a mean "
-            "over the seeds. The best pair of each method is bold. The minutes are of one core of a machine in use.",
-            tables(options.sweeps, STAGES),
+            "over the seeds. The best pair of each method is bold; where the paper's grid (or the pairs that are "
+            "named) does not have it, the best one of those is in italics. Grids grow by one rule: the neighbours of "
+            "the best pair are tried (1, 3, 10, ..., of each rate and of both with the same product) until it has some "
+            f"on all sides, at most {MOST_NEW} pairs; those of the regressions go on also from the pairs that fco-grid "
+            "has found best. Rows that the page has are not run again (without the page all are). The minutes are of "
+            "one core of a machine in use.",
+            tables(options.sweeps, STAGES, options.only),
         )
 
 
