@@ -8,7 +8,7 @@ import os
 import pickle
 import sys
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from flwr_fco.errors import ConfigurationError, NotInstalledError
@@ -29,14 +29,14 @@ class RayActors(Workers):
         Of a cluster, such as ``"auto"`` on one of its machines. By default Ray is started on this machine if it does
         not run in this process yet, and ended by :meth:`close`.
     num_cpus, num_gpus : float, default 1 and 0
-        What is reserved for each of them.
+        What is reserved for each of them, on one machine.
     partial_sums : bool, default False
         As of :class:`Workers`.
 
     Raises
     ------
     ConfigurationError
-        If the cluster has no room for a worker.
+        If no machine of the cluster has room for a worker, or Ray does not know such a reservation.
     NotInstalledError
         Without Ray.
     """
@@ -50,6 +50,9 @@ class RayActors(Workers):
         num_gpus: float = 0.0,
         partial_sums: bool = False,
     ) -> None:
+        check_reservation(num_cpus, num_gpus)
+        if number is None and not num_cpus and not num_gpus:
+            raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for any number of workers; say how many")
         try:
             import ray as found
         except ImportError as error:
@@ -75,12 +78,12 @@ class RayActors(Workers):
                     "address for this machine alone"
                 ) from error
         try:
-            room = _room(ray.cluster_resources(), num_cpus, num_gpus)
-            super().__init__(max(1, room) if number is None else number, partial_sums)
+            room = room_of(ray, num_cpus, num_gpus)
+            super().__init__(int(room) if number is None else number, partial_sums)
             if room < self.number:
                 raise ConfigurationError(
                     f"{self.number} workers with num_cpus={num_cpus:g} and num_gpus={num_gpus:g}, but the cluster has "
-                    f"room for {room}; take fewer workers, or smaller reservations"
+                    f"room for {room:g}; take fewer workers, or smaller reservations"
                 )
             kind = ray.remote(_Actor)
             first = kind.options(num_cpus=num_cpus, num_gpus=num_gpus, max_restarts=0)
@@ -159,8 +162,56 @@ class _Actor:
         return own, [memoryview(buffer).obj for buffer in buffers]
 
 
-def _room(resources: Mapping[str, float], num_cpus: float, num_gpus: float) -> int:
-    """Return how many workers there is room for."""
-    wanted = {"CPU": num_cpus, "GPU": num_gpus}
-    rooms: Sequence[int] = [int(resources.get(name, 0.0) / each) for name, each in wanted.items() if each > 0]
-    return min(rooms, default=math.inf)  # type: ignore[return-value]
+def check_reservation(num_cpus: float, num_gpus: float) -> None:
+    """Raise an error if Ray cannot reserve this for a worker.
+
+    Parameters
+    ----------
+    num_cpus, num_gpus : float
+        Parts of a GPU are reserved below 1.
+
+    Raises
+    ------
+    ConfigurationError
+        If a number is negative or not finite, or `num_gpus` is above 1 and not whole.
+    """
+    known = 0 <= num_cpus < math.inf and 0 <= num_gpus < math.inf
+    if not known or (num_gpus > 1 and num_gpus % 1):
+        raise ConfigurationError(
+            f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}; expected numbers of at least 0, and above 1 whole GPUs"
+        )
+
+
+def room_of(ray: Any, num_cpus: float, num_gpus: float) -> float:
+    """Return how many workers a cluster has room for, infinity if they reserve nothing.
+
+    A worker is on one machine: 3 cores fit once into 4, and once into each of two machines with 4.
+
+    Parameters
+    ----------
+    ray : module
+        Connected to the cluster.
+    num_cpus, num_gpus : float
+        What each worker reserves.
+
+    Returns
+    -------
+    float
+
+    Raises
+    ------
+    ConfigurationError
+        If no machine has room for one.
+    """
+    wanted = {name: each for name, each in (("CPU", num_cpus), ("GPU", num_gpus)) if each > 0}
+    machines = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    # 0.3 / 0.1 is below 3.
+    rooms = (min((own.get(name, 0.0) / each + 1e-9) // 1 for name, each in wanted.items()) for own in machines)
+    room = sum(rooms) if wanted else math.inf
+    if not room:
+        found = {f"{own.get('CPU', 0.0):g} cores and {own.get('GPU', 0.0):g} GPUs" for own in machines}
+        raise ConfigurationError(
+            f"num_cpus={num_cpus:g}, num_gpus={num_gpus:g}: no machine of the cluster has that much; there are "
+            f"machines with {', or '.join(sorted(found))}; reserve less"
+        )
+    return room

@@ -216,6 +216,11 @@ def _workers(
         return engine
     checked("engine", engine, Literal["in-process", "processes", "ray"])
     checked("workers", workers, int | None)
+    if engine != "ray" and (num_cpus, num_gpus) != (1, 0):
+        raise ConfigurationError(
+            f"num_cpus={num_cpus}, num_gpus={num_gpus} with engine={engine!r}, which reserves nothing; give "
+            "engine='ray'"
+        )
     if engine == "processes":
         return stack.enter_context(Processes(workers, partial_sums=partial_sums))
     if engine == "ray":

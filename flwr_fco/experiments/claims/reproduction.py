@@ -28,7 +28,7 @@ from flwr_fco.experiments.problems.named import load_task
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.run_folder import json_object, replace_file
 from flwr_fco.experiments.runs.settings import RunSettings, format_assignments, plain
-from flwr_fco.experiments.runs.sweep import ray_started
+from flwr_fco.experiments.runs.sweep import ray_tasks
 from flwr_fco.wire import flower as _flower
 
 #: Metrics that figures show on a logarithmic axis.
@@ -164,6 +164,8 @@ def reproduce(
     *,
     workers: int = 1,
     engine: str = "processes",
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
     on_run: Callable[[int, int], None] | None = None,
 ) -> Report:
     """Run an experiment; runs that the folder has already are not repeated.
@@ -178,6 +180,8 @@ def reproduce(
         Runs at a time: one by one in this process, or all in the same processes.
     engine : {"processes", "in-process", "ray"}, default "processes"
         ``"ray"``: as tasks, on the cluster of RAY_ADDRESS or on this machine; all of them see `folder`.
+    num_cpus, num_gpus : float, default 1 and 0
+        What Ray reserves for a run.
     on_run : callable, optional
         ``(finished, total)`` after each run.
 
@@ -193,7 +197,7 @@ def reproduce(
         If the problem needs a package that is not installed.
     ConfigurationError
         If matplotlib is not installed, or the folder holds another experiment, its quick version, or the same one with
-        other settings: before the runs.
+        other settings: before the runs. If no machine of the cluster has what is to be reserved.
 
     Examples
     --------
@@ -225,7 +229,7 @@ def reproduce(
     for job in jobs:
         alike.setdefault(json.dumps(job.settings.to_config(), sort_keys=True), []).append(job)
     by_job: dict[Path, Outcome] = {}
-    with _executor(workers, engine) as mapped:
+    with _executor(workers, engine, num_cpus, num_gpus) as mapped:
         for group, outcome in zip(alike.values(), mapped(_do, [group[0] for group in alike.values()]), strict=True):
             for job in group:
                 _require_metrics(definition, job.line, outcome)
@@ -515,10 +519,9 @@ def _slug(label: str, seed: int) -> str:
 
 
 @contextmanager
-def _executor(workers: int, engine: str) -> Iterator[Callable[..., Any]]:
+def _executor(workers: int, engine: str, num_cpus: float, num_gpus: float) -> Iterator[Callable[..., Any]]:
     if engine == "ray":
-        with ray_started(workers) as ray:
-            task = ray.remote(num_cpus=1, max_retries=0)
+        with ray_tasks(workers, num_cpus, num_gpus) as (ray, task):
             yield lambda function, jobs: (ray.get(done) for done in [task(function).remote(job) for job in jobs])
         return
     if workers <= 1:

@@ -38,6 +38,8 @@ def reproduce(
         str,
         typer.Option(help="Where the runs are: `processes`, `in-process` or `ray` (RAY_ADDRESS: that cluster)."),
     ] = "processes",
+    num_cpus: shell.NumCpus = None,
+    num_gpus: shell.NumGpus = None,
     quiet: shell.Quiet = False,
 ) -> None:
     """Run an experiment of `flwr-fco list`, several by a pattern, or `all`: data, figure and a table of verdicts.
@@ -62,6 +64,7 @@ def reproduce(
     from flwr_fco.experiments.claims.pages import write_pages
     from flwr_fco.experiments.claims.stored import read_folders
 
+    reserved = shell.reservation(engine, num_cpus, num_gpus)
     overrides = shell.parsed(settings)
     # All of them before the first one runs: a setting that one does not have is an error.
     chosen = [_chosen(name, quick, seed, overrides) for name in select_experiments(experiment)]
@@ -72,7 +75,7 @@ def reproduce(
         below = definition.folder_name() if out is None else replace(definition, shortened=False).folder_name()
         folder = out if out is not None and alone else (out or Path("results")) / below
         try:
-            held = _reproduce(definition, folder, workers, engine, quiet) and held
+            held = _reproduce(definition, folder, workers, engine, reserved, quiet) and held
         except (DataNotFoundError, NotInstalledError) as error:
             if alone:
                 raise
@@ -97,7 +100,9 @@ def _chosen(name: str, quick: bool, seed: int | None, overrides: dict[str, Any])
     return definition.with_settings(overrides)
 
 
-def _reproduce(definition: Definition, folder: Path, workers: int, engine: str, quiet: bool) -> bool:
+def _reproduce(
+    definition: Definition, folder: Path, workers: int, engine: str, reserved: dict[str, float], quiet: bool
+) -> bool:
     """Run an experiment, print its table, return whether all claims hold."""
     from flwr_fco.experiments import reproduce as run_experiment
     from flwr_fco.experiments.claims.pages import short_table
@@ -106,7 +111,9 @@ def _reproduce(definition: Definition, folder: Path, workers: int, engine: str, 
     name = definition.name
     total = len(definition.runs) * len(definition.seeds)
     with shell.progress(total, f"{name}: runs", quiet) as advance:
-        found = run_experiment(definition, folder, workers=workers, engine=engine, on_run=lambda done, _: advance(done))
+        found = run_experiment(
+            definition, folder, workers=workers, engine=engine, **reserved, on_run=lambda done, _: advance(done)
+        )
     keep(found)
     shell.write(folder / "summary.md", f"# {name}: {definition.title}\n\n{short_table(found.verdicts)}")
     table = shell.make_table(f"{name}: {definition.title}", (), show_lines=True)

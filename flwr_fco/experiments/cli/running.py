@@ -42,7 +42,11 @@ def run(
             "submit it with `flwr run` to a SuperLink of its own."
         ),
     ] = "in-process",
-    workers: Annotated[int, typer.Option(min=0, help="Of `processes` and `ray`; 0: one a core.")] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Of `processes` and `ray`; 0: one a core, or as many as Ray has room for.")
+    ] = 0,
+    num_cpus: shell.NumCpus = None,
+    num_gpus: shell.NumGpus = None,
     partial_sums: Annotated[
         bool,
         typer.Option(
@@ -74,6 +78,8 @@ def run(
     `flwr-fco run digits --strategy FedMid --set num-rounds=20 --engine flower --out runs/flower`
 
     `flwr-fco run lasso-I --strategy FedDualAvg --set server-lr=3 --resume`
+
+    `flwr-fco run digits --engine ray --workers 8 --num-cpus 0.5`
     """
     from flwr_fco.experiments.runs.settings import RunSettings
 
@@ -81,6 +87,7 @@ def run(
     folder = out or Path("runs") / chosen.folder_name()
     if engine not in ("in-process", "processes", "ray", "flower"):
         raise ConfigurationError(f"engine={engine!r}; expected 'in-process', 'processes', 'ray' or 'flower'")
+    reserved = shell.reservation(engine, num_cpus, num_gpus)
     if workers and engine not in ("processes", "ray"):
         raise ConfigurationError(f"workers={workers} with engine={engine!r}, which has none; give --engine processes")
     if partial_sums and engine not in ("processes", "ray"):
@@ -92,7 +99,7 @@ def run(
             f"the run folder {folder} holds a run already; --resume goes on with it if it was stopped, and shows "
             "it if it has finished; or give another folder by --out"
         )
-    result = _run(chosen, folder, engine, lambda: _workers(engine, workers, partial_sums), resume, quiet)
+    result = _run(chosen, folder, engine, lambda: _workers(engine, workers, partial_sums, reserved), resume, quiet)
     scores = shell.make_table(f"{problem}, {strategy}, seed {chosen.seed}", ["metric"])
     scores.add_column("value", justify="right")
     for name, value in result.history[-1].items():
@@ -147,14 +154,17 @@ def _run(
     return result
 
 
-def _workers(engine: str, number: int, partial_sums: bool) -> AbstractContextManager[Workers | None]:
+def _workers(
+    engine: str, number: int, partial_sums: bool, reserved: dict[str, float]
+) -> AbstractContextManager[Workers | None]:
     """Return the workers of an engine; they end with the block."""
     from flwr_fco.simulation import Processes, RayActors
 
     if engine == "processes":
         return Processes(number or None, partial_sums=partial_sums)
     if engine == "ray":
-        return RayActors(number or None, address=os.environ.get("RAY_ADDRESS"), partial_sums=partial_sums)
+        address = os.environ.get("RAY_ADDRESS")
+        return RayActors(number or None, address=address, partial_sums=partial_sums, **reserved)
     return nullcontext()
 
 
@@ -246,6 +256,8 @@ def sweep(
         str, typer.Option(help="`ray` (RAY_ADDRESS: that cluster), `processes`, or `in-process`: one after the other.")
     ] = "ray",
     workers: Annotated[int, typer.Option(min=0, help="Trials at a time on this machine; 0: one a core.")] = 0,
+    num_cpus: shell.NumCpus = None,
+    num_gpus: shell.NumGpus = None,
     quiet: shell.Quiet = False,
 ) -> None:
     """Sweep settings of a problem of `flwr-fco list`, in a grid or at random: a table, the best ones, heat maps.
@@ -263,6 +275,7 @@ def sweep(
 
     if rule not in CRITERIA:
         raise ConfigurationError(f"rule={rule!r}; expected one of {', '.join(CRITERIA)}{suggestion(rule, CRITERIA)}")
+    reserved = shell.reservation(engine, num_cpus, num_gpus)
     axes = [parse_axis(key, text) for key, text in parse_assignments(settings or []).items()]
     varied = [axis.key for axis in axes if axis.distribution or len(axis.values) > 1]
     heat_maps = len(varied) == 2 and not samples and all(_numeric(value) for a in axes for value in a.values)
@@ -281,6 +294,7 @@ def sweep(
             CRITERIA[rule],
             engine=engine,
             workers=workers,
+            **reserved,
             on_trial=lambda trial: advance(next(done)),
         )
     trials_of = {name: [trial for trial in found if trial["settings"]["strategy"] == name] for name in strategy}

@@ -17,7 +17,7 @@ from rich.table import Table
 from typer.core import TyperCommand
 from typer.models import ArgumentInfo
 
-from flwr_fco.errors import FlwrFcoError
+from flwr_fco.errors import ConfigurationError, FlwrFcoError
 
 #: Exit codes besides 0: a claim that a quick run asserts does not hold; bad input, as typer has it; Ctrl-C, as shells
 #: have it.
@@ -31,6 +31,14 @@ Settings = Annotated[
 ]
 Seed = Annotated[int, typer.Option("--seed", min=0, help="Of data, split, samples and minibatches.")]
 OfSeed = Annotated[int | None, typer.Option("--seed", min=0, help="Only the runs of this seed.")]
+NumCpus = Annotated[
+    float | None,
+    typer.Option("--num-cpus", min=0, help="Cores that `ray` reserves for each worker, trial or run; by default 1."),
+]
+NumGpus = Annotated[
+    float | None,
+    typer.Option("--num-gpus", min=0, help="GPUs that `ray` reserves for each worker, trial or run; by default none."),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 
 
@@ -99,6 +107,16 @@ def parsed(settings: list[str] | None) -> dict[str, Any]:
     from flwr_fco.experiments.runs.settings import parse_assignments, parse_value
 
     return {key: parse_value(text) for key, text in parse_assignments(settings or []).items()}
+
+
+def reservation(engine: str, num_cpus: float | None, num_gpus: float | None) -> dict[str, float]:
+    """Return what was given of --num-cpus and --num-gpus, which only Ray knows."""
+    given = {"num_cpus": num_cpus, "num_gpus": num_gpus}
+    reserved = {name: value for name, value in given.items() if value is not None}
+    if reserved and engine != "ray":
+        options = " and ".join(f"--{name.replace('_', '-')} {value:g}" for name, value in reserved.items())
+        raise ConfigurationError(f"{options} with engine={engine!r}, which reserves nothing; give --engine ray")
+    return reserved
 
 
 @contextmanager

@@ -29,6 +29,7 @@ from flwr_fco.experiments.runs.run_folder import json_object
 from flwr_fco.experiments.runs.settings import RunSettings, parse_value
 from flwr_fco.results import write_csv
 from flwr_fco.simulation.processes import available_cores
+from flwr_fco.simulation.ray_actors import check_reservation, room_of
 
 #: What a trial hands back: settings, score, the round in which it diverged, means of the metrics.
 Trial = dict[str, Any]
@@ -295,6 +296,8 @@ def run_sweep(
     *,
     engine: str = "ray",
     workers: int = 0,
+    num_cpus: float = 1.0,
+    num_gpus: float = 0.0,
     on_trial: Callable[[Trial], None] | None = None,
 ) -> list[Trial]:
     """Run all trials that the folder does not have yet.
@@ -309,7 +312,9 @@ def run_sweep(
         Ray: the cluster at RAY_ADDRESS if that is set, else this machine. Processes of this machine, each of which
         runs trial after trial; or all of them one after the other in this one.
     workers : int, default 0
-        How many at a time on this machine; 0: one a core.
+        How many at a time on this machine; 0: as many as there is room for.
+    num_cpus, num_gpus : float, default 1 and 0
+        What Ray reserves for a trial.
     on_trial : callable, optional
         Called with each finished trial.
 
@@ -321,7 +326,8 @@ def run_sweep(
     Raises
     ------
     ConfigurationError
-        If the engine is unknown, Ray is not installed, or there is no cluster at RAY_ADDRESS.
+        If the engine is unknown, Ray is not installed, there is no cluster at RAY_ADDRESS, or no machine of it has
+        what is to be reserved.
     FlwrFcoError
         If a trial raised.
 
@@ -351,8 +357,11 @@ def run_sweep(
         for own in missing:
             keep(_trial(own, criterion))
     elif missing:
-        on_engine = _on_ray if engine == "ray" else _in_processes
-        errors = on_engine(missing, criterion, workers, keep)
+        if engine == "ray":
+            with ray_tasks(workers, num_cpus, num_gpus) as (ray, task):
+                errors = _on_ray(ray, task(_trial), missing, criterion, keep)
+        else:
+            errors = _in_processes(missing, criterion, workers, keep)
         if errors:
             raise FlwrFcoError(
                 f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
@@ -441,22 +450,19 @@ def _key(config: Mapping[str, Any]) -> str:
 
 
 def _on_ray(
-    settings: Sequence[RunSettings], criterion: Criterion, workers: int, keep: Callable[[Trial], None]
+    ray: Any, task: Any, settings: Sequence[RunSettings], criterion: Criterion, keep: Callable[[Trial], None]
 ) -> list[Exception]:
     """Hand on every trial when it has finished; return the errors of those that have not."""
     errors: list[Exception] = []
-    with ray_started(workers) as ray:
-        # A trial that raised is not repeated here: the same sweep, given again, does what is missing.
-        task = ray.remote(num_cpus=1, max_retries=0)(_trial)
-        # A worker keeps the data of its last trials, so those that share data come one after the other.
-        ordered = sorted(settings, key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
-        pending = [task.remote(own, criterion) for own in ordered]
-        while pending:
-            (done,), pending = ray.wait(pending)
-            try:
-                keep(ray.get(done))
-            except ray.exceptions.RayError as error:
-                errors.append(error)
+    # A worker keeps the data of its last trials, so those that share data come one after the other.
+    ordered = sorted(settings, key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
+    pending = [task.remote(own, criterion) for own in ordered]
+    while pending:
+        (done,), pending = ray.wait(pending)
+        try:
+            keep(ray.get(done))
+        except ray.exceptions.RayError as error:
+            errors.append(error)
     return errors
 
 
@@ -480,24 +486,41 @@ def _trial(settings: RunSettings, criterion: Criterion) -> Trial:
 
 
 @contextlib.contextmanager
-def ray_started(workers: int) -> Iterator[Any]:
-    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it; the module ``ray``.
+def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[Any, Any]]:
+    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it; the module ``ray``, and what makes tasks.
 
     Parameters
     ----------
     workers : int
-        Cores that Ray may use here; 0: all.
+        Tasks at a time here; 0: as many as there is room for.
+    num_cpus, num_gpus : float
+        What is reserved for a task.
+
+    Raises
+    ------
+    ConfigurationError
+        If Ray is not installed, there is no cluster at RAY_ADDRESS, or no room for a task, which would wait for ever.
     """
+    check_reservation(num_cpus, num_gpus)
+    if not num_cpus and not num_gpus:
+        raise ConfigurationError("num_cpus=0 and num_gpus=0 leave room for all tasks at a time; reserve more")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError as error:
         raise ConfigurationError("this engine needs Ray: pip install ray, or use --engine in-process") from error
+    # What raised is not repeated here: the same command, given again, does what is missing.
+    options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": 0}
     if ray.is_initialized():
-        yield ray
+        room_of(ray, num_cpus, num_gpus)
+        yield ray, ray.remote(**options)
         return
     address = os.environ.get("RAY_ADDRESS")
-    here: dict[str, Any] = {"num_cpus": workers or None, "include_dashboard": False, "object_store_memory": 200_000_000}
+    here: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 200_000_000}
+    if workers and not address:
+        # A Ray of our own has whole cores, in which more tasks may fit than are wanted.
+        here |= {"num_cpus": math.ceil(workers * num_cpus), "resources": {"tasks": workers}}
+        options["resources"] = {"tasks": 1}
     try:
         ray.init(
             address=address or "local",
@@ -513,6 +536,7 @@ def ray_started(workers: int) -> Iterator[Any]:
             "Unset RAY_ADDRESS to use this machine"
         ) from error
     try:
-        yield ray
+        room_of(ray, num_cpus, num_gpus)
+        yield ray, ray.remote(**options)
     finally:
         ray.shutdown()
