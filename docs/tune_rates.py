@@ -186,9 +186,9 @@ STAGES = (
         FOUR,
         ((0.1, 1.0), (0.03, 1.0), (0.01, 1.0), (0.003, 1.0), (0.03, 0.3)),
         "objective",
-        "The pairs among which the best changes with the number of rounds, and beyond, 1,000 rounds with 50 "
-        "checkpoints, one seed.",
+        "The pairs among which the best changes with the number of rounds, 1,000 rounds with 50 checkpoints, one seed.",
         _CHECKPOINTS_50,
+        grows=False,
     ),
     Stage(
         ["mnist-l1-ball"],
@@ -204,8 +204,9 @@ STAGES = (
         FOUR,
         ((0.1, 1.0), (0.03, 1.0)),
         "objective",
-        "The two best of the 25 pairs, and beyond, 1,000 rounds with 50 checkpoints, one seed.",
+        "The two best of the 25 pairs, 1,000 rounds with 50 checkpoints, one seed.",
         _CHECKPOINTS_50,
+        grows=False,
     ),
     Stage(
         ["haxby"],
