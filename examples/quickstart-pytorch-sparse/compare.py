@@ -2,6 +2,7 @@
 
     python compare.py FOLDER-OF-MNIST --out compare.jsonl
     python compare.py --out compare.jsonl --write ../../docs/pytorch.md ../../docs/when-it-pays.md
+    python compare.py FOLDER-OF-MNIST --out density.jsonl --only density=    some of the ways
 
 Every way has the same nodes, images, network, local epochs, rate and number of rounds, also those that prune and train
 on: their last quarter of the rounds is the training after pruning. A run that was stopped goes on: results that are in
@@ -185,6 +186,7 @@ def main():
     parser.add_argument(
         "--out", type=Path, help="a file that gets one line of JSON for each result, and is gone on with"
     )
+    parser.add_argument("--only", metavar="TEXT", default="", help="train only the ways with this in their names")
     parser.add_argument("--write", type=Path, nargs="+", help="write the table of --out into these files, and end")
     settings = parser.parse_args()
     if not settings.mnist and not (settings.write and settings.out):
@@ -211,6 +213,8 @@ def main():
 
     for seed in range(settings.seeds):
         for name, strategy, app, fractions in ways(settings):
+            if settings.only not in name:
+                continue
             afterwards = [(f"FedAvg, pruned to {fraction} afterwards", fraction) for fraction in fractions]
             done = {result["way"] for result in results if result["seed"] == seed}
             if {name, *(other for other, _ in afterwards)} <= done:
