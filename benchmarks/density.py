@@ -1,8 +1,9 @@
 """Networks that become sparse while they are trained: FedDualAvg(density=...) beside pruning, masks and a rival.
 
-    python benchmarks/density.py --out density.jsonl --data FOLDER    the table: under four hours of a core
-    python benchmarks/density.py --out density.jsonl --table          print what is in the file, train nothing
-    python benchmarks/density.py --quick                              one small network, two cells, some seconds
+    python benchmarks/density.py --out density.jsonl --data FOLDER --seeds 0   one seed: under four hours of a core
+    python benchmarks/density.py --out density.jsonl --data FOLDER             three of them
+    python benchmarks/density.py --out density.jsonl --table                   print what is in the file, train nothing
+    python benchmarks/density.py --quick                                       a small network, two cells, some seconds
 
 Small and deep networks on breast cancer (a table), digits, MNIST and CIFAR-10, with SGD and Adam, 5 nodes, one local
 epoch a round; rounds x densities x 3 seeds; accuracy on the test images. FOLDER, or $FLWR_FCO_DATA, holds `mnist/`
