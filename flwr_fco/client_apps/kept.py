@@ -21,6 +21,9 @@ Key = tuple[str, str, int, int]
 _LOOKS = 1000
 #: What holds no array, and an objective has many of.
 _WITHOUT = frozenset({int, float, str, bool, bytes, type(None), Layout})
+#: What does not belong to an objective alone.
+_SHARED = (type, FunctionType, ModuleType)
+_MAPS = (np.memmap, mmap)
 
 
 def half_of_the_memory() -> int:
@@ -57,19 +60,19 @@ def bytes_held(thing: Any) -> int:
     seen: dict[int, Any] = {}
     while left and len(seen) < _LOOKS:
         each = left.pop()
-        if id(each) in seen or isinstance(each, type | FunctionType | ModuleType):
+        if id(each) in seen:
             continue
         seen[id(each)] = each
         parts: Iterable[Any] = ()
         if isinstance(each, np.ndarray):
             total += 0 if _mapped(each) else each.nbytes
-        elif type(each).__module__ == "torch":
-            total += int(getattr(each, "nbytes", 0))
         elif isinstance(each, dict):
             parts = islice(each.values(), _LOOKS)
-        elif isinstance(each, list | tuple):
+        elif isinstance(each, (list, tuple)):
             parts = each[:_LOOKS]
-        else:
+        elif type(each).__module__.startswith("torch") and hasattr(each, "nbytes"):
+            total += int(each.nbytes)  # a tensor, a parameter
+        elif not isinstance(each, _SHARED):
             parts = getattr(each, "__dict__", {}).values()
         left += [part for part in parts if type(part) not in _WITHOUT]
     return total
@@ -77,7 +80,7 @@ def bytes_held(thing: Any) -> int:
 
 def _mapped(array: Any) -> bool:
     """Whether an array is a memory map, or a view of one."""
-    while array is not None and not isinstance(array, np.memmap | mmap):
+    while array is not None and not isinstance(array, _MAPS):
         array = getattr(array, "base", None)
     return array is not None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -184,19 +184,20 @@ class TrainingHandler:
         uplink, state, num_examples = self._solve(context, task.downlink, task.state, task.rng)
         return task.answer(uplink, state, num_examples)
 
-    def learn(self, context: Context, plan: Spec, digest: str, header: str) -> None:
-        """Take the plan of a run from a server in this process, as from a first message.
+    def learn(self, contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> None:
+        """Give clients the plan of a run, which comes from a server in this process, as from a first message.
 
         Parameters
         ----------
-        context : Context
+        contexts : sequence of Context
+            At least one.
         plan : Spec
         digest, header : str
             Its hash and its JSON.
         """
         with clear_errors(_UNREADABLE):
             self.limits.check_header(header)
-            _check_plan(store_plan(context, plan, digest, header), self.limits)
+            _check_plan(store_plan(contexts, plan, digest, header), self.limits)
 
     def exchange(self, context: Context, downlink: Downlink, state: ClientState | None, server_round: int) -> Sent:
         """Answer a server in this process, without a message.

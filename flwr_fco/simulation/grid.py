@@ -275,13 +275,12 @@ class InProcessGrid(Grid):
         contexts = [self.contexts[node.node_id] for node, _ in letters]
         if introduced is not None:
             plan, known, strangers = introduced
-            header = plan.to_json()
-            for context in contexts:
-                if context.node_id in strangers:
-                    try:
-                        handler.learn(context, plan, known, header)
-                    except Exception as error:
-                        raise self._raised(error, context.node_id, f"{server_round}", "train") from error
+            new = [context for context in contexts if context.node_id in strangers]
+            if new:
+                try:
+                    handler.learn(new, plan, known, plan.to_json())
+                except Exception as error:
+                    raise self._raised(error, new[0].node_id, f"{server_round}", "train") from error
         told = received([downlink for _, downlink in letters], digest, contexts)
         if told is None:
             return None

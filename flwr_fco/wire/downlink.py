@@ -122,19 +122,27 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
     return plan
 
 
-def store_plan(context: Context, plan: Spec, digest: str, header: str) -> Plan:
-    """Give a client of this process the plan of a run, as its first message would.
+def store_plan(contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> Plan:
+    """Give clients of this process the plan of a run, as their first messages would.
 
     Parameters
     ----------
-    context : Context
-        The client's; changed.
+    contexts : sequence of Context
+        The clients', at least one; changed.
     plan : Spec
     digest, header : str
         Its hash and its JSON.
     """
     content = _flower.packed({PLAN: (ArrayRecord, dict(plan.arrays))} if plan.arrays else {})
-    return _plan_of(content, {"plan": digest, "plan-header": header}, context)
+    first, *others = contexts
+    found = _plan_of(content, {"plan": digest, "plan-header": header}, first)
+    for context in others:
+        state = context.state
+        if PLAN in content or PLAN in state:
+            _plan_of(content, {"plan": digest, "plan-header": header}, context)
+        else:
+            state[_FCO] = _flower.filled(ConfigRecord, {"plan": digest, "plan-header": header})
+    return found
 
 
 def read_downlink(
@@ -287,7 +295,7 @@ def received(
     """
     plan, views, read, found = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
     for downlink, context in zip(downlinks, contexts, strict=True):
-        stored, stamp = context.state.get(_FCO), downlink.stamp
+        stored, stamp = _flower.items_of(context.state).get(_FCO), downlink.stamp
         if plan is None or not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
             return None
         # Most clients of a round are told the same.

@@ -1,5 +1,7 @@
 """--num-cpus and --num-gpus of run, sweep and reproduce."""
 
+import os
+import tempfile
 import time
 
 import pytest
@@ -83,8 +85,12 @@ def test_tasks_that_reserve_nothing_are_refused(tmp_path):
     assert "num_cpus=0 and num_gpus=0 leave room for all tasks at a time" in result.stderr
 
 
-def now():
+def meet(folder, others):
+    """Wait for as many tasks as may run at a time: a busy machine starts its workers seconds apart."""
     began = time.time()
+    tempfile.mkstemp(dir=folder)
+    while len(os.listdir(folder)) < others and time.time() < began + 60.0:
+        time.sleep(0.1)
     time.sleep(1.0)
     return began, time.time()
 
@@ -92,11 +98,11 @@ def now():
 @pytest.mark.flower
 @pytest.mark.slow
 @pytest.mark.parametrize("num_cpus", [0.25, 3.0])
-def test_workers_are_tasks_at_a_time_whatever_each_reserves(num_cpus, monkeypatch):
+def test_workers_are_tasks_at_a_time_whatever_each_reserves(num_cpus, tmp_path, monkeypatch):
     pytest.importorskip("ray")
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     with ray_tasks(3, num_cpus, 0.0) as (ray, task):
-        spans = ray.get([task(now).remote() for _ in range(7)])
+        spans = ray.get([task(meet).remote(str(tmp_path), 3) for _ in range(7)])
     assert max(sum(begin <= at < end for begin, end in spans) for at, _ in spans) == 3
 
 
