@@ -240,19 +240,17 @@ GAME_METHODS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
     ("FedMid, average", "FedMid", {"output": "average"}),
     ("ExtraStepLocalSGD", "ExtraStepLocalSGD", {}),
 )
-#: Where the grids of many clients begin: noise of their own drives them apart in ten steps, which one does not show.
-_FIRST = {
-    1: "the best pair of one client",
-    10: "the best pair of one client and the client rates 0.3 to 0.01 with the server rates 1 and 0.3",
-}
-#: The client rates of the paper's grid, the methods, and how many clients the second tables have: a trial with matrices
-#: and all 100 costs 25 CPU seconds.
+#: Noise of their own drives several clients apart in ten steps, which one client does not show: their grids begin with
+#: more than its best pair.
+_COARSE = ((0.3, 0.1, 0.03, 0.01), (1.0, 0.3))
+#: The client rates of the paper's grid, the methods, and how many clients the tables after the first have: a trial with
+#: matrices and all 100 costs 25 to 45 CPU seconds, so that they begin where 10 clients end.
 GAMES = {
-    "bilinear-l1": (CLIENT_7, [label for label, _, _ in GAME_METHODS], 100),
+    "bilinear-l1": (CLIENT_7, [label for label, _, _ in GAME_METHODS], (100,)),
     "bilinear-nuclear": (
         CLIENT_9,
         [label for label, _, _ in GAME_METHODS if label == "FeDualEx, average" or "average" not in label],
-        10,
+        (10, 100),
     ),
 }
 
@@ -282,16 +280,14 @@ def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
     for steps, rounds in ((1, 100), (10, 20)):
         shared = {"num-rounds": rounds, "local-steps": steps, "structure-every": rounds, "objective-every": rounds}
         best: dict[str, Point] = {}
-        for clients, words in (
-            (1, "One client with a tenth of the noise, whose mean is that of 100: the paper's whole grid, and beyond."),
-            (many, f"{many} clients with the paper's noise: {_FIRST[steps]}, and from there on."),
-        ):
+        before = 0
+        for clients in (1, *many):
+            coarse = _COARSE if before == 1 and steps > 1 else ((), ())
             few = {"num-clients": clients, **({"noise": 0.01} if clients == 1 else {})}
             scores: dict[str, dict[Point, float]] = {}
             seconds, count = 0.0, 0
             for label in labels:
-                coarse = ((0.3, 0.1, 0.03, 0.01), (1.0, 0.3)) if steps > 1 else ((), ())
-                grids = coarse if clients > 1 else (client_rates, SERVER_5)
+                grids = coarse if before else (client_rates, SERVER_5)
                 more = [best[label]] if label in best else []
                 first = [Ladder(rates) for rates in grids]
                 scores[label], trials = tune_game(problem, label, {**shared, **few}, first, more, sweeps)
@@ -299,8 +295,19 @@ def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
                 seconds += sum(trial["seconds"] for trial in trials)
                 count += len(trials)
             yield f"## {problem}, K = {steps}, {clients} client{'s' * (clients > 1)}, {rounds} rounds\n"
+            words = _begins(clients, before, coarse is _COARSE)
             yield f"{words} One seed; {count} trials in {seconds / 60:.0f} minutes.\n"
             yield _table_of_pairs(scores)
+            before = clients
+
+
+def _begins(clients: int, before: int, coarse: bool) -> str:
+    """Return where the grids of a table begin; `before` is how many clients the table before has."""
+    if not before:
+        return "One client with a tenth of the noise, whose mean is that of 100: the paper's whole grid, and beyond."
+    few = "one client" if before == 1 else f"{before} clients"
+    more = " and the client rates 0.3 to 0.01 with the server rates 1 and 0.3" if coarse else ""
+    return f"{clients} clients with the paper's noise: the best pair of {few}{more}, and from there on."
 
 
 #: How many of the best pairs are run with more seeds.
