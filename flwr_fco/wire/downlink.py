@@ -137,11 +137,10 @@ def store_plan(contexts: Sequence[Context], plan: Spec, digest: str, header: str
     first, *others = contexts
     found = _plan_of(content, {"plan": digest, "plan-header": header}, first)
     for context in others:
-        state = context.state
-        if PLAN in content or PLAN in state:
+        if content or _flower.items_of(context.state):
             _plan_of(content, {"plan": digest, "plan-header": header}, context)
         else:
-            state[_FCO] = _flower.filled(ConfigRecord, {"plan": digest, "plan-header": header})
+            context.state = _flower.packed({_FCO: (ConfigRecord, {"plan": digest, "plan-header": header})})
     return found
 
 

@@ -86,7 +86,8 @@ def from_bytes(content: bytes) -> RecordDict:
 
 def new_context(run_id: int, node_id: int, node_config: dict[str, Any], run_config: dict[str, Any]) -> Context:
     """Return a node's context; made with keywords, as the order of its arguments differs between releases."""
-    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=RecordDict(), run_config=run_config)
+    state = filled(RecordDict, {})
+    return Context(run_id=run_id, node_id=node_id, node_config=node_config, state=state, run_config=run_config)
 
 
 @contextmanager
