@@ -22,6 +22,7 @@ from flwr_fco.client_apps.training import (
     LoadObjective,
     TrainingHandler,
     check_layout,
+    partition_of,
 )
 from flwr_fco.core.layout import Vector
 from flwr_fco.core.validation import checked
@@ -110,7 +111,7 @@ def client_app(
 
     @app.evaluate()
     def evaluate(message: Message, context: Context) -> Message:
-        objective = evaluation.objective(context)
+        objective = evaluation.objective(context, partition_of(context))
         with clear_errors("the server's model cannot be read"):
             primal = _read_model(message, objective)
         metrics = MetricRecord({"num-examples": int(objective.num_examples)})
@@ -129,7 +130,7 @@ def client_app(
             allowed.check_question(asked)
             answers = find_answer(asked.kind)
         held_out = asked.kind == "validation"
-        objective = (evaluation if held_out else training).objective(context)
+        objective = (evaluation if held_out else training).objective(context, partition_of(context))
         check_layout(objective.layout, asked.layout)
         with allowed.clock(single_threaded=True), own_buffers(objective, asked.pass_through):
             answer = answers(asked, objective)

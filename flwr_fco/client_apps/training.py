@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +14,7 @@ from flwr_fco.client_apps.kept import KeptObjectives
 from flwr_fco.client_apps.quotas import Limits, cannot_read, clear_errors
 from flwr_fco.client_apps.solvers.table import SOLVERS, find_solver
 from flwr_fco.core.layout import Layout
-from flwr_fco.core.randomness import random_generator
+from flwr_fco.core.randomness import random_generator, random_generators
 from flwr_fco.core.spec import Spec
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.objectives.base import Objective
@@ -137,9 +137,16 @@ class ClientData(NamedTuple):
     role: str
     max_bytes: int
 
-    def objective(self, context: Context) -> Objective:
-        """Return the objective of the context's node."""
-        key = (self.app, self.role, context.run_id, partition_of(context))
+    def objective(self, context: Context, partition: int) -> Objective:
+        """Return the objective of the context's node.
+
+        Parameters
+        ----------
+        context : Context
+        partition : int
+            The node's partition.
+        """
+        key = (self.app, self.role, context.run_id, partition)
         known = _objectives.find(key)
         if known is not None:
             return known
@@ -181,7 +188,7 @@ class TrainingHandler:
             task = begin(message, context, self.limits)
         except (PlanMissingError, StateMissingError) as error:
             return missing_reply(message, error)
-        uplink, state, num_examples = self._solve(context, task.downlink, task.state, task.rng)
+        uplink, state, num_examples = self._solve(context, partition_of(context), task.downlink, task.state, task.rng)
         return task.answer(uplink, state, num_examples)
 
     def learn(self, contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> None:
@@ -199,49 +206,58 @@ class TrainingHandler:
             self.limits.check_header(header)
             _check_plan(store_plan(contexts, plan, digest, header), self.limits)
 
-    def exchange(self, context: Context, downlink: Downlink, state: ClientState | None, server_round: int) -> Sent:
-        """Answer a server in this process, without a message.
+    def exchange(
+        self, contexts: Sequence[Context], told: Sequence[tuple[Downlink, ClientState | None]], server_round: int
+    ) -> Iterator[Sent]:
+        """Answer a server in this process, without messages: one client after the other, each when it is asked for.
 
         Parameters
         ----------
-        context : Context
-        downlink : Downlink
-            As a client reads it.
-        state : mapping of str to ndarray, or None
-            What the client remembers.
+        contexts : sequence of Context
+            The clients', at least one.
+        told : sequence of (Downlink, mapping of str to ndarray or None)
+            What each is told, as a client reads it, and what it remembers.
         server_round : int
         """
-        rng = random_generator(downlink.plan.seed, server_round, partition_of(context))
-        before = None if state is None else ReceivedState(state)
-        uplink, after, num_examples = self._solve(context, downlink, before, rng)
-        answer = sent(uplink, num_examples)
-        if downlink.stamp is None:
-            return answer
-        digest = vectors_digest(answer.vectors, uplink.elapsed) if answer.vectors else uplink_digest(as_records(answer))
-        store_pending(context, downlink.stamp, server_round, before, after, digest)
-        return answer._replace(digest=digest)
+        partitions = [partition_of(context) for context in contexts]
+        generators = random_generators(told[0][0].plan.seed, server_round, partitions)
+        for context, partition, rng, (downlink, state) in zip(contexts, partitions, generators, told, strict=True):
+            before = None if state is None else ReceivedState(state)
+            uplink, after, num_examples = self._solve(context, partition, downlink, before, rng)
+            answer = sent(uplink, num_examples)
+            if downlink.stamp is not None:
+                vectors = answer.vectors
+                digest = vectors_digest(vectors, uplink.elapsed) if vectors else uplink_digest(as_records(answer))
+                store_pending(context, downlink.stamp, server_round, before, after, digest)
+                answer = answer._replace(digest=digest)
+            yield answer
 
     def _solve(
-        self, context: Context, downlink: Downlink, state: ClientState | None, rng: np.random.Generator
+        self,
+        context: Context,
+        partition: int,
+        downlink: Downlink,
+        state: ClientState | None,
+        rng: np.random.Generator,
     ) -> tuple[Uplink, Any, int]:
         plan = downlink.plan
         solver = SOLVERS.get(plan.solver) or find_solver(plan.solver)
-        objective = self.data.objective(context)
+        objective = self.data.objective(context, partition)
         check_layout(objective.layout, plan.layout)
         if id(plan) not in _fitting_plans:
             with clear_errors(_UNREADABLE):
                 # Bind psi and h, and refuse those that do not fit: what a local solver asks of them cannot fail.
                 plan.h.require(plan.psi)
             _remember(_fitting_plans, plan, None)
-        passes_through = bool(plan.layout.passed_through)
+        passes_through = plan.layout.passed_through
         if passes_through:
             objective.load_buffers(downlink.pass_through)
         uplink, after = self.limits.run(solver, downlink, objective, state, rng)
         # As for the compiled loops: a class that keeps no losses is not asked for one.
-        keeps_losses = type(objective).take_training_loss is not Objective.take_training_loss
-        loss = objective.take_training_loss() if keeps_losses else None
-        if loss is not None and math.isfinite(loss):
-            uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
+        if type(objective).take_training_loss is not Objective.take_training_loss:
+            loss = objective.take_training_loss()
+            if loss is not None and math.isfinite(loss):
+                uplink = uplink._replace(metrics={"loss": loss, **uplink.metrics})
         if not objective.smooth:
             uplink = uplink._replace(metrics={NONSMOOTH: 1.0, **uplink.metrics})
         if passes_through:

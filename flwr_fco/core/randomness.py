@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,17 +11,23 @@ from numpy.random.bit_generator import ISpawnableSeedSequence
 from numpy.typing import NDArray
 
 from flwr_fco.errors import ConfigurationError
-from flwr_fco.kernels.seeding import fill_state
+from flwr_fco.kernels.seeding import fill_state, fill_states
 
+#: The purpose of the generators of clients.
+_LOCAL_SOLVERS = 1
 #: The number of 32-bit words.
 _WORDS = 2**32
+
+
+#: 64-bit numbers from which a PCG64 starts.
+_STATE = 4
 
 
 class _Words(ISpawnableSeedSequence):
     """``SeedSequence(words)``, quick to answer the one question that a PCG64 asks when it is made."""
 
-    def __init__(self, words: tuple[int, ...]) -> None:
-        self._words = words
+    def __init__(self, words: Sequence[int] | NDArray[np.uint32], state: NDArray[np.uint64]) -> None:
+        self._words, self._state = words, state
 
     @cached_property
     def sequence(self) -> np.random.SeedSequence:
@@ -29,18 +36,18 @@ class _Words(ISpawnableSeedSequence):
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
         """Return the words from which a bit generator starts."""
-        if dtype is not np.uint64:
-            return self.sequence.generate_state(n_words, dtype)
-        state = np.empty(n_words, dtype=np.uint64)
-        fill_state(self._words, state)
-        return state
+        if n_words == _STATE and dtype is np.uint64:
+            return self._state
+        return self.sequence.generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> list[Any]:
         """Return children of NumPy's own."""
         return self.sequence.spawn(n_children)
 
 
-def random_generator(seed: int, server_round: int, partition_id: int, purpose: int = 1) -> np.random.Generator:
+def random_generator(
+    seed: int, server_round: int, partition_id: int, purpose: int = _LOCAL_SOLVERS
+) -> np.random.Generator:
     """Return the generator of one (seed, round, partition): that of ``default_rng(words)``, bit for bit.
 
     Parameters
@@ -70,10 +77,45 @@ def random_generator(seed: int, server_round: int, partition_id: int, purpose: i
     >>> random_generator(seed=5, server_round=3, partition_id=2).integers(100) == theirs.integers(100)
     np.True_
     """
+    _check(seed, server_round)
+    words = (seed, server_round, partition_id & 0xFFFFFFFF, partition_id >> 32, purpose)
+    state = np.empty(_STATE, dtype=np.uint64)
+    fill_state(words, state)
+    return _generator(words, state)
+
+
+def random_generators(seed: int, server_round: int, partition_ids: Sequence[int]) -> list[np.random.Generator]:
+    """Return what :func:`random_generator` returns for each of some clients, in less time than one by one.
+
+    Parameters
+    ----------
+    seed, server_round
+        As of :func:`random_generator`.
+    partition_ids : sequence of int
+        The clients' partitions.
+
+    Examples
+    --------
+    >>> [rng.integers(100) for rng in random_generators(5, 3, [2])] == [random_generator(5, 3, 2).integers(100)]
+    True
+    """
+    _check(seed, server_round)
+    partitions = np.array(partition_ids, dtype=np.uint64)
+    words = np.empty((partitions.size, 5), dtype=np.uint32)
+    words[:, 0], words[:, 1], words[:, 4] = seed, server_round, _LOCAL_SOLVERS
+    words[:, 2], words[:, 3] = partitions & np.uint64(0xFFFFFFFF), partitions >> np.uint64(32)
+    states = np.empty((partitions.size, _STATE), dtype=np.uint64)
+    fill_states(words, states)
+    return [_generator(own, state) for own, state in zip(words, states, strict=True)]
+
+
+def _check(seed: int, server_round: int) -> None:
     if not (0 <= seed < _WORDS and 0 <= server_round < _WORDS):
         raise ConfigurationError(
             f"seed={seed}, server_round={server_round}; expected whole numbers from 0 to 2**32 - 1"
         )
-    words = (seed, server_round, partition_id & 0xFFFFFFFF, partition_id >> 32, purpose)
+
+
+def _generator(words: Sequence[int] | NDArray[np.uint32], state: NDArray[np.uint64]) -> np.random.Generator:
     # NumPy takes any ISeedSequence; its type stubs know only one.
-    return np.random.Generator(np.random.PCG64(_Words(words)))  # type: ignore[arg-type]
+    return np.random.Generator(np.random.PCG64(_Words(words, state)))  # type: ignore[arg-type]

@@ -58,3 +58,17 @@ def fill_state(words, state):  # type: ignore[no-untyped-def]
             state[i // 2] = value
         else:
             state[i // 2] |= value << np.uint64(32)
+
+
+@njit(cache=True)
+def fill_states(words, states):  # type: ignore[no-untyped-def]
+    """Write what :func:`fill_state` writes for each row of words.
+
+    Parameters
+    ----------
+    words : ndarray of uint32, shape (m, n)
+    states : ndarray of uint64, shape (m, k)
+        Changed in place.
+    """
+    for i in range(words.shape[0]):
+        fill_state(words[i], states[i])

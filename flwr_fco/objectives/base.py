@@ -368,8 +368,12 @@ def shuffled_epochs(
     if num_examples < 1:
         # Epochs of no rows would go on for ever.
         raise ConfigurationError(f"num_examples={num_examples}; expected at least one example to draw minibatches from")
+    draws = work.num_draws(num_examples, per_step)
+    if draws == -(-num_examples // work.batch_size):
+        # The usual epoch, without what cuts others.
+        return iter((rng.permutation(num_examples),))
     # No generator: who goes from epoch to epoch does not come back to this file.
-    whole, rest = divmod(work.num_draws(num_examples, per_step), -(-num_examples // work.batch_size))
+    whole, rest = divmod(draws, -(-num_examples // work.batch_size))
     sizes = chain(repeat(num_examples, whole), repeat(rest * work.batch_size, rest > 0))
     orders: Iterator[NDArray[np.int64]] = map(rng.permutation, repeat(num_examples, whole + (rest > 0)))
     return map(np.ndarray.__getitem__, orders, map(slice, sizes))

@@ -622,9 +622,11 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     @property
     def has_own_hooks(self) -> bool:
         """Whether a subclass has a ``configure_train`` or an ``aggregate_train`` of its own."""
-        hooks = ("configure_train", "aggregate_train")
-        return any(
-            getattr(getattr(self, name), "__func__", None) is not getattr(CompositeStrategy, name) for name in hooks
+        own, plain = type(self), CompositeStrategy
+        return (
+            own.configure_train is not plain.configure_train
+            or own.aggregate_train is not plain.aggregate_train
+            or not self.__dict__.keys().isdisjoint(("configure_train", "aggregate_train"))
         )
 
     def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:

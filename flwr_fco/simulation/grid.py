@@ -284,12 +284,13 @@ class InProcessGrid(Grid):
         told = received([downlink for _, downlink in letters], digest, contexts)
         if told is None:
             return None
-        found = []
-        for context, (downlink, state) in zip(contexts, told, strict=True):
-            try:
-                found.append(handler.exchange(context, downlink, state, server_round))
-            except Exception as error:
-                raise self._raised(error, context.node_id, f"{server_round}", "train") from error
+        found: list[Sent] = []
+        try:
+            for answer in handler.exchange(contexts, told, server_round):
+                found.append(answer)
+        except Exception as error:
+            # Of the client that was to answer next.
+            raise self._raised(error, contexts[len(found)].node_id, f"{server_round}", "train") from error
         if self.report is not None:
             self.report(server_round)
         return found

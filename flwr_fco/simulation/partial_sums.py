@@ -22,8 +22,11 @@ from flwr_fco.wire.uplink import Sent
 #: By worker, a method's name and arguments.
 Calls = Mapping[int, tuple[Any, ...]]
 Ask = Callable[[Calls], dict[int, Any]]
-#: An answer of which the vectors stay with the worker: what is known of them, and all else.
-Digested = tuple[dict[str, Any], Any, str]
+#: What vectors that stay with a worker look like: the name and the shape of each.
+Form = tuple[tuple[str, tuple[int, ...]], ...]
+#: An answer of which the vectors stay: where, which of the forms, of each vector (norm, first, last entry), and all
+#: else; or the whole answer. Plain tuples, whose pickles are read faster than others.
+Digested = tuple[int, int, tuple[tuple[float, float, float], ...], Any, str] | Sent
 
 
 class KeptHere:
@@ -39,21 +42,25 @@ class KeptHere:
     def __init__(self, number: int, answers: Sequence[Sent | None]) -> None:
         self.number = number
         self._vectors: list[Mapping[str, NDArray[np.float64]]] = []
-        self.digests = [None if answer is None else self._keep(answer) for answer in answers]
+        self._forms: dict[Form, int] = {}
+        digests = [None if answer is None else self._keep(answer) for answer in answers]
+        self.told: tuple[list[Form], list[Digested | None]] = list(self._forms), digests
 
     def _keep(self, answer: Sent) -> Digested:
-        facts: dict[str, Any] = {}
-        for name, vector in answer.vectors.items():
+        vectors, content, digest = answer
+        facts = []
+        for vector in vectors.values():
             if isinstance(vector, SparseVector) or not vector.size:
                 # Short as it is.
-                return answer.vectors, answer.content, answer.digest
+                return answer
             norm = math.sqrt(np.vdot(vector, vector))
             if not math.isfinite(norm):
                 # The server says what is wrong with it.
-                return answer.vectors, answer.content, answer.digest
-            facts[name] = vector.shape, norm, (vector.item(0), vector.item(-1))
-        self._vectors.append(answer.vectors)
-        return {"": len(self._vectors) - 1, **facts}, answer.content, answer.digest
+                return answer
+            facts.append((norm, vector.item(0), vector.item(-1)))
+        form = tuple((name, vector.shape) for name, vector in vectors.items())
+        self._vectors.append(vectors)
+        return len(self._vectors) - 1, self._forms.setdefault(form, len(self._forms)), tuple(facts), content, digest
 
     def sum(self, name: str, places: Sequence[int], factors: Sequence[float]) -> NDArray[np.float64]:
         """Return the sum of factors times the vectors of a name.
@@ -85,21 +92,27 @@ class KeptThere:
     def __init__(self, ask: Ask, run_id: int, number: int, calls: Calls) -> None:
         self._ask, self._run_id, self._number, self._calls = ask, run_id, number, calls
 
-    def sent(self, worker: int, digested: Digested | None) -> Sent | None:
-        """Return a client's answer, its vectors elsewhere.
+    def sent(self, worker: int, told: tuple[list[Form], list[Digested | None]]) -> list[Sent | None]:
+        """Return the answers of a worker's clients, their vectors elsewhere.
 
         Parameters
         ----------
         worker : int
-        digested : tuple or None
+        told : tuple of (list, list)
+            What it has said of them: :attr:`KeptHere.told`.
         """
-        if digested is None:
-            return None
-        facts, content, digest = digested
-        if "" in facts:
-            place = worker, facts.pop("")
-            facts = {name: Elsewhere(self, place, name, *known) for name, known in facts.items()}
-        return Sent(facts, content, digest)
+        forms, found = told[0], list[Sent | None]()
+        for digested in told[1]:
+            if digested is None or isinstance(digested, Sent):
+                found.append(digested)
+                continue
+            place, form, facts, content, digest = digested
+            vectors = {
+                name: Elsewhere(self, (worker, place), name, shape, norm, (first, last))
+                for (name, shape), (norm, first, last) in zip(forms[form], facts, strict=True)
+            }
+            found.append(Sent(vectors, content, digest))
+        return found
 
     def sums(self, name: str, factors: Sequence[tuple[Elsewhere, float]]) -> list[NDArray[np.float64]]:
         """Return the weighted sum of each worker's vectors, in the order of the workers.
@@ -126,7 +139,7 @@ class KeptThere:
         if lost:
             # Another worker in the place of one that has died since: its clients answer again, the same.
             again = self._ask(lost)
-            if any(digested is None for own in again.values() for digested in own):
+            if any(digested is None for _, own in again.values() for digested in own):
                 raise FlwrFcoError(
                     "a worker died between its clients' answers and their sum, and they remembered what is nowhere "
                     "else; go on from a checkpoint, or run without partial_sums"

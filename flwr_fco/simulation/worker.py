@@ -96,7 +96,7 @@ class Worker:
         digest: str,
         introduced: tuple[Spec, str, AbstractSet[int]] | None,
         exchange: int | None,
-    ) -> list[Any]:
+    ) -> Any:
         """Answer as :meth:`InProcessGrid.exchange` does.
 
         Parameters
@@ -117,8 +117,9 @@ class Worker:
 
         Returns
         -------
-        list of Sent, tuple or None
-            None for a node that must be sent a message, because it lacks the plan or its state.
+        list of Sent or None
+            None for a node that must be sent a message, because it lacks the plan or its state. Where the vectors are
+            to stay here: what :class:`KeptHere` tells of them.
         """
         grid = self._grids[run_id]
         whole = [(Node(node_id, None), told[i]) for node_id, i in letters]
@@ -131,10 +132,11 @@ class Worker:
             found += [None if answer is None else answer[0] for answer in single]
         else:
             found += answers
+        found = one_object_for_equals(found)
         if exchange is None:
             return found
         kept = self._kept[run_id] = KeptHere(exchange, found)
-        return kept.digests
+        return kept.told
 
     def sum(self, run_id: int, exchange: int, name: str, places: Sequence[int], factors: Sequence[float]) -> Any:
         """Return a weighted sum of vectors that have stayed here, None if this worker is newer than they are.
@@ -187,6 +189,25 @@ class Worker:
             error.add_note(f"In a worker:\n{traceback.format_exc()}")
             cause = error.__cause__
             return "raised", (_sendable(error), None if cause is None else _sendable(cause))
+
+
+def one_object_for_equals(answers: Sequence[Sent | None]) -> list[Sent | None]:
+    """Return answers of which those that follow each other with equal numbers share them: they are pickled once.
+
+    Parameters
+    ----------
+    answers : sequence of Sent or None
+    """
+    found, last = list[Sent | None](), None
+    for answer in answers:
+        if answer is None or answer.content is last:
+            found.append(answer)
+        elif type(answer.content) is dict and answer.content == last:
+            found.append(answer._replace(content=last))
+        else:
+            found.append(answer)
+            last = answer.content
+    return found
 
 
 def _sendable(error: BaseException) -> BaseException:

@@ -305,7 +305,7 @@ class WorkerGrid(InProcessGrid):
         }
         keeper = KeptThere(self.workers.ask, self.run_id, self._exchanges, again)
         self._exchanges += 1
-        return {k: [keeper.sent(k, digested) for digested in own] for k, own in answers.items()}
+        return {k: keeper.sent(k, told) for k, told in answers.items()}
 
     def _deliver_all(self, messages: Sequence[Message]) -> list[Message | None]:
         for message in messages:

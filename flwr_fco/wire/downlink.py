@@ -293,9 +293,11 @@ def received(
         refuse its message.
     """
     plan, views, read, found = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
+    if plan is None:
+        return None
     for downlink, context in zip(downlinks, contexts, strict=True):
         stored, stamp = _flower.items_of(context.state).get(_FCO), downlink.stamp
-        if plan is None or not isinstance(stored, ConfigRecord) or stored.get("plan") != digest:
+        if not isinstance(stored, ConfigRecord) or _flower.items_of(stored).get("plan") != digest:
             return None
         # Most clients of a round are told the same.
         own = read.get(id(downlink))

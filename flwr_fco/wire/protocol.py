@@ -22,7 +22,7 @@ from flwr_fco.core.sparse import NonZeros, SparseVector
 from flwr_fco.core.spec import Spec
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, ProtocolError, SpecError
-from flwr_fco.kernels.dual_averaging import Retrieval
+from flwr_fco.kernels.dual_averaging import NOTHING, Retrieval
 from flwr_fco.mirror_maps import MirrorMap
 from flwr_fco.regularizers import Zero
 from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
@@ -286,9 +286,12 @@ class Plan:
         return isinstance(self.regularizer, Zero)
 
     @cached_property
-    def retrieval(self) -> Retrieval | None:
-        """What compiled loops need for h and psi; None where they cannot do it."""
-        return self.h.compiled(self.psi)
+    def local_retrieval(self) -> Retrieval | None:
+        """What compiled loops of local steps need for h, and for psi if it acts in them; None if they cannot do it."""
+        found = self.h.compiled(self.psi)
+        if found is None or self.options.get("client-prox", True):
+            return found
+        return found._replace(thresholds=NOTHING)
 
     def point(self, z: Vector, t: float, out: Vector | None = None) -> Vector:
         """Return h.retrieve(z, t, psi), which without psi costs no more than h.conjugate_gradient(z).

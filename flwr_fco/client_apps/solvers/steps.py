@@ -175,7 +175,7 @@ def compiled_steps(
         The number of steps; None, without a step, if the compiled loop does not support this problem.
     """
     plan, client_lr = downlink.plan, rate_of(downlink)
-    retrieval, work = plan.retrieval, plan.work if downlink.work is None else downlink.work
+    retrieval, work = plan.local_retrieval, plan.work if downlink.work is None else downlink.work
     if retrieval is None or not isinstance(work, FirstOrder) or work.batch_size is None:
         return None
     data = objective.linear_data()
@@ -184,13 +184,12 @@ def compiled_steps(
     # The loop cuts shuffled epochs itself, so an objective with batches of its own does not use it.
     if type(objective).batches is not Objective.batches:
         return None
-    if not plan.options.get("client-prox", True):
-        retrieval = retrieval._replace(thresholds=NOTHING)
     move = NOTHING if shift is None else shift
     steps, rows = 0, len(data.targets)
     batch_size = min(work.batch_size, rows)
     for order in shuffled_epochs(rows, rng, work):
-        check_time(steps)
+        if steps:
+            check_time(steps)
         elapsed = downlink.elapsed + client_lr * steps
         steps += compiled_epoch(data, order, batch_size, retrieval, elapsed, client_lr, move, dual)
     return steps
@@ -230,6 +229,9 @@ def compiled_epoch(
     int
         The number of steps.
     """
-    rows = (data.link == "logistic", data.design.matrix, data.targets, order, batch_size)
-    steps: int = dual_averaging(*rows, *retrieval, elapsed, client_lr, data.factor, data.l2, shift, dual)
+    design, link, targets, _, l2, factor, _ = data
+    steps: int = dual_averaging(
+        link == "logistic", design.matrix, targets, order, batch_size, *retrieval, elapsed, client_lr, factor, l2,
+        shift, dual,
+    )  # fmt: skip
     return steps

@@ -135,7 +135,7 @@ class UnmodifiedClients(Part):
         """Return the model as ``FedAvg`` sends it."""
         options = self._options
         keys = {"arrayrecord_key": options.arrayrecord_key, "configrecord_key": options.configrecord_key}
-        return primal_request(self._sent_model(mail)[0], mail.current.config, **keys)
+        return primal_request(self._sent_model(mail)[0], mail.config_of_round, **keys)
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
         """Return the client's model minus the one that it was sent."""

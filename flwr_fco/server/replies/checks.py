@@ -83,8 +83,8 @@ class Round:
         What they were sent.
     repeats : list of Message
         What those were sent that were asked again.
-    config : ConfigRecord
-        The user's train config, with the round in it.
+    config : ConfigRecord or None
+        The user's train config, with the round in it, where messages are made.
     bytes_down : int
         Bytes of arrays in the messages.
     restoring : set of int
@@ -118,7 +118,7 @@ class Round:
     nodes: dict[int, Node] = field(default_factory=dict)
     messages: list[Message] = field(default_factory=list)
     repeats: list[Message] = field(default_factory=list)
-    config: ConfigRecord = field(default_factory=ConfigRecord)
+    config: ConfigRecord | None = None
     bytes_down: int = 0
     restoring: set[int] = field(default_factory=set)
     works: dict[int, Work] = field(default_factory=dict)

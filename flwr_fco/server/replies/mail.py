@@ -90,7 +90,7 @@ class OwnClients:
                 digest=mail.digest,
                 arrayrecord_key=mail.options.arrayrecord_key,
                 configrecord_key=mail.options.configrecord_key,
-                config=mail.current.config,
+                config=mail.config_of_round,
                 plan=None if informed else mail.spec,
                 serialised=serialised,
                 wire_dtype=mail.current.wire_dtype if mail.plan.wire_dtype == "auto" else "float64",
@@ -320,6 +320,14 @@ class Mail(Part):
             return count_bytes(reply.content for reply in good)
         return bytes_of([reply.value.vectors for reply in good])
 
+    @property
+    def config_of_round(self) -> ConfigRecord:
+        """The user's train config, with the round in it: made where there are messages."""
+        current = self.current
+        if current.config is None:
+            current.config = config_of_round(self.config, current.number)
+        return current.config
+
     def open(
         self, server_round: int, nodes: Sequence[Node], config: ConfigRecord, problem: Problem, state: Any
     ) -> Problem:
@@ -335,12 +343,12 @@ class Mail(Part):
         problem : Problem
         state : NamedTuple
         """
+        self.config = config
         if getattr(self.grid, "partial_sums", False):
             check_partial_sums(self.algorithm)
         self.current = current = Round(
             server_round,
             {node.node_id: node for node in nodes},
-            config=config_of_round(config, server_round),
             left_out=self.left_out,
             state=state,
         )

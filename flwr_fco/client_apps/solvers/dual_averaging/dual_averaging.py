@@ -40,17 +40,18 @@ def dual_averaging(
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 3 and 5.
     """
-    options, client_lr = downlink.plan.options, downlink.client_lr
-    shard = None if options.get("trajectory", False) else shard_of(downlink.plan, objective)
-    if shard is not None:
-        rate_of(downlink)
-        return shard.answer(downlink, rng), state
+    client_lr = rate_of(downlink)
+    trajectory = downlink.plan.options.get("trajectory", False)
+    if not trajectory:
+        shard = shard_of(downlink.plan, objective)
+        if shard is not None:
+            return shard.answer(downlink, rng), state
     start = downlink.vectors["dual"]
     dual = start.copy()
-    if options.get("trajectory", False):
-        trajectory = np.array([dual - start for _ in dual_steps(downlink, objective, dual, rng)])
-        vectors, steps = {"increment": dual - start, "trajectory": trajectory}, len(trajectory)
-    else:
-        steps = take_whole_steps(downlink, objective, dual, rng)
-        vectors = {"increment": dual - start}
-    return Uplink(vectors, client_lr * steps, steps), state
+    if trajectory:
+        points = np.array([dual - start for _ in dual_steps(downlink, objective, dual, rng)])
+        dual -= start
+        return Uplink({"increment": dual, "trajectory": points}, client_lr * len(points), len(points)), state
+    steps = take_whole_steps(downlink, objective, dual, rng)
+    dual -= start
+    return Uplink({"increment": dual}, client_lr * steps, steps), state
