@@ -100,11 +100,7 @@ class RayActors(Workers):
         self._actors[worker] = self._another.remote()
 
     def _call(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
-        framed: dict[int, tuple[bytes, list[Any]]] = {}
-        for k, call in calls.items():
-            buffers: list[pickle.PickleBuffer] = []
-            text = pickle.dumps(call, protocol=5, buffer_callback=buffers.append)
-            framed[k] = text, [memoryview(buffer).obj for buffer in buffers]
+        framed = {k: _framed(call) for k, call in calls.items()}
         used = Counter(id(array) for _, arrays in framed.values() for array in arrays)
         stored: dict[int, Any] = {}
         for _, arrays in framed.values():
@@ -155,11 +151,22 @@ class _Actor:
 
     def answer(self, text: bytes, *arrays: Any) -> Any:
         """Answer a call."""
-        buffers: list[pickle.PickleBuffer] = []
-        answer = self._worker.answer(pickle.loads(text, buffers=arrays))
         # Ray itself would call a function of Python's for every object of an answer.
-        own = pickle.dumps(answer, protocol=5, buffer_callback=buffers.append)
-        return own, [memoryview(buffer).obj for buffer in buffers]
+        return _framed(self._worker.answer(pickle.loads(text, buffers=arrays)))
+
+
+def _framed(value: Any) -> tuple[bytes, list[Any]]:
+    """Return an object as bytes, and its arrays beside them unless they are small: an object of Ray's costs more."""
+    arrays: list[Any] = []
+
+    def beside(buffer: pickle.PickleBuffer) -> bool:
+        whose: Any = memoryview(buffer).obj
+        if whose.nbytes < _STORED:
+            return True
+        arrays.append(whose)
+        return False
+
+    return pickle.dumps(value, protocol=5, buffer_callback=beside), arrays
 
 
 def check_reservation(num_cpus: float, num_gpus: float) -> None:
