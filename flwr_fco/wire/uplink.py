@@ -243,7 +243,7 @@ class SentReader:
             options: dict[str, Any] = {"shapes": shapes, "weighted_by_key": self._key, "timed": self._timed}
             return read_uplink(as_records(sent), self._layout, wire_dtype="float64", **options)
         said, last = self._last
-        if last is None or content != said:
+        if last is None or (content is not said and content != said):
             last = _uplink_of(vectors, norms, _NOTHING, metrics_of(content, self._key), self._key, self._timed)
             self._last = content, last
             return last
