@@ -190,17 +190,17 @@ def sent(uplink: Uplink, num_examples: int) -> Sent:
     metrics = _reported(uplink, num_examples)
     vectors: dict[str, Any] = {}
     for name, vector in uplink.vectors.items():
-        if isinstance(vector, SparseVector) and vector.values.dtype == np.float64:
+        # A local solver may use its arrays again.
+        if isinstance(vector, np.ndarray) and vector.dtype == np.float64:
+            own = vectors[name] = np.array(vector)
+            own.flags.writeable = False
+        elif isinstance(vector, SparseVector) and vector.values.dtype == np.float64:
             values, indices = vector.values.copy(), vector.indices.copy()
             values.flags.writeable = indices.flags.writeable = False
             vectors[name] = SparseVector(indices, values, vector.size)
-            continue
-        if not isinstance(vector, np.ndarray) or vector.dtype != np.float64:
+        else:
             arrays = arrays_of(uplink.vectors)
             return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)}))
-        # A local solver may use its arrays again.
-        own = vectors[name] = np.array(vector)
-        own.flags.writeable = False
     return Sent(vectors, metrics)
 
 

@@ -40,11 +40,11 @@ def dual_averaging(
     ----------
     Yuan, Zaheer, Reddi: Federated Composite Optimization (ICML 2021), algorithms 3 and 5.
     """
-    client_lr = rate_of(downlink)
-    trajectory = downlink.plan.options.get("trajectory", False)
+    client_lr, trajectory = downlink.client_lr, downlink.plan.options.get("trajectory", False)
     if not trajectory:
         shard = shard_of(downlink.plan, objective)
         if shard is not None:
+            rate_of(downlink)
             return shard.answer(downlink, rng), state
     start = downlink.vectors["dual"]
     dual = start.copy()
