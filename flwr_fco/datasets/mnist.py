@@ -18,8 +18,6 @@ from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.datasets.partition import label_partition, random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 
-__all__ = ["PartitionedImages", "femnist", "mnist", "read_idx"]
-
 _PARTS = {"train": "train", "test": "t10k"}
 #: Of an image of MNIST or FEMNIST.
 _PIXELS = 28 * 28

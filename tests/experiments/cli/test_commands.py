@@ -304,7 +304,7 @@ def test_a_run_that_cannot_be_set_up_leaves_no_folder(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
-    settings = ("--set", "num-rounds=600", "--set", "objective-every=100")
+    settings = ("--set", "num-rounds=300", "--set", "objective-every=100")
     command = [sys.executable, "-m", "flwr_fco.experiments.cli.commands", "run", "lasso-small", *settings]
     place = tmp_path / "run"
     process = subprocess.Popen([*command, "--out", place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -318,8 +318,8 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     done = json.loads((place / "status.json").read_text())["exchanges"]
-    assert 0 < done < 600
-    assert f"Stopped after round {done} of 600" in output
+    assert 0 < done < 300
+    assert f"Stopped after round {done} of 300" in output
     # The command that it names is the one that goes on.
     (line,) = [line for line in output.splitlines() if line.startswith("flwr-fco run") and line.endswith("--resume")]
     resumed = call(*line.split()[1:], "--quiet")
