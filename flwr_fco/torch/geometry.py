@@ -184,7 +184,7 @@ class _Euclidean(Geometry):
         separable = dict(self._separable)
         for i, tensors in enumerate(zip(starts, moved, out, strict=True)):
             # In parts that stay in the cache.
-            for start, own, point in zip(*(tensor.view(-1).split(_PART) for tensor in tensors), strict=True):
+            for start, own, point in zip(*(torch.split(tensor.view(-1), _PART) for tensor in tensors), strict=True):
                 total = torch.add(start, own, out=point if point.dtype == start.dtype else None)
                 if i in separable:
                     _solve_one(total, t, separable[i], out=total)
