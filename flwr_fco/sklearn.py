@@ -444,7 +444,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     l1_ratio: float = field(default=0.5, kw_only=True)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit.
+        """Fit the model to the clients' rows.
 
         Parameters
         ----------
@@ -565,7 +565,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     l1_ratio: float = field(default=0.0, kw_only=True)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit.
+        """Fit the model to the clients' rows.
 
         Parameters
         ----------

@@ -183,7 +183,7 @@ def mnist(
 
 
 def random_subset(train: Samples, num_examples: int | None, seed: int) -> Samples:
-    """Return that many examples, drawn from the seed, in their order; all of them for None."""
+    """Return so many examples, drawn by the seed and kept in their order; all of them if None."""
     if num_examples is None:
         return train
     if not 1 <= num_examples <= train.targets.size:

@@ -105,7 +105,7 @@ def _reader_page(
 
 
 def short_table(verdicts: Sequence[Verdict]) -> str:
-    """Return the claims, what was measured, the verdicts and a clause why, as a Markdown table.
+    """Return each claim with what was measured, its verdict and a short reason, as a Markdown table.
 
     Parameters
     ----------

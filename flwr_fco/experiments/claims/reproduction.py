@@ -134,7 +134,7 @@ class _Job(NamedTuple):
 
     @property
     def kept(self) -> Path:
-        """Where that array is."""
+        """Where the array for the figure is kept."""
         return self.file.with_suffix(".npy")
 
 

@@ -636,6 +636,10 @@ def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     head : sequence of str
     rows : iterable of sequences of str
         As many cells in each as the head has.
+
+    Returns
+    -------
+    str
     """
     lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (head, *rows)]
     lines.insert(1, "|---" * len(head) + "|")

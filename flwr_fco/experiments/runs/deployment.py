@@ -39,7 +39,7 @@ _FILE = "deployment.json"
 
 
 def free_ports(number: int) -> list[int]:
-    """Return ports that nobody uses, below those that systems give to connections: a restart wants the same again.
+    """Return unused ports below those that systems give to connections, so that a restart can have the same ones.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class LocalDeployment:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What the environment of every command has."""
+        """The variables that are set for every command."""
         return settings_of(self.home)
 
     @property
@@ -398,7 +398,7 @@ class LocalDeployment:
         return {name: status[node] for name, node in self.node_ids.items() if node in status}
 
     def wait_for_nodes(self) -> None:
-        """Wait until the SuperLink holds every SuperNode for connected."""
+        """Wait until the SuperLink lists every SuperNode as online."""
         deadline = time.monotonic() + READY
         while list((self.connected() or {}).values()).count("online") < self.nodes:
             if time.monotonic() > deadline:

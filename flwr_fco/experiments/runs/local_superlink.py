@@ -41,7 +41,7 @@ def command(name: str) -> str:
 
 
 def settings_of(home: Path) -> dict[str, str]:
-    """Return what the environment of Flower's commands has beside what this process has.
+    """Return the variables that are set for Flower's commands, beside this process's own environment.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def environment_of(home: Path) -> dict[str, str]:
 
 @contextmanager
 def local_superlink(home: Path, environment: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
-    """Start a SuperLink for simulations, yield the environment in which `flwr run` finds it, end it.
+    """Start a SuperLink for simulations, yield the environment in which `flwr run` finds it, and end it afterwards.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ def _members(sessions: set[int]) -> list[int]:
 
 
 def exists(pid: int) -> bool:
-    """Whether there is a process of this number, whosever it is."""
+    """Whether there is a process of this number, whoever owns it."""
     return pid in _processes()
 
 

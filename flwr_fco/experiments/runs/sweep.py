@@ -462,7 +462,7 @@ def _trial(settings: RunSettings, criterion: Criterion) -> Trial:
 
 @contextlib.contextmanager
 def submitting(engine: str, workers: int, num_cpus: float, num_gpus: float) -> Iterator[Callable[..., Future[Any]]]:
-    """Yield what has a function called elsewhere, ``submit(function, *arguments) -> Future``.
+    """Yield ``submit(function, *arguments) -> Future``, which has a function called in another process or on Ray.
 
     Parameters
     ----------
@@ -489,7 +489,7 @@ def submitting(engine: str, workers: int, num_cpus: float, num_gpus: float) -> I
 
 @contextlib.contextmanager
 def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[Any, Any]]:
-    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it; the module ``ray``, and what makes tasks.
+    """Yield the module ``ray`` and what makes tasks, on the cluster at RAY_ADDRESS or on a Ray that is started here.
 
     Parameters
     ----------

@@ -461,14 +461,14 @@ def test_reproduce_all_skips_what_has_no_data(tmp_path, monkeypatch):
 
 
 def test_reproduce_all_skips_what_needs_pytorch_where_it_is_missing(tmp_path, monkeypatch):
-    import flwr_fco.experiments
+    from flwr_fco.experiments import problems
 
     monkeypatch.setattr("flwr_fco.experiments.claims.definition.EXPERIMENTS", ("fco-fig15", "spp-fig8"))
     for name in [
         name for name in sys.modules if name.startswith(("flwr_fco.torch", "flwr_fco.experiments.problems.networks"))
     ]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(flwr_fco.experiments, "networks", raising=False)
+    monkeypatch.delattr(problems, "networks", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "torch.optim", None)
     result = call("reproduce", "all", "--quick", "--out", tmp_path)
