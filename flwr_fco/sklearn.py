@@ -278,6 +278,10 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
                 "numbers >= 1 and a number > 0"
             )
 
+    def _features(self, X: ArrayLike) -> Any:
+        check_is_fitted(self)
+        return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
+
     def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, **checks: Any) -> _Parts:
         """Return who has what."""
         self._check_settings()
@@ -440,7 +444,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     l1_ratio: float = field(default=0.5, kw_only=True)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit.
+        """Fit the model to the clients' rows.
 
         Parameters
         ----------
@@ -481,9 +485,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         ----------
         X : array-like or sparse matrix, shape (n, d)
         """
-        check_is_fitted(self)
-        features: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
-        return np.asarray(features @ self.coef_ + self.intercept_)
+        return np.asarray(self._features(X) @ self.coef_ + self.intercept_)
 
 
 @dataclass(repr=False, eq=False)
@@ -563,7 +565,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     l1_ratio: float = field(default=0.0, kw_only=True)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, groups: Any = None) -> Self:
-        """Fit.
+        """Fit the model to the clients' rows.
 
         Parameters
         ----------
@@ -613,9 +615,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         ----------
         X : array-like or sparse matrix, shape (n, d)
         """
-        check_is_fitted(self)
-        features: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
-        scores = features @ self.coef_.T + self.intercept_
+        scores = self._features(X) @ self.coef_.T + self.intercept_
         return np.asarray(scores[:, 0] if self.classes_.size == 2 else scores)
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:

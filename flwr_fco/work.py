@@ -129,9 +129,8 @@ class Minimise:
             value = getattr(self, field)
             if isinstance(value, np.integer | np.floating):
                 object.__setattr__(self, field, value.item())
-        if isinstance(self.tolerance, bool) or not isinstance(self.tolerance, int | float):
-            raise ConfigurationError(f"tolerance={self.tolerance!r}; expected a finite number > 0")
-        if not 0.0 < self.tolerance < math.inf:
+        number = isinstance(self.tolerance, int | float) and not isinstance(self.tolerance, bool)
+        if not (number and 0.0 < self.tolerance < math.inf):
             raise ConfigurationError(f"tolerance={self.tolerance!r}; expected a finite number > 0")
         if self.rule not in ("gradient", "energy", "gap"):
             raise ConfigurationError(f"rule={self.rule!r}; expected 'gradient', 'energy' or 'gap'")

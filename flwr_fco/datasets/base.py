@@ -13,8 +13,6 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Objective
 from flwr_fco.objectives.design import stacked
 
-__all__ = ["FederatedDataset", "Samples"]
-
 
 class Samples(NamedTuple):
     """Features and targets (or labels), one row per example: the first two arguments of an objective."""

@@ -16,8 +16,6 @@ from flwr_fco.datasets.partition import random_partition
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 
-__all__ = ["PartitionedClassification", "breast_cancer", "digits"]
-
 #: Seeds the test split: fixed, so that runs with different seeds are scored on the same examples.
 _SPLIT_SEED = 0
 

@@ -13,8 +13,6 @@ from flwr_fco.datasets.mnist import SPLIT, PartitionedImages, random_subset
 from flwr_fco.datasets.partition import random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 
-__all__ = ["cifar10"]
-
 #: A label, then the red, the green and the blue plane of 32 x 32 pixels.
 _RECORD = 1 + 3 * 1024
 _KEYS = ("train_images", "train_labels", "test_images", "test_labels")

@@ -20,8 +20,6 @@ from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 from flwr_fco.objectives import Logistic
 
-__all__ = ["BrainScans", "SyntheticBrain", "load_haxby", "normalize_sessions"]
-
 _FACE, _HOUSE = "face", "house"
 _SCALE_FLOOR = 1e-12
 

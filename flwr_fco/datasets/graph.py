@@ -24,8 +24,6 @@ from flwr_fco.objectives import Batch, LeastSquares, Logistic, Objective
 from flwr_fco.objectives.base import batch_sizes, gradient_from_zeros
 from flwr_fco.work import FirstOrder
 
-__all__ = ["SparseGraphProblem", "StreamingObjective", "sparse_linear_graph", "sparse_logistic_graph"]
-
 # What a stream of random numbers is for: the first number of its key.
 _TRUTH, _EFFECT, _CLIENT = 0, 1, 2
 #: Gauss-Hermite nodes for expectations over one normal variable, in the standard normal's scale.

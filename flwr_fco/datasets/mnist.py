@@ -18,8 +18,6 @@ from flwr_fco.datasets.bundled import PartitionedClassification
 from flwr_fco.datasets.partition import label_partition, random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 
-__all__ = ["PartitionedImages", "femnist", "mnist", "read_idx"]
-
 _PARTS = {"train": "train", "test": "t10k"}
 #: Of an image of MNIST or FEMNIST.
 _PIXELS = 28 * 28
@@ -185,7 +183,7 @@ def mnist(
 
 
 def random_subset(train: Samples, num_examples: int | None, seed: int) -> Samples:
-    """Return that many examples, drawn from the seed, in their order; all of them for None."""
+    """Return so many examples, drawn by the seed and kept in their order; all of them if None."""
     if num_examples is None:
         return train
     if not 1 <= num_examples <= train.targets.size:

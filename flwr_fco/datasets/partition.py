@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["dirichlet_partition", "iid_partition", "label_partition"]
-
 _TRIES = 1000
 
 

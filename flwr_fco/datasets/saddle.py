@@ -14,15 +14,6 @@ from flwr_fco.datasets.bundled import ImagesOnClients
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle, UniversalAdversarialLogistic
 
-__all__ = [
-    "AdversarialImages",
-    "SyntheticSaddle",
-    "low_rank_bilinear",
-    "matrix_games",
-    "quadratic_saddles",
-    "sparse_bilinear",
-]
-
 Kind = Literal["sparse", "low-rank", "game", "quadratic"]
 
 # What a stream of random numbers is for: the first number of its key.

@@ -15,8 +15,6 @@ import numpy as np
 from flwr_fco.datasets.base import Samples
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 
-__all__ = ["memmap"]
-
 _DENSE, _SPARSE, _TARGETS = "features", ("data", "indices", "indptr", "shape"), "targets"
 
 

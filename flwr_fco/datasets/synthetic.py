@@ -14,8 +14,6 @@ from flwr_fco.datasets.base import FederatedDataset, Samples, stream
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import LeastSquares, TraceRegression
 
-__all__ = ["EqualRegression", "SyntheticRegression", "Variant", "lasso", "low_rank"]
-
 Variant = Literal["I", "II", "III", "IV"]
 
 _NUM_FEATURES = 1024

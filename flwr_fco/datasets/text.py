@@ -16,8 +16,6 @@ from flwr_fco.datasets.partition import iid_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 from flwr_fco.objectives import Logistic
 
-__all__ = ["HashedPosts", "ZipfDocuments", "newsgroups"]
-
 #: Words are drawn with probabilities 1 / (rank + offset)^exponent: Mandelbrot's form of Zipf's law, as in English.
 _OFFSET, _EXPONENT = 2.7, 1.05
 _WORDS, _TRUTH, _TEST = 0, 1, 2

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from flwr_fco.core.layout import Layout, Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Batch, Line, Objective
-from flwr_fco.objectives.design import CHUNK, Design, LinearData, check_finite
+from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite
 
 #: Up to this order a Gram matrix is formed and its eigenvalues computed directly; beyond it, Lanczos.
 LARGEST_GRAM = 2048
@@ -81,8 +81,18 @@ class LinearModel(Objective):
     def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
         """Return weight times the second derivatives of the losses times a change of the scores."""
 
+    #: Whether `_add_compiled` is there for dense features.
+    _compiled: ClassVar[bool] = True
+
+    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
+        """Add scale times the gradient on rows of dense features to `out`, by a compiled loop; `out` may be `w`."""
+        raise NotImplementedError
+
     def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
         """Add scale times the gradient to `out` in place, in one pass over the rows; `out` may be `w`."""
+        if self._compiled and not isinstance(self.design, SparseDesign):
+            self._add_compiled(w, self.design.rows if batch is None else batch, scale, out)
+            return
         scores = self.design.predict(w, batch, self._num_outputs)
         self._slopes(scores, self._targets if batch is None else self._targets[batch], scale / scores.shape[0])
         if self.l2 != 0.0:
@@ -415,13 +425,6 @@ class LinearModel(Objective):
             return np.zeros(self.layout.size)
         out[:] = 0.0
         return out
-
-    def _check(self, w: Vector) -> None:
-        if w.shape != (self.layout.size,):
-            raise ConfigurationError(
-                f"the vector has shape {w.shape}, expected ({self.layout.size},): {self.layout!r}. "
-                "layout.flatten(arrays) builds it from named arrays."
-            )
 
     def _l2_value(self, w: Vector) -> float:
         if self.l2 == 0.0:

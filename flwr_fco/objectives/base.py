@@ -339,6 +339,13 @@ class Objective(ABC):
         """
         return {"loss": self.value(w)}
 
+    def _check(self, w: Vector) -> None:
+        if w.shape != (self.layout.size,):
+            raise ConfigurationError(
+                f"the vector has shape {w.shape}, expected ({self.layout.size},): {self.layout!r}. "
+                "layout.flatten(arrays) builds it from named arrays."
+            )
+
     def _does_not_know(self, what: str, instead: str) -> NoReturn:
         raise ConfigurationError(f"{type(self).__name__} does not know {what}; {instead}")
 

@@ -55,6 +55,7 @@ class Hinge(TwoClassModel):
     smooth: ClassVar[bool] = False
 
     # What these would say of a smooth loss is not true of this one, and the compiled loops do not know it.
+    _compiled: ClassVar[bool] = False
     linear_data = Objective.linear_data
     hessian_product = Objective.hessian_product
 

@@ -12,8 +12,7 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_least_squares_gradient
 from flwr_fco.objectives._linear import LinearModel, Scores, as_targets
-from flwr_fco.objectives.base import Batch
-from flwr_fco.objectives.design import Design, SparseDesign
+from flwr_fco.objectives.design import Design
 
 
 class _SquaredLoss(LinearModel):
@@ -47,11 +46,7 @@ class _SquaredLoss(LinearModel):
     def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
         return (weight * self._factor) * change
 
-    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        if isinstance(self.design, SparseDesign):
-            super()._accumulate(w, batch, scale, out)
-            return
-        rows = self.design.rows if batch is None else batch
+    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         factor, shrinkage = self._factor * scale, self.l2 * scale
         add_least_squares_gradient(self.design.matrix, self.targets, rows, w, factor, shrinkage, out)
 

@@ -16,8 +16,7 @@ from flwr_fco.kernels.losses import (
     softmax_slopes,
 )
 from flwr_fco.objectives._linear import LinearModel, Scores, TwoClassModel, as_labels, examples_of
-from flwr_fco.objectives.base import Batch
-from flwr_fco.objectives.design import Design, SparseDesign
+from flwr_fco.objectives.design import Design
 
 
 class Logistic(TwoClassModel):
@@ -76,11 +75,7 @@ class Logistic(TwoClassModel):
 
         return np.asarray(weight * expit(scores) * expit(-scores) * change)
 
-    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        if isinstance(self.design, SparseDesign):
-            super()._accumulate(w, batch, scale, out)
-            return
-        rows = self.design.rows if batch is None else batch
+    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
         add_logistic_gradient(self.design.matrix, self._targets, rows, w, scale, self.l2 * scale, out)
 
 
@@ -163,14 +158,9 @@ class MultinomialLogistic(LinearModel):
         centred = change - (chances * change).sum(axis=1, keepdims=True)
         return np.asarray(weight * chances * centred)
 
-    def _accumulate(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        if isinstance(self.design, SparseDesign):
-            super()._accumulate(w, batch, scale, out)
-            return
-        rows = self.design.rows if batch is None else batch
-        add_multinomial_gradient(
-            self.design.matrix, self.labels, rows, w, self.num_classes, scale, self.l2 * scale, out
-        )
+    def _add_compiled(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
+        shrinkage = self.l2 * scale
+        add_multinomial_gradient(self.design.matrix, self.labels, rows, w, self.num_classes, scale, shrinkage, out)
 
     def margins(self, w: Vector) -> NDArray[np.float64]:
         """Return W' x_i + b, the unnormalised log probabilities.

@@ -21,16 +21,6 @@ from flwr_fco.objectives.duality import duality_terms
 from flwr_fco.regularizers import L1, BoundRegularizer, Regularizer
 from flwr_fco.wire.questions import Answer
 
-__all__ = [
-    "certify",
-    "client_weights",
-    "composite_objective",
-    "lasso_duality_gap",
-    "logistic_duality_gap",
-    "pooled_gradient",
-    "stationarity",
-]
-
 
 def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = None) -> Vector:
     """Return the weights p_m of the clients, which sum to 1.

@@ -26,8 +26,6 @@ from flwr_fco.objectives.design import stacked
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
-__all__ = ["centralized_solution", "sklearn_solution"]
-
 #: Share of the mapping at the start below which nothing but rounding is left.
 _ROUNDING = 1e-14
 

@@ -36,17 +36,6 @@ from flwr_fco.regularizers import (
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.regularizers.spectral import MatrixRegularizer
 
-__all__ = [
-    "GameSolution",
-    "conjugate",
-    "duality_gap",
-    "game_solution",
-    "natural_residual",
-    "saddle_metrics",
-    "saddle_point",
-    "strongest_perturbation",
-]
-
 Array = NDArray[np.float64]
 
 #: Distance from psi's constraints, relative to 1 + ||w||, that counts as rounding.

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from flwr_fco.errors import ConfigurationError
 
-__all__ = ["SupportScores", "density", "numerical_rank", "recovery_error", "support", "support_scores"]
-
 
 class SupportScores(NamedTuple):
     """How well the support of a solution matches that of the truth."""

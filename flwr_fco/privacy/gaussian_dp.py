@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_type_hints
 
 from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError
@@ -75,15 +75,7 @@ class GaussianDP:
     noise_seed: int | None = None
 
     def __post_init__(self) -> None:
-        kinds = {
-            "clip": float | Mapping[str, float],
-            "delta": float,
-            "noise_multiplier": float | None,
-            "target_epsilon": float | None,
-            "noise": Literal["banded", "tree", "independent"],
-            **dict.fromkeys(("bands", "rounds", "clients", "noise_seed"), int | None),
-        }
-        for name, kind in kinds.items():
+        for name, kind in get_type_hints(type(self)).items():
             object.__setattr__(self, name, checked(name, getattr(self, name), kind))
         clips = self.clips
         if not clips or not all(0.0 < bound < math.inf for bound in clips.values()):

@@ -92,6 +92,20 @@ def _require(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
+def _require_gap(where: str, gap: float) -> None:
+    """Raise AssertionError unless a certified gap is at most 1e-8."""
+    _require(gap <= 1e-8, f"{where} the certified gap is {gap:.2e}, expected at most 1e-8")
+
+
+def _require_shrinking(what: str, before: tuple[float, str], after: tuple[float, str], times: int) -> None:
+    """Raise AssertionError unless what is measured, each with where, shrinks so many times."""
+    _require(
+        before[0] >= times * after[0],
+        f"{what} is {before[0]:.2e} {before[1]} and {after[0]:.2e} {after[1]}; expected it to shrink at least {times} "
+        "times",
+    )
+
+
 @dataclass(frozen=True)
 class Exact(Limit):
     """The solution, whatever the number of local steps: a certified gap of at most 1e-8."""
@@ -107,7 +121,7 @@ class Exact(Limit):
                 gap = problem.gap(run(rounds, client_lr=0.3 / steps, local_steps=steps))
                 if gap <= 1e-8:
                     break
-            _require(gap <= 1e-8, f"with {steps} local steps the certified gap is {gap:.2e}, expected at most 1e-8")
+            _require_gap(f"with {steps} local steps", gap)
 
 
 @dataclass(frozen=True)
@@ -119,15 +133,10 @@ class Biased(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless one local step is exact and the bias of five shrinks with the rate."""
-        gap = problem.gap(run(200, client_lr=0.3, local_steps=1))
-        _require(gap <= 1e-8, f"with 1 local step the certified gap is {gap:.2e}, expected at most 1e-8")
+        _require_gap("with 1 local step", problem.gap(run(200, client_lr=0.3, local_steps=1)))
         coarse = problem.error(run(200, client_lr=0.05, local_steps=5))
         fine = problem.error(run(500, client_lr=0.005, local_steps=5))
-        _require(
-            coarse >= 5 * fine,
-            f"with 5 local steps the error is {coarse:.2e} at rate 0.05 and {fine:.2e} at 0.005; expected it to shrink "
-            "at least 5 times",
-        )
+        _require_shrinking("with 5 local steps the error", (coarse, "at rate 0.05"), (fine, "at 0.005"), 5)
 
 
 @dataclass(frozen=True)
@@ -145,17 +154,12 @@ class ExtrapolationBias(Limit):
         """Raise AssertionError unless equal clients are exact and the bias of unequal ones shrinks with the rate."""
         for steps in (1, 3):
             gap = problem.gap(run(150, equal=True, client_lr=0.3 / steps, local_steps=steps), equal=True)
-            _require(
-                gap <= 1e-8, f"with {steps} local steps and equal clients the certified gap is {gap:.2e}, not <= 1e-8"
-            )
+            _require_gap(f"with {steps} local steps and equal clients", gap)
         for steps in (1, 5):
             coarse = problem.error(run(200, client_lr=0.25 / steps, local_steps=steps))
             fine = problem.error(run(500, client_lr=0.025 / steps, local_steps=steps))
-            _require(
-                coarse >= 5 * fine,
-                f"with {steps} local steps the error is {coarse:.2e} at a rate and {fine:.2e} at a tenth of it; "
-                "expected it to shrink at least 5 times",
-            )
+            what = f"with {steps} local steps the error"
+            _require_shrinking(what, (coarse, "at a rate"), (fine, "at a tenth of it"), 5)
 
 
 @dataclass(frozen=True)
@@ -169,11 +173,8 @@ class Vanishing(Limit):
         """Raise AssertionError unless the error shrinks with the rounds, for one and for three local steps."""
         for steps in (1, 3):
             early, late = (problem.error(run(rounds, local_steps=steps)) for rounds in (30, 300))
-            _require(
-                early >= 3 * late,
-                f"with {steps} local steps the error is {early:.2e} after 30 rounds and {late:.2e} after 300; "
-                "expected it to shrink at least 3 times",
-            )
+            what = f"with {steps} local steps the error"
+            _require_shrinking(what, (early, "after 30 rounds"), (late, "after 300"), 3)
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,8 @@ class Shifted(Limit):
         """Raise AssertionError unless the distance shrinks with the option `convexity`."""
         for steps in (1, 3):
             far, near = (problem.error(run(150, convexity=mu, local_steps=steps)) for mu in (0.1, 0.01))
-            _require(far >= 3 * near, f"with {steps} local steps the error is {far:.2e}, {near:.2e} at mu / 10")
+            what = f"with {steps} local steps the error"
+            _require_shrinking(what, (far, "for convexity=0.1"), (near, "for 0.01"), 3)
 
 
 @dataclass(frozen=True)
@@ -211,17 +213,11 @@ class ShiftedBy(Limit):
 
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless the distance is there and shrinks with the option."""
-        distances = []
-        for value in self.values:
-            options: dict[str, Any] = {self.option: value, "client_lr": 0.05, "local_steps": 1}
-            distances.append(problem.error(run(self.rounds, **options)))
-        far, near = distances
-        _require(
-            far >= 3 * near,
-            f"the error is {far:.2e} for {self.option}={self.values[0]:g} and {near:.2e} for {self.values[1]:g}; "
-            "expected it to shrink at least 3 times",
-        )
-        _require(far > 1e-8, f"the error for {self.option}={self.values[0]:g} is {far:.2e}, no distance at all")
+        options: list[dict[str, Any]] = [{self.option: value} for value in self.values]
+        far, near = (problem.error(run(self.rounds, **own, client_lr=0.05, local_steps=1)) for own in options)
+        where = f"for {self.option}={self.values[0]:g}"
+        _require_shrinking("the error", (far, where), (near, f"for {self.values[1]:g}"), 3)
+        _require(far > 1e-8, f"the error {where} is {far:.2e}, no distance at all")
 
 
 @dataclass(frozen=True)
@@ -234,7 +230,7 @@ class DoubledStrength(Limit):
     def check(self, run: Run, problem: LimitProblem) -> None:
         """Raise AssertionError unless equal clients reach the solution for twice the strength."""
         gap = problem.gap(run(150, equal=True, client_lr=0.3, local_steps=1), equal=True, factor=2.0)
-        _require(gap <= 1e-8, f"the certified gap of the problem with twice the strength is {gap:.2e}")
+        _require_gap("on the problem with twice the strength", gap)
 
 
 @dataclass(frozen=True)
@@ -253,11 +249,8 @@ class NearDoubledStrength(Limit):
             problem.gap(run(rounds, equal=True, client_lr=rate, local_steps=1), equal=True, factor=2.0)
             for rounds, rate in ((100, 0.3), (500, 0.03))
         )
-        _require(
-            coarse >= 5 * fine,
-            f"the certified gap of the problem with twice the strength is {coarse:.2e} at rate 0.3 and {fine:.2e} at "
-            "0.03; expected it to shrink at least 5 times",
-        )
+        what = "the certified gap of the problem with twice the strength"
+        _require_shrinking(what, (coarse, "at rate 0.3"), (fine, "at 0.03"), 5)
 
 
 @dataclass(frozen=True)
@@ -271,7 +264,7 @@ class Subgradient(Limit):
         """Raise AssertionError unless the error shrinks with the rate."""
         coarse = problem.error(run(400, client_lr=0.1, local_steps=1))
         fine = problem.error(run(1000, client_lr=0.01, local_steps=1))
-        _require(coarse >= 3 * fine, f"the error is {coarse:.2e} at rate 0.1 and {fine:.2e} at 0.01")
+        _require_shrinking("the error", (coarse, "at rate 0.1"), (fine, "at 0.01"), 3)
 
 
 @dataclass(frozen=True)

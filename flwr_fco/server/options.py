@@ -379,6 +379,8 @@ class EveryoneOptions:
         run goes on without it, for the optimum of the others: the model stays as it is, all memories begin anew.
     """
 
+    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
+
     choose_nodes: ChooseNodes | None = field(init=False, default=None)
     evict_after: int = field(default=3, metadata=AT_LEAST_ONE)
     on_missing: Literal["error", "reset"] = "error"

@@ -20,13 +20,10 @@ from flwr_fco.client_apps.training import forget_objectives
 from flwr_fco.core.logs import log
 from flwr_fco.core.validation import checked, takes
 from flwr_fco.errors import ConfigurationError, RunInterrupted
-from flwr_fco.server.questions.strength_path import StrengthPath
-from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.processes import Processes
 from flwr_fco.simulation.ray_actors import RayActors
 from flwr_fco.simulation.workers import WorkerGrid, Workers
-from flwr_fco.topology import Topology
 from flwr_fco.wire import flower as _flower
 
 #: From how many nodes on the answers of a round are many objects.
@@ -169,11 +166,8 @@ def simulate(
         with ExitStack() as stack:
             grid: InProcessGrid
             found = _workers(stack, engine, workers, address, num_cpus, num_gpus, partial_sums)
-            if found is not None and found.partial_sums and not isinstance(strategy, CompositeStrategy | StrengthPath):
-                raise ConfigurationError(
-                    f"partial_sums=True: {type(strategy).__name__} is not a strategy of this package, and is given "
-                    "every reply; run it without partial_sums"
-                )
+            if found is not None and found.partial_sums:
+                _check_partial_sums(strategy)
             if found is None:
                 grid = InProcessGrid(client_app, num_nodes, **options)
             else:
@@ -304,6 +298,18 @@ def _check_kinds(
         checked(name, value, int)
 
 
+def _check_partial_sums(strategy: Strategy) -> None:
+    # Here, not above: a worker imports this file too, and none of the server half.
+    from flwr_fco.server.questions.strength_path import StrengthPath
+    from flwr_fco.server.strategy import CompositeStrategy
+
+    if not isinstance(strategy, CompositeStrategy | StrengthPath):
+        raise ConfigurationError(
+            f"partial_sums=True: {type(strategy).__name__} is not a strategy of this package, and is given every "
+            "reply; run it without partial_sums"
+        )
+
+
 def _called(value: Any) -> str:
     """Return what a wrong argument is, without its contents."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
@@ -311,10 +317,11 @@ def _called(value: Any) -> str:
 
 def _check_samples(strategy: Strategy, num_nodes: int) -> None:
     """Refuse a strategy that would wait for nodes that cannot come."""
-    mixing = getattr(getattr(strategy, "graph", None), "mixing", None)
-    if isinstance(mixing, Topology) and mixing.num_nodes > num_nodes:
+    # Of a topology that was given; one that has a name only has as many as there are.
+    rows = getattr(getattr(getattr(strategy, "graph", None), "mixing", None), "num_nodes", 0)
+    if rows > num_nodes:
         raise ConfigurationError(
-            f"mixing has {mixing.num_nodes} nodes, but there are num_nodes={num_nodes}: {type(strategy).__name__} "
+            f"mixing has {rows} nodes, but there are num_nodes={num_nodes}: {type(strategy).__name__} "
             "would wait for the others. Simulate as many nodes as the graph has, or give the graph by its name, such "
             "as mixing='ring': then it has as many as there are"
         )

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import cloudpickle
 import numpy as np
+import scipy.linalg  # noqa: F401 (its BLAS library has to be there when the threads are limited)
 from flwr.app import Message
 
 from flwr_fco.client_apps.solvers.table import SOLVERS

@@ -268,21 +268,23 @@ class _Schedule:
             )
         self.faults = dict(faults)
 
-    def draw(self, message: Message, partition: int) -> tuple[str | Fault | None, np.random.Generator]:
+    def draw(self, message: Message, partition: int) -> tuple[str | Fault, np.random.Generator] | None:
         """Return the fault that a message meets, and the generator that decides on the rest."""
         number = _round_of(message)
-        rng = np.random.default_rng((self.seed, number, partition, 11))
-        chance = float(rng.random())
         may_hit = (
             message.metadata.message_type in self.message_types
             and (self.rounds is None or number in self.rounds)
             and (self.partitions is None or partition in self.partitions)
         )
-        for fault, probability in self.faults.items() if may_hit else ():
+        if not may_hit:
+            return None
+        rng = np.random.default_rng((self.seed, number, partition, 11))
+        chance = float(rng.random())
+        for fault, probability in self.faults.items():
             if chance < probability:
                 return fault, rng
             chance -= probability
-        return None, rng
+        return None
 
 
 class FaultyGrid(InProcessGrid):
@@ -410,10 +412,12 @@ class FaultyGrid(InProcessGrid):
         if node_id not in self.contexts:
             return []
         partition = self.partition_ids[node_id]
-        fault, rng = self.schedule.draw(message, partition)
+        drawn = self.schedule.draw(message, partition)
+        if drawn is None:
+            reply = self._deliver(message)
+            return [] if reply is None else [reply]
+        fault, rng = drawn
         delivery = Delivery(message, self.contexts[node_id], rng, lambda: self._deliver(message))
-        if fault is None:
-            return _answers(delivery)
         self.injected.append(Injected(_round_of(message), partition, _name(fault)))
         if self.missing:
             return []
@@ -475,9 +479,10 @@ def fault_mod(
 
     def injecting(message: Message, context: Context, call_next: Callable[[Message, Context], Message]) -> Message:
         partition = int(context.node_config.get("partition-id", context.node_id))
-        fault, rng = schedule.draw(message, partition)
-        if fault is None:
+        drawn = schedule.draw(message, partition)
+        if drawn is None:
             return call_next(message, context)
+        fault, rng = drawn
         function = FAULTS[fault] if isinstance(fault, str) else fault
         return function(Delivery(message, context, rng, lambda: call_next(message, context)))[0]
 

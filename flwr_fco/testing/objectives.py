@@ -111,6 +111,12 @@ def require(condition: bool, message: str) -> None:
         raise AssertionError(message)
 
 
+def _require_close(found: Any, expected: Any, limit: float, what: str, end: str = "") -> None:
+    """Raise AssertionError unless no entry of two arrays differs by more than the limit."""
+    gap = float(np.abs(found - expected).max())
+    require(gap <= limit, f"{what} by {gap:.3g}{end}")
+
+
 def if_known(ask: Callable[..., _Result], *arguments: Any) -> _Result | None:
     """Return an answer, or None if the objective says that it does not know."""
     try:
@@ -229,20 +235,14 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
         for scale in (1.0, -0.3):
             out = start.copy()
             objective.add_gradient(w, batch, scale, out)
-            gap = float(np.abs(out - (start + scale * gradient)).max())
-            require(
-                gap <= tolerances.same * size,
-                f"add_gradient(w, batch, {scale}, out) differs from out + {scale} * gradient(w, batch) by {gap:.3g}",
-            )
+            what = f"add_gradient(w, batch, {scale}, out) differs from out + {scale} * gradient(w, batch)"
+            _require_close(out, start + scale * gradient, tolerances.same * size, what)
         pair = if_known(objective.value_and_gradient, w, batch)
         if pair is None:
             values = False
         else:
-            gap = float(np.abs(pair[1] - gradient).max())
-            require(
-                gap <= tolerances.same * size,
-                f"value_and_gradient(w, batch) has a gradient that differs from gradient(w, batch) by {gap:.3g}",
-            )
+            what = "value_and_gradient(w, batch) has a gradient that differs from gradient(w, batch)"
+            _require_close(pair[1], gradient, tolerances.same * size, what)
         if not _is_rows(batch):
             continue
         total += batch.size
@@ -250,12 +250,9 @@ def _check_batch_gradients(objective: Objective, w: Vector, rng: np.random.Gener
         mean_value += 0.0 if pair is None else batch.size / n * pair[0]
     if total == 0:
         return
-    gap = float(np.abs(mean - full).max())
-    require(
-        gap <= tolerances.same * size,
-        f"the minibatch gradients of an epoch, weighted by batch size, differ from the full gradient by {gap:.3g}: "
-        "is something a sum instead of a mean, or a regularization term not the same in every batch?",
-    )
+    what = "the minibatch gradients of an epoch, weighted by batch size, differ from the full gradient"
+    end = ": is something a sum instead of a mean, or a regularization term not the same in every batch?"
+    _require_close(mean, full, tolerances.same * size, what, end)
     value = objective.value(w)
     require(
         not values or abs(mean_value - value) <= tolerances.same * (1.0 + abs(value)),
@@ -273,11 +270,9 @@ def _check_value_and_gradient(objective: Objective, w: Vector, tolerances: _Tole
         abs(found - value) <= tolerances.same * (1.0 + abs(value)),
         f"value_and_gradient(w)[0]={found!r} differs from value(w)={value!r}",
     )
-    gap = float(np.abs(gradient - expected).max())
-    require(
-        gap <= tolerances.same * (1.0 + float(np.abs(expected).max())),
-        f"the gradient of value_and_gradient(w) differs from gradient(w) by {gap:.3g}",
-    )
+    size = 1.0 + float(np.abs(expected).max())
+    what = "the gradient of value_and_gradient(w) differs from gradient(w)"
+    _require_close(gradient, expected, tolerances.same * size, what)
 
 
 def _check_hessian(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
@@ -288,12 +283,9 @@ def _check_hessian(objective: Objective, w: Vector, rng: np.random.Generator, to
             return
         expected = slope(objective.gradient, w, h * v, h)
         size = float(np.abs(expected).max())
-        gap = float(np.abs(found - expected).max())
         noise = tolerances.noise * (1.0 + float(np.abs(objective.gradient(w)).max()))
-        require(
-            gap <= tolerances.slope * size + noise,
-            f"hessian_product(w, v) differs from differences of the gradient, which are up to {size:.3g}, by {gap:.3g}",
-        )
+        what = f"hessian_product(w, v) differs from differences of the gradient, which are up to {size:.3g},"
+        _require_close(found, expected, tolerances.slope * size + noise, what)
 
 
 def _check_line(objective: Objective, w: Vector, rng: np.random.Generator, tolerances: _Tolerances) -> None:
@@ -318,8 +310,8 @@ def _check_line(objective: Objective, w: Vector, rng: np.random.Generator, toler
                 abs(slope - expected) <= tolerances.same * size * (1.0 + float(np.linalg.norm(direction))),
                 f"along(w, direction)({step}) has the slope {slope:.8g}, the gradient there gives {expected:.8g}",
             )
-            gap = float(np.abs(line.gradient(step) - gradient).max())
-            require(gap <= tolerances.same * size, f"along(w, direction).gradient({step}) is off by {gap:.3g}")
+            what = f"along(w, direction).gradient({step}) is off"
+            _require_close(line.gradient(step), gradient, tolerances.same * size, what)
         line, point = line.turn(_STEPS[-1], directions[1]), point + _STEPS[-1] * direction
 
 
@@ -469,9 +461,9 @@ def _check_operator(objective: SaddleObjective, w: Vector, rng: np.random.Genera
     start = rng.normal(size=w.size)
     out = start.copy()
     objective.add_gradient(w, None, -0.3, out)
-    gap = float(np.abs(out - (start - 0.3 * operator)).max())
     scale = 1.0 + float(np.abs(operator).max())
-    require(gap <= 1e-10 * scale, f"add_gradient(w, None, -0.3, out) differs from out - 0.3 gradient(w) by {gap:.3g}")
+    what = "add_gradient(w, None, -0.3, out) differs from out - 0.3 gradient(w)"
+    _require_close(out, start - 0.3 * operator, 1e-10 * scale, what)
     chosen = {*rng.permutation(w.size)[:_DIRECTIONS].tolist(), objective.split - 1, objective.split, w.size - 1}
     h = 1e-4
     for j in chosen:

@@ -121,15 +121,8 @@ class ClientApp(flwr.clientapp.ClientApp):
             return reply(message, partition_reply(context))
 
 
-def local_training(
-    message: Message,
-    context: Context,
-    model: nn.Module,
-    *,
-    maximize: str | Sequence[str] | None = None,
-    momentum: float = 0.0,
-) -> LocalTraining:
-    """Return a client's work in a round, for a ``with`` block around your own training loop.
+class LocalTraining:
+    """A client's work in a round, for a ``with`` block around your own training loop.
 
     At the start of the block the model is set to the point in the server's message, and ``training.optimizer`` is the
     optimiser that the server's strategy needs, with its learning rate. Afterwards ``training.reply(metrics)`` returns
@@ -157,33 +150,15 @@ def local_training(
         Of your own optimiser, where it is SGD with momentum; for strategies of dual averaging without a tracker. It
         begins anew in every round.
 
-    Returns
-    -------
-    LocalTraining
+    Attributes
+    ----------
+    optimizer : CompositeOptimizer
+        What the training loop steps with.
 
     Raises
     ------
     ConfigurationError
         If the model is not the server's, or the strategy's local solver or geometry has no form in PyTorch.
-    """
-    return LocalTraining(message, context, model, maximize=maximize, momentum=momentum)
-
-
-class LocalTraining:
-    """A client's work in a round; see :func:`local_training`.
-
-    Parameters
-    ----------
-    message : Message
-    context : Context
-    model : torch.nn.Module
-    maximize : str or sequence of str, optional
-    momentum : float, default 0.0
-
-    Attributes
-    ----------
-    optimizer : CompositeOptimizer
-        What the training loop steps with.
     """
 
     optimizer: CompositeOptimizer
@@ -365,6 +340,10 @@ class LocalTraining:
         if "gradient" in self._downlink.numbers:
             return self._tracking.with_own(increment)
         return self._tracking.after(increment, elapsed)
+
+
+#: By this name in a training function: ``with local_training(message, context, model) as training``.
+local_training = LocalTraining
 
 
 def _number(name: str, value: Any) -> float:

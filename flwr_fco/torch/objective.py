@@ -278,7 +278,7 @@ class TorchObjective(Objective):
         """Set the model's parameters."""
         # A copy: the vector may be read-only, which PyTorch does not know.
         flat = torch.from_numpy(np.array(w, dtype=np.float64))
-        own: list[torch.Tensor] = [*self._parameters.values()]
+        own: list[Tensor] = [*self._parameters.values()]
         with torch.no_grad():
             parts = torch.split(flat, self._sizes)
             torch._foreach_copy_(own, [part.view(p.shape) for p, part in zip(own, parts, strict=True)])

@@ -512,6 +512,10 @@ class _DualOptimizer(CompositeOptimizer):
         """The duals by the parameters' names (not copies)."""
         for index, _ in self._filled:
             self._begin(index)
+        return self._kept_duals()
+
+    def _kept_duals(self) -> dict[str, Tensor]:
+        """Return what is kept of each parameter as its dual, by name."""
         return {
             name: dual
             for _, group in self._filled
@@ -646,11 +650,7 @@ class IncrementFirst(DualAveraging):
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
         """Return what has been added since the start, by the parameters' names (not copies)."""
-        return {
-            name: moved
-            for _, group in self._filled
-            for name, moved in zip(group["names"], self._kept(group, "dual"), strict=True)
-        }
+        return self._kept_duals()
 
 
 class _PrimalOptimizer(CompositeOptimizer):

@@ -86,6 +86,16 @@ def register_tensor_prox(kind: type[Regularizer]) -> Callable[[_Maker], _Maker]:
     return register
 
 
+def _register_direct(kind: type[Regularizer]) -> Callable[[Callable[..., Tensor]], Callable[..., Tensor]]:
+    """Register a map ``(psi, v, step) -> tensor``, which has no constants to make."""
+
+    def register(solve: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        _MAKERS[kind] = lambda psi, like: partial(solve, psi)
+        return solve
+
+    return register
+
+
 def supported_regularizers() -> tuple[type[Regularizer], ...]:
     """Return the classes that have a proximal map on tensors.
 
@@ -227,24 +237,18 @@ def _exact(v: Tensor) -> Tensor:
     return v if v.device.type == "mps" else v.double()
 
 
-@register_tensor_prox(L2)
-def _l2(psi: L2, like: Tensor) -> TensorProx:
-    def solve(v: Tensor, step: float) -> Tensor:
-        norm = torch.linalg.vector_norm(_exact(v))
-        shrunk = v * (1.0 - amount(step, psi.strength) / norm)
-        # At norm = 0 the quotient is inf or NaN; `where` does not look at it.
-        return torch.where(norm > amount(step, psi.strength), shrunk, torch.where(norm.isnan(), v, 0.0)).to(v.dtype)
-
-    return solve
+@_register_direct(L2)
+def _l2(psi: L2, v: Tensor, step: float) -> Tensor:
+    norm = torch.linalg.vector_norm(_exact(v))
+    shrunk = v * (1.0 - amount(step, psi.strength) / norm)
+    # At norm = 0 the quotient is inf or NaN; `where` does not look at it.
+    return torch.where(norm > amount(step, psi.strength), shrunk, torch.where(norm.isnan(), v, 0.0)).to(v.dtype)
 
 
-@register_tensor_prox(L2Ball)
-def _l2_ball(psi: L2Ball, like: Tensor) -> TensorProx:
-    def solve(v: Tensor, step: float) -> Tensor:
-        norm = torch.linalg.vector_norm(_exact(v))
-        return torch.where(norm <= psi.radius, v, v * (psi.radius / norm)).to(v.dtype)
-
-    return solve
+@_register_direct(L2Ball)
+def _l2_ball(psi: L2Ball, v: Tensor, step: float) -> Tensor:
+    norm = torch.linalg.vector_norm(_exact(v))
+    return torch.where(norm <= psi.radius, v, v * (psi.radius / norm)).to(v.dtype)
 
 
 def _level(size: Tensor, radius: float) -> Tensor:
@@ -300,45 +304,36 @@ def _weighted_l1_ball(psi: L1Ball, like: Tensor) -> TensorProx:
     return solve
 
 
-@register_tensor_prox(Simplex)
-def _simplex(psi: Simplex, like: Tensor) -> TensorProx:
-    def solve(v: Tensor, step: float) -> Tensor:
-        exact = _exact(v).reshape(-1)
-        top, tau = _level(exact, psi.radius)
-        return torch.clamp(exact - top - tau, min=0.0).reshape(v.shape).to(v.dtype)
-
-    return solve
+@_register_direct(Simplex)
+def _simplex(psi: Simplex, v: Tensor, step: float) -> Tensor:
+    exact = _exact(v).reshape(-1)
+    top, tau = _level(exact, psi.radius)
+    return torch.clamp(exact - top - tau, min=0.0).reshape(v.shape).to(v.dtype)
 
 
-@register_tensor_prox(LInfinity)
-def _l_infinity(psi: LInfinity, like: Tensor) -> TensorProx:
-    def solve(v: Tensor, step: float) -> Tensor:
-        threshold = amount(step, psi.strength)
-        if threshold == 0.0 or not v.numel():
-            return v
-        size = _exact(v).reshape(-1).abs()
-        top, tau = _level(size, threshold)
-        # Nothing is left where the l1 norm is below the threshold: the level is negative there.
-        level = torch.clamp(top + tau, min=0.0).to(v.dtype)
-        return torch.clamp(v, -level, level) + 0.0
-
-    return solve
+@_register_direct(LInfinity)
+def _l_infinity(psi: LInfinity, v: Tensor, step: float) -> Tensor:
+    threshold = amount(step, psi.strength)
+    if threshold == 0.0 or not v.numel():
+        return v
+    size = _exact(v).reshape(-1).abs()
+    top, tau = _level(size, threshold)
+    # Nothing is left where the l1 norm is below the threshold: the level is negative there.
+    level = torch.clamp(top + tau, min=0.0).to(v.dtype)
+    return torch.clamp(v, -level, level) + 0.0
 
 
-@register_tensor_prox(HardSparsity)
-def _hard_sparsity(psi: HardSparsity, like: Tensor) -> TensorProx:
-    def solve(v: Tensor, step: float) -> Tensor:
-        count = psi.count_of(v.numel())
-        if count >= v.numel():
-            return v
-        flat = v.reshape(-1)
-        # Stable: of equal ones the first stay, as in the NumPy map.
-        kept = torch.sort(flat.abs(), descending=True, stable=True).indices[:count]
-        result = torch.zeros_like(flat)
-        result[kept] = flat[kept]
-        return result.reshape(v.shape)
-
-    return solve
+@_register_direct(HardSparsity)
+def _hard_sparsity(psi: HardSparsity, v: Tensor, step: float) -> Tensor:
+    count = psi.count_of(v.numel())
+    if count >= v.numel():
+        return v
+    flat = v.reshape(-1)
+    # Stable: of equal ones the first stay, as in the NumPy map.
+    kept = torch.sort(flat.abs(), descending=True, stable=True).indices[:count]
+    result = torch.zeros_like(flat)
+    result[kept] = flat[kept]
+    return result.reshape(v.shape)
 
 
 @register_tensor_prox(AffineSubspace)
@@ -396,52 +391,49 @@ def _sparse_group_lasso(psi: SparseGroupLasso, like: Tensor) -> TensorProx:
 # --- singular values -------------------------------------------------------------------------------------------------
 
 
-def _on_singular_values(
-    psi: MatrixRegularizer, change: Callable[[Tensor, float], Tensor | None]
-) -> Callable[[Tensor, float], Tensor]:
-    """Return the map that changes the singular values alone; None from `change`: the matrix stays as it is."""
+def _register_singular(kind: type[MatrixRegularizer]) -> Callable[[Callable[..., Tensor | None]], None]:
+    """Register what ``(psi, values, step)`` makes of the singular values; None: the matrix stays as it is."""
 
-    def solve(v: Tensor, step: float) -> Tensor:
-        if not v.numel():
-            return v
-        matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
-        if not bool(torch.isfinite(matrix).all()):
-            return torch.full_like(v, math.nan)
-        left, values, right = torch.linalg.svd(matrix, full_matrices=False)
-        changed = change(values, step)
-        if changed is None:
-            return v
-        # Values below the rounding of a product do not count for the rank, as in the NumPy map.
-        rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
-        # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
-        product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
-        return product.reshape(v.shape).to(v.dtype)
+    def register(change: Callable[..., Tensor | None]) -> None:
+        _MAKERS[kind] = lambda psi, like: partial(_change_singular_values, psi, change)
 
-    return solve
+    return register
 
 
-@register_tensor_prox(Nuclear)
-def _nuclear(psi: Nuclear, like: Tensor) -> TensorProx:
+def _change_singular_values(
+    psi: MatrixRegularizer, change: Callable[..., Tensor | None], v: Tensor, step: float
+) -> Tensor:
+    """Return the map of a psi of the singular values alone."""
+    if not v.numel():
+        return v
+    matrix: Any = psi.matrix(_exact(v))  # type: ignore[arg-type]
+    if not bool(torch.isfinite(matrix).all()):
+        return torch.full_like(v, math.nan)
+    left, values, right = torch.linalg.svd(matrix, full_matrices=False)
+    changed = change(psi, values, step)
+    if changed is None:
+        return v
+    # Values below the rounding of a product do not count for the rank, as in the NumPy map.
+    rank = int((changed > noise_of(float(changed.max()), tuple(matrix.shape))).sum())
+    # Adding 0.0 turns the negative zeros of a product with zeros into zeros.
+    product: Tensor = (left[:, :rank] * changed[:rank]) @ right[:rank] + 0.0
+    return product.reshape(v.shape).to(v.dtype)
+
+
+@_register_singular(Nuclear)
+def _nuclear(psi: Nuclear, values: Tensor, step: float) -> Tensor:
     bound = sys.float_info.max if psi.bound is None else psi.bound
-    return _on_singular_values(
-        psi, lambda values, step: torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
-    )
+    return torch.clamp(values - amount(step, psi.strength), min=0.0, max=bound)
 
 
-@register_tensor_prox(NuclearBall)
-def _nuclear_ball(psi: NuclearBall, like: Tensor) -> TensorProx:
-    def change(values: Tensor, step: float) -> Tensor | None:
-        if float(values.sum()) <= psi.radius:
-            return None
-        top, tau = _level(values, psi.radius)
-        return torch.clamp(values - top - tau, min=0.0)
-
-    return _on_singular_values(psi, change)
+@_register_singular(NuclearBall)
+def _nuclear_ball(psi: NuclearBall, values: Tensor, step: float) -> Tensor | None:
+    if float(values.sum()) <= psi.radius:
+        return None
+    top, tau = _level(values, psi.radius)
+    return torch.clamp(values - top - tau, min=0.0)
 
 
-@register_tensor_prox(SpectralBall)
-def _spectral_ball(psi: SpectralBall, like: Tensor) -> TensorProx:
-    def change(values: Tensor, step: float) -> Tensor | None:
-        return None if float(values[0]) <= psi.radius else torch.clamp(values, max=psi.radius)
-
-    return _on_singular_values(psi, change)
+@_register_singular(SpectralBall)
+def _spectral_ball(psi: SpectralBall, values: Tensor, step: float) -> Tensor | None:
+    return None if float(values[0]) <= psi.radius else torch.clamp(values, max=psi.radius)

@@ -153,14 +153,14 @@ def test_only_the_product_of_strength_rate_and_steps_matters():
     def train(strength, client_lr, local_steps):
         psi = L1(strength)
         options = {"regularizer": psi, "client_lr": client_lr, "local_steps": local_steps, "fraction_evaluate": 0.0}
-        return run(FedDualAvg(client="unmodified", **options), rounds=3)
+        return run(FedDualAvg(client="unmodified", **options), rounds=2)
 
     net, result = train(2e-3, 0.05, 16)
     for other in ((4e-3, 0.025, 16), (2e-3, 0.1, 8), (8e-3, 0.05, 4)):
         _, same = train(*other)
         for name in result.arrays:
             np.testing.assert_array_equal(same.arrays[name].numpy(), result.arrays[name].numpy(), err_msg=name)
-    _, threshold = run(FedDualAvg(client="unmodified", threshold_per_round=1.6e-3, fraction_evaluate=0.0), rounds=3)
+    _, threshold = run(FedDualAvg(client="unmodified", threshold_per_round=1.6e-3, fraction_evaluate=0.0), rounds=2)
     np.testing.assert_allclose(threshold.arrays["fc1.weight"].numpy(), result.arrays["fc1.weight"].numpy(), atol=1e-6)
     assert 0.5 < density(net) < 1.0
 

@@ -9,7 +9,7 @@ import pytest
 from flwr_fco.client_apps import client_app
 from flwr_fco.objectives import LeastSquares
 from flwr_fco.regularizers import L1
-from flwr_fco.simulation import InProcessGrid, Processes, WorkerGrid, simulate
+from flwr_fco.simulation import InProcessGrid, WorkerGrid, simulate
 from flwr_fco.simulation import workers as module
 from flwr_fco.strategies import FedDAGT, FedDualAvg
 from flwr_fco.wire import flower
@@ -21,12 +21,6 @@ SIZES = (90, 10, 80, 10, 70, 10)
 @pytest.fixture(autouse=True)
 def _every_round_is_long(monkeypatch):
     monkeypatch.setattr(module, "WORTH_MOVING", 0.0)
-
-
-@pytest.fixture(scope="module")
-def workers():
-    with Processes(2) as both:
-        yield both
 
 
 def app(folder, sizes):

@@ -24,12 +24,6 @@ from tests.problems import app_of, clients, start_arrays
 
 
 @pytest.fixture(scope="module")
-def workers():
-    with Processes(2) as both:
-        yield both
-
-
-@pytest.fixture(scope="module")
 def mortal():
     """Workers that tests kill."""
     with Processes(2) as both:
@@ -209,7 +203,7 @@ def test_no_process_is_left_where_a_run_is_interrupted():
     def callback(server_round, arrays, metrics):
         raise KeyboardInterrupt
 
-    with Processes(2) as own:
+    with Processes(1) as own:
         pids += own.pids()
         result = simulate(
             strategy(),

@@ -249,9 +249,9 @@ def test_unequal_sizes_reach_the_pooled_optimum_only_with_normalised_work():
     errors = {}
     for normalize in (True, False):
         result = run(
-            FedDualAvg(regularizer=L1(0.1), client_lr=0.0005, batch_size=10, normalize_local_work=normalize),
+            FedDualAvg(regularizer=L1(0.1), client_lr=0.001, batch_size=10, normalize_local_work=normalize),
             objectives,
-            1500,
+            750,
         )
         errors[normalize] = np.abs(flat(result.arrays) - optimum).max()
     assert errors[True] < 0.01

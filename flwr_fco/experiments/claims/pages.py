@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.experiments.claims.definition import EXPERIMENTS, Definition, load_definition
-from flwr_fco.experiments.claims.reproduction import Verdict, markdown_table, median, verdict_table
+from flwr_fco.experiments.claims.reproduction import Verdict, median, verdict_table
 from flwr_fco.experiments.claims.stored import AWAITS, Stored, read_again
+from flwr_fco.experiments.pictures.report import table_of
 
 #: What is counted, claims of ours apart.
 COLUMNS = ("holds", "does not hold", "tie", "outside", AWAITS)
@@ -95,9 +96,8 @@ def _reader_page(
     lines += ["", "## Experiments", "", about, "", _KEY, ""]
     rows = []
     for name, (definition, found) in own.items():
-        title = definition.title.replace("|", "\\|")
-        rows.append([f"[{name}](#{name})", title, str(len(definition.seeds)), *_counts(found)])
-    lines.append(markdown_table(("experiment", "what", "seeds", *COLUMNS, "ours"), rows))
+        rows.append([f"[{name}](#{name})", definition.title, str(len(definition.seeds)), *_counts(found)])
+    lines.append(table_of(("experiment", "what", "seeds", *COLUMNS, "ours"), rows))
     for name, (definition, found) in own.items():
         links = f"[details]({details}#{name}), [figure]({picture.format(name)})"
         lines += [f"## {name}", "", f"{definition.title}: {links}.", "", short_table(found)]
@@ -105,7 +105,7 @@ def _reader_page(
 
 
 def short_table(verdicts: Sequence[Verdict]) -> str:
-    """Return the claims, what was measured, the verdicts and a clause why, as a Markdown table.
+    """Return each claim with what was measured, its verdict and a short reason, as a Markdown table.
 
     Parameters
     ----------
@@ -119,9 +119,8 @@ def short_table(verdicts: Sequence[Verdict]) -> str:
     for own in verdicts:
         words = f"**{own.verdict}**" if own.verdict == "does not hold" else own.verdict
         why = f"as {own.repeats}" if own.repeats else _first_sentence(own.note)
-        cells = (own.name, own.measured, f"ours: {words}" if own.ours else words, why)
-        rows.append([cell.replace("|", "\\|") for cell in cells])
-    return markdown_table(("claim", "measured", "verdict", "why"), rows)
+        rows.append((own.name, own.measured, f"ours: {words}" if own.ours else words, why))
+    return table_of(("claim", "measured", "verdict", "why"), rows)
 
 
 def _first_sentence(text: str) -> str:
@@ -202,7 +201,7 @@ def _index(
         "Each page begins with what a practitioner can use; the details behind it have the papers' sentences, the "
         "rules and the rates.",
         "",
-        markdown_table(("paper", "experiments", *COLUMNS, "ours", "minutes"), [*rows, total]),
+        table_of(("paper", "experiments", *COLUMNS, "ours", "minutes"), [*rows, total]),
         _KEY,
         "",
         "## What did not hold",

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import math
-import multiprocessing
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,13 +20,20 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.claims.definition import Claim, Definition, RunLine
 from flwr_fco.experiments.claims.densities import measure_densities
 from flwr_fco.experiments.claims.rules import RULES, Measurement, Outcome, Outcomes, bound_series
-from flwr_fco.experiments.pictures.report import draw_curves, draw_images, draw_scatter, draw_tuned, require_matplotlib
+from flwr_fco.experiments.pictures.report import (
+    draw_curves,
+    draw_images,
+    draw_scatter,
+    draw_tuned,
+    require_matplotlib,
+    table_of,
+)
 from flwr_fco.experiments.problems.baselines import BASELINES, solve_baseline
 from flwr_fco.experiments.problems.named import load_task
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.run_folder import json_object, replace_file
 from flwr_fco.experiments.runs.settings import RunSettings, format_assignments, plain
-from flwr_fco.experiments.runs.sweep import ray_tasks
+from flwr_fco.experiments.runs.sweep import submitting
 from flwr_fco.wire import flower as _flower
 
 #: Metrics that figures show on a logarithmic axis.
@@ -129,7 +134,7 @@ class _Job(NamedTuple):
 
     @property
     def kept(self) -> Path:
-        """Where that array is."""
+        """Where the array for the figure is kept."""
         return self.file.with_suffix(".npy")
 
 
@@ -229,8 +234,9 @@ def reproduce(
     for job in jobs:
         alike.setdefault(json.dumps(job.settings.to_config(), sort_keys=True), []).append(job)
     by_job: dict[Path, Outcome] = {}
-    with _executor(workers, engine, num_cpus, num_gpus) as mapped:
-        for group, outcome in zip(alike.values(), mapped(_do, [group[0] for group in alike.values()]), strict=True):
+    firsts = [group[0] for group in alike.values()]
+    with _outcomes(firsts, workers, engine, num_cpus, num_gpus) as found:
+        for group, outcome in zip(alike.values(), found, strict=True):
             for job in group:
                 _require_metrics(definition, job.line, outcome)
                 by_job[job.file] = outcome
@@ -354,18 +360,9 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
                 words + (f"; {verdict.note}" if verdict.note else ""),
                 f"`{verdict.rule}`" if verdict.rule else "",
             ]
-            rows.append([cell.replace("|", "\\|") for cell in cells])
-        text += f"\n{'Ours' if ours else 'The paper'}: {sentence}\n\n{markdown_table(head, rows)}"
+            rows.append(cells)
+        text += f"\n{'Ours' if ours else 'The paper'}: {sentence}\n\n{table_of(head, rows)}"
     return text
-
-
-def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a Markdown table of cells whose bars are escaped."""
-    return "\n".join([_row(head), "|---" * len(head) + "|", *map(_row, rows)]) + "\n"
-
-
-def _row(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def value_table(definition: Definition, outcomes: Outcomes) -> str:
@@ -407,7 +404,7 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
         if known:
             cells.append(" / ".join(f"{value:g}" for value in known.get(line.label, [])))
         rows.append([line.label, *cells])
-    return text + markdown_table(head, rows)
+    return text + table_of(head, rows)
 
 
 def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
@@ -439,7 +436,7 @@ def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
                 first = best.rates[0]
                 cells.append(_band(best.values) + (f" ({first[0]:g}, {first[1]:g})" if first else ""))
             rows.append([method, *cells])
-        text += "\n" + markdown_table([variation, *map(str, values)], rows)
+        text += "\n" + table_of([variation, *map(str, values)], rows)
     return text
 
 
@@ -464,19 +461,13 @@ def verdict_of(definition: Definition, claim: Claim, found: Measurement) -> Verd
     text = ", ".join(f"{key}={plain(value)}" for key, value in claim.arguments.items())
     subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
     rates = dict.fromkeys(line.rates for line in definition.runs if line.label in subjects)
-    return Verdict(
-        name=claim.name,
-        sentence=claim.sentence,
+    verdict = "holds" if found.holds else "tie" if found.tie else "does not hold"
+    return replace(
+        without_values(definition, claim, verdict, f"{found.meaning}: {_band(found.values)}"),
         number=f"{claim.number} (the limit is ours)" if claim.has_limit_of_ours else claim.number,
-        measured=f"{found.meaning}: {_band(found.values)}",
         values=tuple(found.values),
         rates="; ".join(rates) or "all of the grid",
-        verdict="holds" if found.holds else "tie" if found.tie else "does not hold",
         rule=f"{claim.rule}({text})",
-        note=claim.note,
-        scale=claim.scale or definition.scale,
-        ours=claim.ours,
-        repeats=claim.repeats,
     )
 
 
@@ -519,17 +510,20 @@ def _slug(label: str, seed: int) -> str:
 
 
 @contextmanager
-def _executor(workers: int, engine: str, num_cpus: float, num_gpus: float) -> Iterator[Callable[..., Any]]:
-    if engine == "ray":
-        with ray_tasks(workers, num_cpus, num_gpus) as (ray, task):
-            yield lambda function, jobs: (ray.get(done) for done in [task(function).remote(job) for job in jobs])
+def _outcomes(
+    jobs: Sequence[_Job], workers: int, engine: str, num_cpus: float, num_gpus: float
+) -> Iterator[Iterable[Outcome]]:
+    """Yield the jobs' outcomes, in the order of the jobs."""
+    if engine != "ray" and workers <= 1:
+        yield map(_do, jobs)
         return
-    if workers <= 1:
-        yield map
-        return
-    # Spawned, not forked: numba's and BLAS's threads do not survive a fork.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        yield pool.map
+    with submitting(engine, workers, num_cpus, num_gpus) as submit:
+        submitted = [submit(_do, job) for job in jobs]
+        try:
+            yield (future.result() for future in submitted)
+        finally:
+            for future in submitted:
+                future.cancel()
 
 
 def _finished(file: Path) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import textwrap
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
@@ -624,11 +624,26 @@ def markdown_table(rows: Sequence[Mapping[str, Any]]) -> str:
     | b |  |
     """
     columns = list({key: None for row in rows for key in row})
-    lines = ["| " + " | ".join(columns) + " |", "|" + "---|" * len(columns)]
-    for row in rows:
-        cells = [f"{v:.4g}" if isinstance(v := row.get(key, ""), float) else str(v) for key in columns]
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    return "\n".join(lines)
+    cells = ([f"{v:.4g}" if isinstance(v := row.get(key, ""), float) else str(v) for key in columns] for row in rows)
+    return table_of(columns, cells).rstrip("\n")
+
+
+def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return lines of cells as a Markdown table.
+
+    Parameters
+    ----------
+    head : sequence of str
+    rows : iterable of sequences of str
+        As many cells in each as the head has.
+
+    Returns
+    -------
+    str
+    """
+    lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |" for cells in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|")
+    return "\n".join(lines) + "\n"
 
 
 def _set_title(figure: Any, title: str) -> None:

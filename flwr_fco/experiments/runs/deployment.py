@@ -13,7 +13,6 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -21,7 +20,14 @@ from pathlib import Path
 from typing import Any
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
-from flwr_fco.experiments.runs.local_superlink import command, command_line, end, exists
+from flwr_fco.experiments.runs.local_superlink import (
+    command,
+    command_line,
+    end,
+    environment_of,
+    exists,
+    settings_of,
+)
 
 #: The connection in Flower's configuration, and the SuperLink's name among the processes.
 CONNECTION, SUPERLINK = "local", "superlink"
@@ -33,7 +39,7 @@ _FILE = "deployment.json"
 
 
 def free_ports(number: int) -> list[int]:
-    """Return ports that nobody uses, below those that systems give to connections: a restart wants the same again.
+    """Return unused ports below those that systems give to connections, so that a restart can have the same ones.
 
     Parameters
     ----------
@@ -181,21 +187,13 @@ class LocalDeployment:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What the environment of every command has."""
-        return {
-            "FLWR_HOME": str(self.home),
-            # Everything is installed in this environment; without it every run resolves and installs the app again.
-            "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "PYTHONUNBUFFERED": "1",
-        }
+        """The variables that are set for every command."""
+        return settings_of(self.home)
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment of every command: a SuperLink starts others by their names."""
-        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        return {**os.environ, **self.settings, "PATH": path}
+        """The environment of every command."""
+        return environment_of(self.home)
 
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run Flower's command line for this deployment, whatever it answers.
@@ -400,7 +398,7 @@ class LocalDeployment:
         return {name: status[node] for name, node in self.node_ids.items() if node in status}
 
     def wait_for_nodes(self) -> None:
-        """Wait until the SuperLink holds every SuperNode for connected."""
+        """Wait until the SuperLink lists every SuperNode as online."""
         deadline = time.monotonic() + READY
         while list((self.connected() or {}).values()).count("online") < self.nodes:
             if time.monotonic() > deadline:

@@ -40,9 +40,38 @@ def command(name: str) -> str:
     return str(path)
 
 
+def settings_of(home: Path) -> dict[str, str]:
+    """Return the variables that are set for Flower's commands, beside this process's own environment.
+
+    Parameters
+    ----------
+    home : Path
+        For Flower's configuration and data.
+    """
+    return {
+        "FLWR_HOME": str(home),
+        # Everything is installed in this environment; without it every run resolves and installs the app again.
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+def environment_of(home: Path) -> dict[str, str]:
+    """Return the environment of Flower's commands, which start others by their names.
+
+    Parameters
+    ----------
+    home : Path
+    """
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    return {**os.environ, **settings_of(home), "PATH": path}
+
+
 @contextmanager
 def local_superlink(home: Path, environment: Mapping[str, str] | None = None) -> Iterator[dict[str, str]]:
-    """Start a SuperLink for simulations, yield the environment in which `flwr run` finds it, end it.
+    """Start a SuperLink for simulations, yield the environment in which `flwr run` finds it, and end it afterwards.
 
     Parameters
     ----------
@@ -77,17 +106,10 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
         encoding="utf-8",
     )
     own = {
-        **os.environ,
-        "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
-        "FLWR_HOME": str(home),
+        **environment_of(home),
         "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": ports[0],
         "FLWR_LOCAL_CONTROL_API_PORT": ports[1],
-        # Everything is installed in this environment; without it every run resolves and installs the app again.
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
-        "PYTHONUNBUFFERED": "1",
         **(environment or {}),
     }
     arguments = ["--insecure", "--simulation", "--isolation", "subprocess", "--host", "127.0.0.1", "--port", ports[0]]
@@ -230,7 +252,7 @@ def _members(sessions: set[int]) -> list[int]:
 
 
 def exists(pid: int) -> bool:
-    """Whether there is a process of this number, whosever it is."""
+    """Whether there is a process of this number, whoever owns it."""
     return pid in _processes()
 
 

@@ -14,14 +14,12 @@ import multiprocessing
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
-from sklearn.model_selection import ParameterGrid, ParameterSampler
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.experiments.runs.run import RunResult, run
@@ -110,6 +108,9 @@ class Axis(NamedTuple):
 
     def candidates(self) -> Any:
         """Return what scikit-learn's ``ParameterSampler`` draws from: the values, or a distribution of SciPy's."""
+        # Here, not above: it takes longer to import than all the rest, and `reproduce` imports this file too.
+        from scipy import stats
+
         make: dict[str, Callable[[float, float], Any]] = {
             "uniform": lambda low, high: stats.uniform(low, high - low),
             "loguniform": stats.loguniform,
@@ -182,6 +183,8 @@ def expand_axes(axes: Sequence[Axis], samples: int = 0, seed: int = 0) -> list[d
     >>> expand_axes([parse_axis("a", "1,2"), parse_axis("b", "3")])
     [{'a': 1, 'b': 3}, {'a': 2, 'b': 3}]
     """
+    from sklearn.model_selection import ParameterGrid, ParameterSampler
+
     if samples < 0:
         raise ConfigurationError(f"samples={samples}; expected 0 (the whole grid) or more")
     if samples:
@@ -353,20 +356,24 @@ def run_sweep(
         if on_trial is not None:
             on_trial(trial)
 
+    errors: list[BaseException] = []
     if missing and engine == "in-process":
         for own in missing:
             keep(_trial(own, criterion))
     elif missing:
-        if engine == "ray":
-            with ray_tasks(workers, num_cpus, num_gpus) as (ray, task):
-                errors = _on_ray(ray, task(_trial), missing, criterion, keep)
-        else:
-            errors = _in_processes(missing, criterion, workers, keep)
-        if errors:
-            raise FlwrFcoError(
-                f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
-                f"The first error: {errors[0]}"
-            )
+        # A worker keeps the data of its last trials, so those that share data come one after the other.
+        missing.sort(key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
+        with submitting(engine, workers, num_cpus, num_gpus) as submit:
+            for finished in as_completed([submit(_trial, own, criterion) for own in missing]):
+                if error := finished.exception():
+                    errors.append(error)
+                else:
+                    keep(finished.result())
+    if errors:
+        raise FlwrFcoError(
+            f"{len(errors)} of {len(missing)} trials failed; the finished trials are in {folder}. "
+            f"The first error: {errors[0]}"
+        )
     trials = [done[_key(own.to_config())] for own in settings]
     write_table(trials, folder / "trials.csv")
     return trials
@@ -449,45 +456,40 @@ def _key(config: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(dict(config), sort_keys=True).encode()).hexdigest()
 
 
-def _on_ray(
-    ray: Any, task: Any, settings: Sequence[RunSettings], criterion: Criterion, keep: Callable[[Trial], None]
-) -> list[Exception]:
-    """Hand on every trial when it has finished; return the errors of those that have not."""
-    errors: list[Exception] = []
-    # A worker keeps the data of its last trials, so those that share data come one after the other.
-    ordered = sorted(settings, key=lambda own: json.dumps([own.problem, own.seed, own.problem_options]))
-    pending = [task.remote(own, criterion) for own in ordered]
-    while pending:
-        (done,), pending = ray.wait(pending)
-        try:
-            keep(ray.get(done))
-        except ray.exceptions.RayError as error:
-            errors.append(error)
-    return errors
-
-
-def _in_processes(
-    settings: Sequence[RunSettings], criterion: Criterion, workers: int, keep: Callable[[Trial], None]
-) -> list[Exception]:
-    """Run trials in processes; return the errors of those that failed."""
-    errors: list[Exception] = []
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers or available_cores(), mp_context=spawn) as pool:
-        for done in as_completed([pool.submit(_trial, own, criterion) for own in settings]):
-            try:
-                keep(done.result())
-            except Exception as error:
-                errors.append(error)
-    return errors
-
-
 def _trial(settings: RunSettings, criterion: Criterion) -> Trial:
     return score_run(run(settings), criterion)
 
 
 @contextlib.contextmanager
+def submitting(engine: str, workers: int, num_cpus: float, num_gpus: float) -> Iterator[Callable[..., Future[Any]]]:
+    """Yield ``submit(function, *arguments) -> Future``, which has a function called in another process or on Ray.
+
+    Parameters
+    ----------
+    engine : {"ray", "processes"}
+    workers : int
+        Calls at a time; 0: as many as there is room for.
+    num_cpus, num_gpus : float
+        What Ray reserves for a call.
+
+    Raises
+    ------
+    ConfigurationError
+        As :func:`ray_tasks` does.
+    """
+    if engine == "ray":
+        with ray_tasks(workers, num_cpus, num_gpus) as (_, task):
+            yield lambda function, *arguments: task(function).remote(*arguments).future()
+        return
+    # Spawned, not forked: numba's and BLAS's threads do not survive a fork.
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers or available_cores(), mp_context=spawn) as pool:
+        yield pool.submit
+
+
+@contextlib.contextmanager
 def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[Any, Any]]:
-    """Connect to the cluster of RAY_ADDRESS, or start Ray here and end it; the module ``ray``, and what makes tasks.
+    """Yield the module ``ray`` and what makes tasks, on the cluster at RAY_ADDRESS or on a Ray that is started here.
 
     Parameters
     ----------

@@ -72,13 +72,6 @@ class SaddleObjective(Objective):
         """Which entries of the flat vector are y."""
         return slice(self.split, None)
 
-    def _check(self, w: Vector) -> None:
-        if w.shape != (self.layout.size,):
-            raise ConfigurationError(
-                f"the vector has shape {w.shape}, expected ({self.layout.size},): {self.layout!r}. "
-                "layout.flatten(arrays) builds it from named arrays."
-            )
-
 
 class NoisyOperator(SaddleObjective):
     """A saddle function with a linear operator known in full, whose operator can be asked for with Gaussian noise.

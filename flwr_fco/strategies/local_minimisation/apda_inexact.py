@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
@@ -89,7 +89,6 @@ class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrateg
 
     local_solver: ClassVar[str] = "apda_inexact"
     personal: ClassVar[bool] = True
-    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
     limit: ClassVar[Limit] = Exact("the solution", problem="smooth")
     deterministic: ClassVar[bool] = True
     source: ClassVar[str] = "Sadiev and others 2022"

@@ -207,7 +207,6 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     """
 
     local_solver: ClassVar[str] = "dual_fl"
-    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
     limit: ClassVar[Limit] = Exact("the solution", problem="smooth")
     deterministic: ClassVar[bool] = True
     source: ClassVar[str] = "[4], algorithm 1"

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
@@ -56,7 +56,6 @@ class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     """
 
     local_solver: ClassVar[str] = "fed_pd"
-    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
     limit: ClassVar[Limit] = Exact("the solution", problem="smooth")
     deterministic: ClassVar[bool] = True
     source: ClassVar[str] = "Zhang and others 2021"

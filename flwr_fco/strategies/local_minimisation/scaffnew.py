@@ -109,7 +109,6 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
     """
 
     local_solver: ClassVar[str] = "scaffnew"
-    participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
     limit: ClassVar[Limit] = Exact("the solution (with full batches)", problem="smooth")
     source: ClassVar[str] = "Mishchenko and others 2022"
     sends: ClassVar[str] = "x_K - x_0"

@@ -304,7 +304,7 @@ def test_a_run_that_cannot_be_set_up_leaves_no_folder(tmp_path):
 
 @pytest.mark.skipif(os.name != "posix", reason="sends a signal")
 def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
-    settings = ("--set", "num-rounds=600", "--set", "objective-every=100")
+    settings = ("--set", "num-rounds=300", "--set", "objective-every=100")
     command = [sys.executable, "-m", "flwr_fco.experiments.cli.commands", "run", "lasso-small", *settings]
     place = tmp_path / "run"
     process = subprocess.Popen([*command, "--out", place], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -318,8 +318,8 @@ def test_ctrl_c_keeps_what_was_done_and_resume_goes_on(tmp_path):
     assert process.returncode == 130, errors
     assert "Traceback" not in errors
     done = json.loads((place / "status.json").read_text())["exchanges"]
-    assert 0 < done < 600
-    assert f"Stopped after round {done} of 600" in output
+    assert 0 < done < 300
+    assert f"Stopped after round {done} of 300" in output
     # The command that it names is the one that goes on.
     (line,) = [line for line in output.splitlines() if line.startswith("flwr-fco run") and line.endswith("--resume")]
     resumed = call(*line.split()[1:], "--quiet")
@@ -461,14 +461,14 @@ def test_reproduce_all_skips_what_has_no_data(tmp_path, monkeypatch):
 
 
 def test_reproduce_all_skips_what_needs_pytorch_where_it_is_missing(tmp_path, monkeypatch):
-    import flwr_fco.experiments
+    from flwr_fco.experiments import problems
 
     monkeypatch.setattr("flwr_fco.experiments.claims.definition.EXPERIMENTS", ("fco-fig15", "spp-fig8"))
     for name in [
         name for name in sys.modules if name.startswith(("flwr_fco.torch", "flwr_fco.experiments.problems.networks"))
     ]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.delattr(flwr_fco.experiments, "networks", raising=False)
+    monkeypatch.delattr(problems, "networks", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     monkeypatch.setitem(sys.modules, "torch.optim", None)
     result = call("reproduce", "all", "--quick", "--out", tmp_path)

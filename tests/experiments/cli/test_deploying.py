@@ -24,10 +24,22 @@ def call(*arguments):
     return CliRunner().invoke(app, ["deploy", *map(str, arguments)])
 
 
-@pytest.fixture
-def made(tmp_path):
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A deployment that nobody changes: keys of this length take a second."""
     told = []
-    return LocalDeployment.create(tmp_path / "home", 2, node_config="data-path='/data'", tell=told.append), told
+    home = tmp_path_factory.mktemp("original") / "home"
+    return LocalDeployment.create(home, 2, node_config="data-path='/data'", tell=told.append), told
+
+
+@pytest.fixture
+def made(original, tmp_path):
+    """A deployment of the test's own, with the keys of the original."""
+    deployment, told = original
+    home = shutil.copytree(deployment.home, tmp_path / "home")
+    config = home / "config.toml"
+    config.write_text(config.read_text().replace(str(deployment.home), str(home)))
+    return LocalDeployment(home), [text.replace(str(deployment.home), str(home)) for text in told]
 
 
 def test_keys_are_their_owners_and_the_certificate_is_the_authoritys(made):

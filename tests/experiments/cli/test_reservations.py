@@ -19,7 +19,7 @@ COMMANDS = {
 CALLED = {
     "run": "flwr_fco.simulation.RayActors",
     "sweep": "flwr_fco.experiments.runs.sweep.ray_tasks",
-    "reproduce": "flwr_fco.experiments.claims.reproduction.ray_tasks",
+    "reproduce": "flwr_fco.experiments.runs.sweep.ray_tasks",
 }
 
 

@@ -192,7 +192,7 @@ def test_the_last_point_shifts_the_limit_as_the_docstring_says():
     """The minimiser of F + psi - mu/(4K) ||w||^2: its gradient condition at the limit."""
     objectives = clients(SIZES)
     strategy = FastFedDA(anchor_weight=GAMMA, **options(regularizer=L1(1e-3)))
-    w = trace(strategy, 2000, np.zeros(D))[-1]
+    w = trace(strategy, 1000, np.zeros(D))[-1]
     gradient = np.mean([f.gradient(w) for f in objectives], axis=0) - MU / (2 * K) * w
     assert np.abs(gradient + 1e-3 * np.sign(w) * WHERE).max() <= 5e-3
     optimum = centralized_solution(objectives, L1(1e-3), tol=1e-10)

@@ -154,7 +154,7 @@ def test_equal_clients_reach_the_saddle_and_unequal_ones_come_near():
     options = {"local_steps": 1, "batch_size": None}
     assert np.abs(run(FeDualEx(client_lr=0.2, **options), equal, 200) - saddle).max() <= 1e-9
     errors = [
-        np.abs(run(FeDualEx(client_lr=rate, **options), clients, int(40 / rate)) - saddle).max() for rate in (0.2, 0.02)
+        np.abs(run(FeDualEx(client_lr=rate, **options), clients, int(20 / rate)) - saddle).max() for rate in (0.2, 0.02)
     ]
     assert errors[0] >= 5 * errors[1] >= 1e-4
     # One local step without an extra step has no bias, control variates have none for any number of them.
