@@ -18,7 +18,7 @@ class Plateau(nn.Sequential):
 
 @pytest.mark.slow
 def test_a_network_that_has_not_begun_to_learn_begins_while_it_is_cut():
-    """FedAvg is at chance for 24 of 40 rounds, then has .45; pruned afterwards .23, and .13 with one threshold for all."""
+    """FedAvg is at chance for 24 of 40 rounds, then has .45; pruned afterwards .23 by layers, and .13 globally."""
 
     def optimizer(net, lr):
         return torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9), None
