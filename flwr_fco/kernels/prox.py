@@ -858,3 +858,19 @@ def sparse_step(primal: Array, before: Array, after: Array, memory: float, furth
     for i in range(after.size):
         step = after[i] - before[i]
         after[i] = before[i] + factor * step if primal[i] != 0.0 else memory * before[i] + step
+
+
+@njit(cache=True, error_model="numpy")
+def keep_norm(primal: Array, kept: Array, dual: Array, most: float) -> None:
+    """Scale `dual` where `kept` is not 0, so that cutting takes no norm below `most`: that of where `primal` is not."""
+    before = after = 0.0
+    for i in range(dual.size):
+        before += dual[i] * dual[i] if primal[i] != 0.0 else 0.0
+        after += kept[i] * kept[i]
+    target = min(before, most * most)
+    if not 0.0 < after < target:
+        return
+    factor = math.sqrt(target / after)
+    for i in range(dual.size):
+        if kept[i] != 0.0:
+            dual[i] *= factor

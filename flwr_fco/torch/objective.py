@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -77,8 +79,9 @@ class TorchObjective(Objective):
     Raises
     ------
     ConfigurationError
-        If an argument is of the wrong kind, the data set is empty, a pattern matches nothing, or two parameters are one
-        tensor. When it is called: if the loss is no tensor of one number, or does not depend on the parameters.
+        If an argument is of the wrong kind, `loss` or `scores` cannot be called with a model and a batch, the data set
+        is empty, a pattern matches nothing, or two parameters are one tensor. When it is called: if the loss is no
+        tensor of one number, or does not depend on the parameters.
 
     Examples
     --------
@@ -110,6 +113,10 @@ class TorchObjective(Objective):
             raise ConfigurationError(f"model={model!r}; expected a torch.nn.Module")
         if isinstance(chunk_size, bool) or not isinstance(chunk_size, int) or chunk_size < 1:
             raise ConfigurationError(f"chunk_size={chunk_size!r}; expected a whole number >= 1")
+        _check_takes_model_and_batch("loss", loss, "F.cross_entropy(model(batch[0]), batch[1])")
+        if scores is not None:
+            example = '{"accuracy": (model(batch[0]).argmax(1) == batch[1]).float().mean()}'
+            _check_takes_model_and_batch("scores", scores, example)
         self.model = model
         self.loss = loss
         self.dataset = dataset if isinstance(dataset, Dataset) else _tensors(dataset)
@@ -303,6 +310,29 @@ class TorchObjective(Objective):
 
     def _cuda_devices(self) -> list[int]:
         return sorted({p.device.index or 0 for p in self._parameters.values() if p.device.type == "cuda"})
+
+
+def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None:
+    """Refuse what cannot be called with (model, batch), by its signature: nothing is called, no error is caught."""
+    advice = f"expected a function (model, batch), such as lambda model, batch: {example}"
+    if not callable(function):
+        raise ConfigurationError(f"{name}={function!r} cannot be called; {advice}")
+    inner = function
+    while isinstance(inner, partial):
+        inner = inner.func
+    # PyTorch's own losses take two arguments too, but others.
+    module = getattr(type(inner) if isinstance(inner, nn.Module) else inner, "__module__", None)
+    if module in ("torch.nn.modules.loss", "torch.nn.functional"):
+        raise ConfigurationError(f"{name}={function!r} takes predictions and targets; {advice}")
+    try:
+        # What a module takes is what its forward takes.
+        signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
+    except (TypeError, ValueError):  # Some functions that are written in C have none.
+        return
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        raise ConfigurationError(f"{name} takes {signature}, and not two arguments ({error}); {advice}") from error
 
 
 def _tensors(dataset: Any) -> TensorDataset:

@@ -1,5 +1,7 @@
 """A PyTorch model as an Objective: our own objectives, the contract, buffers, saddle points."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -221,6 +223,9 @@ def test_a_model_against_a_shared_perturbation_is_an_operator():
     assert saddle.value(up) > saddle.value(w)
 
 
+X, Y = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(())
@@ -239,6 +244,59 @@ class Stream(IterableDataset):
 def test_arguments_that_cannot_work(build, message):
     with pytest.raises(ConfigurationError, match=message):
         build()
+
+
+def _predictions_only(prediction):
+    return prediction.mean()
+
+
+class Critic(nn.Module):
+    def forward(self, model, batch, weight=1.0):
+        return weight * _squares(model, batch)
+
+
+class WithoutBatch(nn.Module):
+    def forward(self, model):
+        return model
+
+
+@pytest.mark.parametrize("argument", ["loss", "scores"])
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (_predictions_only, r"takes \(prediction\), and not two arguments \(too many positional"),
+        (lambda model, images, labels: None, r"takes \(model, images, labels\), and not two .*missing .* 'labels'"),
+        (lambda model, batch, *, weight: None, r"takes \(model, batch, \*, weight\), and not two .* 'weight'"),
+        (WithoutBatch(), r"takes \(model\), and not two arguments"),
+        (nn.CrossEntropyLoss(), r"=CrossEntropyLoss\(\) takes predictions and targets"),
+        (functional.mse_loss, "=<function mse_loss .* takes predictions and targets"),
+        (functools.partial(functional.cross_entropy, reduction="sum"), "takes predictions and targets"),
+        ("mse", "='mse' cannot be called"),
+    ],
+    ids=["one", "three", "keyword", "module", "torch module", "torch function", "partial", "no function"],
+)
+def test_a_function_that_does_not_take_model_and_batch_is_refused_with_an_example(argument, function, message):
+    options = {"loss": _squares, argument: function}
+    with pytest.raises(ConfigurationError, match=f"^{argument}.*{message}.*function .model, batch., such as lambda"):
+        TorchObjective(Linear(2), dataset=(X, Y), **options)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [Critic(), functools.partial(Critic(), weight=2.0), lambda *args: _squares(*args), max],
+    ids=["module", "partial", "any number", "without a signature"],
+)
+def test_what_can_be_called_with_model_and_batch_is_taken(function):
+    TorchObjective(Linear(2), function, (X, Y))
+
+
+def test_an_error_inside_a_loss_stays_the_users_own():
+    def broken(model, batch):
+        return len(3)
+
+    with pytest.raises(TypeError, match="has no len") as caught:
+        TorchObjective(Linear(2), broken, (X, Y)).gradient(np.zeros(3))
+    assert not isinstance(caught.value, ConfigurationError)
 
 
 def test_tied_parameters_are_refused():
@@ -300,9 +358,6 @@ def test_buffers_of_a_dtype_that_numpy_does_not_have():
     model[1].running_mean.zero_()
     objective.load_buffers(found)
     assert torch.equal(model[1].running_mean, before)
-
-
-X, Y = torch.ones(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.float64)
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ and changing local work keep psi in proportion (with equal K it is the paper's);
 weigh more (``normalize_local_work``); 3. the default output is the last primal, the theory's average of shadow points
 is ``output="shadow"``; 4. ``client="unmodified"`` is an approximation that is not in the paper, and so is the schedule
 of psi's weight that goes with it (``threshold_per_round``); 5. with ``density`` psi is not convex, and changes from
-round to round.
+round to round; the dual fades where the model is 0, and what stays of it goes further or is lengthened.
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ from flwr_fco.server.options import MomentumOptions, PrivacyOptions, RateOptions
 from flwr_fco.server.rounds.hooks import RoundHooks
 from flwr_fco.server.rounds.sparse_training import SparseTraining
 from flwr_fco.server.strategy import CompositeStrategy
-from flwr_fco.strategies.dual_averaging.density import FURTHER, psi_of, rounds_needed, rounds_of, sparse_step
+from flwr_fco.strategies.dual_averaging.density import (
+    FURTHER,
+    keep_gain,
+    psi_of,
+    rounds_needed,
+    rounds_of,
+    sparse_step,
+)
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 
 #: Largest dual-to-weight ratio sent as float32.
@@ -161,7 +168,10 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
         primal = problem.retrieve(state.dual, state.elapsed)
         further = FURTHER if self.client == "unmodified" else 1.0
         sparse_step(problem.psi, primal, state.dual, following.dual, further=further)
-        return DualState(following.dual, float(problem.round), following.round)
+        following = following._replace(elapsed=float(problem.round))
+        cut = self.psi_at(problem.layout, self.regularizer, following).bind(problem.layout, scope=self.scope)
+        keep_gain(cut, primal, following.dual)
+        return following
 
     # --- what else it says ----------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from flwr_fco.core.layout import Layout
 from flwr_fco.kernels.prox import _COUNTED_FROM, above_and_at, kth_largest
 from flwr_fco.regularizers import HardSparsity, L1Ball, PerParameter, Zero
-from flwr_fco.strategies.dual_averaging.density import FURTHER, MEMORY, sparse_step
+from flwr_fco.strategies.dual_averaging.density import FURTHER, GAIN, MEMORY, keep_gain, smaller_side, sparse_step
 
 KINDS = ("normal", "ties", "any size", "equal", "zeros")
 
@@ -105,3 +105,79 @@ def test_where_clients_feel_psi_nothing_is_lengthened():
     following = np.array([2.25, 1.5])
     sparse_step(psi, np.array([2.0, 0.0]), np.array([2.0, 1.0]), following, further=1.0)
     assert following.tolist() == [2.25, 1.0]
+
+
+NAMES = ("a", "b", "c")
+
+
+def cut(scale, count=3, scope="each", psi=None):
+    """Return the model before a cut, the dual, and the dual after `keep_gain`; arrays of a scale each."""
+    rng = np.random.default_rng(5)
+    dual = rng.standard_normal(LAYOUT.size)
+    for name, factor in zip(NAMES, scale, strict=True):
+        dual[LAYOUT[name].block] *= factor
+    primal = np.where(rng.random(LAYOUT.size) < 0.8, dual, 0.0)
+    bound = (psi or HardSparsity(count)).bind(LAYOUT, scope=scope)
+    following = dual.copy()
+    keep_gain(bound, primal, following)
+    return bound, primal, dual, following
+
+
+def rms_singular_value(w):
+    return np.sqrt((np.linalg.svd(w, compute_uv=False) ** 2).mean())
+
+
+@given(st.lists(st.sampled_from([1e-6, 0.1, 0.3, 1.0, 10.0]), min_size=3, max_size=3), st.integers(1, 3))
+@settings(max_examples=50, deadline=None)
+def test_cutting_weakens_no_array_below_the_gain_of_initial_weights(scale, count):
+    bound, primal, dual, following = cut(scale, count)
+    plain, kept = bound.prox(dual, 1.0), bound.prox(following, 1.0)
+    for name in NAMES:
+        block, shape = LAYOUT[name].block, LAYOUT[name].shape
+        before = rms_singular_value(np.where(primal[block] != 0, dual[block], 0.0).reshape(shape))
+        without, found = (rms_singular_value(w[block].reshape(shape)) for w in (plain, kept))
+        assert found == pytest.approx(max(without, min(before, GAIN)))
+        # One factor, no less than 1, for all that stays; all else is as it was.
+        on = plain[block] != 0
+        assert (on == (kept[block] != 0)).all()
+        assert np.ptp(following[block][on] / dual[block][on]) < 1e-12
+        np.testing.assert_array_equal(following[block][~on], dual[block][~on])
+    np.testing.assert_array_equal(following[LAYOUT["bias"].block], dual[LAYOUT["bias"].block])
+
+
+def test_a_strong_array_and_one_that_loses_nothing_stay_as_they_are():
+    _, _, dual, following = cut((10.0, 10.0, 10.0))
+    np.testing.assert_array_equal(following, dual)
+    _, _, dual, following = cut((0.1, 0.1, 0.1), 12)
+    np.testing.assert_array_equal(following, dual)
+
+
+def test_arrays_without_a_share_in_the_density_are_not_lengthened():
+    _, _, dual, following = cut(
+        (0.1, 0.1, 0.1), psi=PerParameter({"a": Zero(), "b": L1Ball(0.1), "c": HardSparsity(1)})
+    )
+    changed = following != dual
+    assert changed[LAYOUT["c"].block].sum() == 1
+    assert changed.sum() == 1
+
+
+def test_arrays_that_are_cut_together_keep_their_gain_each():
+    bound, primal, dual, following = cut((0.1, 0.3, 0.1), 8, "joint")
+    plain = bound.prox(dual, 1.0)
+    for name in NAMES:
+        block = LAYOUT[name].block
+        kept, before = plain[block] != 0, primal[block] != 0
+        most = GAIN * np.sqrt(smaller_side(LAYOUT[name].shape))
+        size = max(np.linalg.norm(plain[block]), min(np.linalg.norm(dual[block][before]), most))
+        assert np.linalg.norm(following[block][kept]) == pytest.approx(size if kept.any() else 0.0)
+
+
+@pytest.mark.parametrize("shape", [(64, 64), (10, 84), (16, 6, 5, 5), (32, 16, 3, 3)])
+def test_the_gain_is_that_of_pytorchs_initial_weights(shape):
+    """Uniform in +- 1 / sqrt(inputs), for arrays with no more outputs than inputs."""
+    rng = np.random.default_rng(0)
+    inputs = np.prod(shape[1:])
+    w = rng.uniform(-1.0, 1.0, (200, shape[0], inputs)) / np.sqrt(inputs)
+    assert np.mean([rms_singular_value(own) for own in w]) == pytest.approx(GAIN, rel=0.02)
+    assert smaller_side(shape) == min(shape[0], inputs)
+    assert smaller_side(shape[2:] + shape[1::-1]) == smaller_side(shape)  # the layout of JAX and Keras
