@@ -861,16 +861,21 @@ def sparse_step(primal: Array, before: Array, after: Array, memory: float, furth
 
 
 @njit(cache=True, error_model="numpy")
-def keep_norm(primal: Array, kept: Array, dual: Array, most: float) -> None:
-    """Scale `dual` where `kept` is not 0, so that cutting takes no norm below `most`: that of where `primal` is not."""
-    before = after = 0.0
+def square_where(primal: Array, dual: Array) -> float:
+    """Return the squared norm of `dual` where `primal` is not 0."""
+    total = 0.0
     for i in range(dual.size):
-        before += dual[i] * dual[i] if primal[i] != 0.0 else 0.0
-        after += kept[i] * kept[i]
-    target = min(before, most * most)
-    if not 0.0 < after < target:
+        total += dual[i] * dual[i] if primal[i] != 0.0 else 0.0
+    return total
+
+
+@njit(cache=True, error_model="numpy")
+def lengthen_to(kept: Array, dual: Array, square: float) -> None:
+    """Scale `dual` where `kept` is not 0, so that its squared norm there is at least `square`."""
+    own = square_where(kept, dual)
+    if not 0.0 < own < square:
         return
-    factor = math.sqrt(target / after)
+    factor = math.sqrt(square / own)
     for i in range(dual.size):
         if kept[i] != 0.0:
             dual[i] *= factor

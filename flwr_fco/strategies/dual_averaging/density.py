@@ -266,7 +266,7 @@ def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
     psi : BoundRegularizer
         Of the next model.
     primal : ndarray of float64, shape (d,)
-        The model before.
+        The model before; its memory is used.
     dual : ndarray of float64, shape (d,)
         Of the next model; takes the result.
 
@@ -279,13 +279,14 @@ def keep_gain(psi: BoundRegularizer, primal: Vector, dual: Vector) -> None:
     >>> dual
     array([0.5, 0.3])
     """
-    kept = psi.prox(dual, 1.0)
     sparse = {block.start for block, _, own in psi.blocks if isinstance(own, HardSparsity)}
     joint = not psi.blocks
-    for entry in psi.layout.optimized:
-        if entry.regularized and (joint or entry.block.start in sparse):
-            most = GAIN * math.sqrt(smaller_side(entry.shape))
-            kernels.keep_norm(primal[entry.block], kept[entry.block], dual[entry.block], most)
+    entries = [e for e in psi.layout.optimized if e.regularized and (joint or e.block.start in sparse)]
+    squares = [kernels.square_where(primal[entry.block], dual[entry.block]) for entry in entries]
+    kept = psi.prox(dual, 1.0, out=primal)
+    for entry, square in zip(entries, squares, strict=True):
+        most = GAIN**2 * smaller_side(entry.shape)
+        kernels.lengthen_to(kept[entry.block], dual[entry.block], min(square, most))
 
 
 def smaller_side(shape: tuple[int, ...]) -> int:

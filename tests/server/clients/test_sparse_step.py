@@ -119,7 +119,7 @@ def cut(scale, count=3, scope="each", psi=None):
     primal = np.where(rng.random(LAYOUT.size) < 0.8, dual, 0.0)
     bound = (psi or HardSparsity(count)).bind(LAYOUT, scope=scope)
     following = dual.copy()
-    keep_gain(bound, primal, following)
+    keep_gain(bound, primal.copy(), following)
     return bound, primal, dual, following
 
 
