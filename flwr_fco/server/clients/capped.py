@@ -1,4 +1,4 @@
-"""Counts the clients whose minimisation stopped at its cap."""
+"""Counts the clients whose minimisation stopped at `max_iterations`."""
 
 from __future__ import annotations
 
@@ -42,5 +42,5 @@ class CappedMinimisations(Part):
         self._capped = int(arrays["capped"]) if "capped" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:
-        """Return how many clients stopped too early in the last round that counted."""
+        """Return the number of clients that stopped too early in the last round that counted."""
         return {} if self._capped is None else {"num-capped": self._capped}
