@@ -90,7 +90,7 @@ def random_generators(seed: int, server_round: int, partition_ids: Sequence[int]
     Parameters
     ----------
     seed, server_round
-        As of :func:`random_generator`.
+        As for :func:`random_generator`.
     partition_ids : sequence of int
         The clients' partitions.
 

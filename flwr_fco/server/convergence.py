@@ -209,7 +209,7 @@ class ShiftedBy(Limit):
     name: ClassVar[str] = "shifted by an option"
 
     def check(self, run: Run, problem: LimitProblem) -> None:
-        """Raise AssertionError unless there is a distance, and it shrinks with the option."""
+        """Raise AssertionError unless the distance is there and shrinks with the option."""
         distances = []
         for value in self.values:
             options: dict[str, Any] = {self.option: value, "client_lr": 0.05, "local_steps": 1}

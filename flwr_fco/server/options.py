@@ -469,20 +469,19 @@ class UnmodifiedOptions:
         strength * server_lr * client_lr * local_steps; only this product matters, except for the effect of server_lr on
         the dual. Without a regularizer it means ``L1(1.0)``.
     density : float, optional
-        The share of the regularized entries that are not 0 in the end, for clients of either kind. psi is then the
-        indicator of at most so many entries that are not 0 (:class:`~flwr_fco.regularizers.HardSparsity`): those with
-        the largest dual stay, as they are, and the dual of the others fades by 0.3 in a round. No theory covers it.
-        The density of a round is density ** (round / density_rounds), from `density_rounds` on the one that is asked
-        for. A :class:`~flwr_fco.regularizers.PerParameter` says which arrays have no share in it: ``Zero()`` leaves
-        one whole, ``HardSparsity(density=...)`` gives it a density of its own. The strength of an l1 norm has no
-        effect.
+        Fraction of the regularized entries that are non-zero in the end, for clients of either kind. psi is then the
+        indicator of a maximum number of non-zero entries (:class:`~flwr_fco.regularizers.HardSparsity`): the entries
+        with the largest dual are kept unchanged, and the dual of the other entries fades by 0.3 in a round. No theory
+        covers it. The density of a round is density ** (round / density_rounds), and `density` itself from round
+        `density_rounds` on. A :class:`~flwr_fco.regularizers.PerParameter` excludes arrays from it: ``Zero()`` keeps an
+        array dense, ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
     density_scope : {"layers", "global"}, default "layers"
-        ``"layers"``: every array is sure of half of what it would have in the Erdos-Renyi way, where small layers are
-        denser than large ones, and the rest goes to the largest entries wherever they are. ``"global"``: all of it,
-        which can empty a layer.
+        ``"layers"``: every array is guaranteed half of its Erdos-Renyi share, by which small layers are denser than
+        large ones, and the rest goes to the largest entries of all arrays. ``"global"``: all of it goes to the largest
+        entries, which can empty a layer.
     density_rounds : int, optional
-        In how many rounds the density falls from 1 to `density`; by default three quarters of the rounds that `start`
-        is given.
+        Number of rounds in which the density falls from 1 to `density`; by default three quarters of the rounds given
+        to ``start``.
     """
 
     client: Literal["composite", "unmodified"] = "composite"

@@ -130,7 +130,7 @@ class Part:
         return {}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave.
+        """Restore what :meth:`to_arrays` returned.
 
         Parameters
         ----------

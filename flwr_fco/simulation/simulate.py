@@ -311,7 +311,7 @@ def _called(value: Any) -> str:
 
 
 def _check_samples(strategy: Strategy, num_nodes: int) -> None:
-    """Reject a strategy that would wait for nodes that cannot connect."""
+    """Refuse a strategy that would wait for nodes that cannot come."""
     mixing = getattr(getattr(strategy, "graph", None), "mixing", None)
     if isinstance(mixing, Topology) and mixing.num_nodes > num_nodes:
         raise ConfigurationError(

@@ -198,7 +198,7 @@ def sent(uplink: Uplink, num_examples: int) -> Sent:
         if not isinstance(vector, np.ndarray) or vector.dtype != np.float64:
             arrays = arrays_of(uplink.vectors)
             return Sent({}, _flower.packed({ARRAYS: (ArrayRecord, arrays), METRICS: (MetricRecord, metrics)}))
-        # A local solver may reuse its arrays.
+        # A local solver may use its arrays again.
         own = vectors[name] = np.array(vector)
         own.flags.writeable = False
     return Sent(vectors, metrics)

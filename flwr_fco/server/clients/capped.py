@@ -38,7 +38,7 @@ class CappedMinimisations(Part):
         return {} if self._capped is None else {"capped": np.array(self._capped)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self._capped = int(arrays["capped"]) if "capped" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:

@@ -51,7 +51,7 @@ class FirstGradients(Part):
         return {} if self._bytes is None else {"bytes": np.array(self._bytes)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self._bytes = tuple(arrays["bytes"].tolist()) if "bytes" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:

@@ -236,7 +236,7 @@ class Graph:
         return {"rows": np.array(keys, dtype=np.uint64).reshape(-1, 2), "gone": np.array(sorted(self.gone), np.int64)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         keys, gone = saved_array(arrays, "rows", np.uint64, (None, 2)), saved_array(arrays, "gone", np.int64, (None,))
         if gone.size and not 0 <= gone.min() <= gone.max() < len(keys):
             raise ValueError(f"its gone names rows from {gone.min()} to {gone.max()} of {len(keys)}")

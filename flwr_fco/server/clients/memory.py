@@ -426,7 +426,7 @@ class ClientMemories:
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         epoch = int(saved_array(arrays, "epoch", np.int64, (), smallest=0))
         ledger = int(saved_array(arrays, "ledger", np.int64, (), smallest=-1))
         present = saved_array(arrays, "present", np.uint64, (None, 2))

@@ -145,7 +145,7 @@ class Everyone(Part):
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         evicted, failed = (saved_array(arrays, name, np.uint64, (None, 2)) for name in ("evicted", "failed"))
         failures = saved_array(arrays, "failures", np.int64, (len(failed),), smallest=0)
         self._evicted = {(row[0], row[1]) for row in evicted.tolist()}

@@ -74,7 +74,7 @@ class Remembering(Part):
         return self.memories.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self.memories.from_arrays(arrays)
 
     def describe(self) -> list[tuple[str, str]]:
@@ -112,7 +112,7 @@ class Gossip(Part):
         return self.graph.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self.graph.from_arrays(arrays)
 
     def describe(self) -> list[tuple[str, str]]:

@@ -73,7 +73,7 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
 
 
 def _check_density(own: _Options) -> None:
-    """Refuse what a density cannot act beside: only what says nothing of zeros may have a psi of its own."""
+    """Reject regularizers that cannot be combined with a density, which is a psi of its own."""
     parts = own.regularizer.regularizers.values() if isinstance(own.regularizer, PerParameter) else [own.regularizer]
     for psi in parts:
         alone = psi is own.regularizer

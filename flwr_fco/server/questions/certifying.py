@@ -143,6 +143,6 @@ class Certifier(Part):
         return support if self._rank is None else {**support, "rank": np.array(self._rank)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self._support = arrays.get("support")
         self._rank = float(arrays["rank"]) if "rank" in arrays else None

@@ -196,7 +196,7 @@ class Inquiry(Part):
         return {name: np.array(value) for name, value in self.chosen.items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         unknown = arrays.keys() - set(self._names)
         if unknown:
             raise ValueError(f"it has chosen {sorted(unknown)}, which are not 'auto' here")

@@ -331,7 +331,7 @@ class IncrementBounds:
         return begin | {_FIRST_EARLIER + name: np.array(value) for name, value in self.largest.items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take back what :meth:`to_arrays` gave; other arrays are not looked at."""
+        """Restore what :meth:`to_arrays` returned; other arrays are not looked at."""
         self.largest = {
             name.removeprefix(_FIRST_EARLIER): float(saved_array(arrays, name, np.float64, (), smallest=0.0))
             for name in arrays
@@ -357,7 +357,7 @@ def metric_objections(
     weighted_by_key : str
         The metric that is the weight.
     ratio : float
-        As of :class:`IncrementBounds`.
+        As for :class:`IncrementBounds`.
     bounds : IncrementBounds
         Bounds of the run.
 
@@ -475,7 +475,7 @@ class Replays:
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         keys = arrays["seen-by"].tolist(), arrays["seen-names"].tolist()
         self._seen = {
             (node, name, norm, first, last): (one, along)

@@ -204,7 +204,7 @@ def factors_of(uplinks: Sequence[Uplink], *, normalize: bool) -> tuple[list[floa
     ----------
     uplinks : sequence of Uplink
     normalize : bool
-        As of :func:`mean_increment`.
+        As for :func:`mean_increment`.
     """
     first = uplinks[0].step_sizes
     equal = all(uplink.elapsed == first for uplink in uplinks)

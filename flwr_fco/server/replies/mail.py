@@ -653,7 +653,7 @@ class Mail(Part):
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})
         # A state saved by an earlier release lacks the other arrays.
         if "declared" in arrays:

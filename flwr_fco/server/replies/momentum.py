@@ -72,7 +72,7 @@ class Momentum(Part):
         return {"velocity": velocity, "elapsed": np.array(elapsed)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         velocity, elapsed = (
             saved_array(arrays, "velocity", np.float64, (None,)),
             saved_array(arrays, "elapsed", float, ()),

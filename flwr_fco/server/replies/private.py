@@ -238,7 +238,7 @@ class PrivateMean(Part):
         return arrays | {f"noise/{name}": value for name, value in self._stream.to_arrays().items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         expected = None if self._run is not None else self.rounds
         self.forget()
         self.round = int(arrays["round"])

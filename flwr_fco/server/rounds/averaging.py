@@ -151,7 +151,7 @@ class PointAverage(Part):
         return {"total": self._total, "count": np.array(self._count), **points}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave.
+        """Restore what :meth:`to_arrays` returned.
 
         Raises
         ------

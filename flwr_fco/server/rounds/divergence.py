@@ -83,7 +83,7 @@ class DivergenceWatch:
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         scale, first, number = arrays["sizes"].tolist()
         self._scale, self._first = scale, bool(first)
         good = {name.removeprefix("good/"): Array(value) for name, value in arrays.items() if name != "sizes"}

@@ -280,7 +280,7 @@ class _Watch:
         return {"over": np.array(True)} if self._watch is None else self._watch.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         if "over" in arrays or self._watch is None:
             self._watch = None
         else:

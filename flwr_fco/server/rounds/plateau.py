@@ -116,7 +116,7 @@ class Plateau:
         return {"numbers": np.array([self.scale, self.best, self._waited, self._stage])}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self.scale, self.best, waited, stage = arrays["numbers"].tolist()
         self._waited, self._stage = int(waited), int(stage)
 

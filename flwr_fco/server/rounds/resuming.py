@@ -24,7 +24,7 @@ class Saves(Protocol):
         """Return the arrays to save."""
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
 
 
 class Progress:
