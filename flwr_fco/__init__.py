@@ -1,7 +1,7 @@
 """flwr_fco: federated composite optimisation for Flower.
 
-What one starts with is here: strategies, regularizers, mirror maps, objectives, ``client_app`` and ``simulate``. Each
-is imported when it is first used, so that ``import flwr_fco`` takes no time and needs neither Flower nor Numba.
+The main names are exported here: strategies, regularizers, mirror maps, objectives, ``client_app`` and ``simulate``.
+Each is imported on first use, so that ``import flwr_fco`` is fast and needs neither Flower nor Numba.
 """
 
 from __future__ import annotations

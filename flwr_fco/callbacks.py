@@ -1,7 +1,7 @@
-"""Callbacks for ``start`` and ``simulate``: stopping early, files of metrics, progress, trackers, checkpoints.
+"""Callbacks for ``start`` and ``simulate``: early stopping, metric files, progress, trackers, checkpoints.
 
 A callback is a function ``(round, arrays, metrics) -> bool or None``, called after each round with the averaged metrics
-of training, or an object with any of the four methods of :class:`Callback`, which is given all numbers of the round.
+of training, or an object with any methods of :class:`Callback`, which gets all numbers of the round.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ Score = Callable[[ArrayRecord], float]
 
 
 class Callback:
-    """What a run calls: a base class that does nothing, for your own.
+    """Base class for your own callbacks; its methods do nothing.
 
-    The names of the metrics are those of :meth:`flwr_fco.results.Result.rows`: ``train/density``, ``evaluate/loss``,
-    ``server/loss``, and what callbacks before it in the list have added in this round.
+    Metrics have the names of :meth:`flwr_fco.results.Result.rows`: ``train/density``, ``evaluate/loss``,
+    ``server/loss``. They include the metrics that earlier callbacks in the list have added in this round.
 
     Examples
     --------
@@ -61,7 +61,7 @@ class Callback:
     """
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Do what must be done before round 1; the strategy is prepared.
+        """Act before round 1; the strategy is already prepared.
 
         Parameters
         ----------
@@ -70,7 +70,7 @@ class Callback:
         """
 
     def on_round_begin(self, server_round: int, arrays: ArrayRecord) -> None:
-        """Do what must be done before a round's messages are made.
+        """Act before a round's messages are made.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class Callback:
         """
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> Answer:
-        """Return whether to stop; or that and metrics, which become part of the result.
+        """Return whether to stop, alone or in a pair with metrics to add to the result.
 
         Parameters
         ----------
@@ -93,22 +93,22 @@ class Callback:
         return None
 
     def on_save_point(self, server_round: int, last: bool) -> None:
-        """Save what is to be saved: here the run can be resumed from what ``strategy.save_state(path)`` writes now.
+        """Save the run: it can be resumed from the file that ``strategy.save_state(path)`` writes now.
 
-        It is called before round 1, when the replies of a round are aggregated, after each round, and once more where
-        an error ends the run. A callback of your own with the methods ``to_arrays()``, which returns a mapping of names
-        to arrays, and ``from_arrays(arrays)`` is saved too; the latter is called after :meth:`on_run_begin`.
+        Called before round 1, after the replies of a round are aggregated, after each round, and once more when an
+        error ends the run. A custom callback with the methods ``to_arrays()``, which returns a mapping of names to
+        arrays, and ``from_arrays(arrays)`` is saved too; ``from_arrays`` is called after :meth:`on_run_begin`.
 
         Parameters
         ----------
         server_round : int
-            The last round whose replies are aggregated; 0 before round 1.
+            Last round with aggregated replies; 0 before round 1.
         last : bool
-            Whether there is no more to come.
+            Whether this is the last call.
         """
 
     def on_run_end(self, result: Result) -> None:
-        """Do what must be done after the last round, also if the run ended with an error.
+        """Act after the last round, also if the run ended with an error.
 
         Parameters
         ----------
@@ -117,15 +117,15 @@ class Callback:
 
 
 class EarlyStopping(Callback):
-    """Ends a run when the model no longer moves, when it is certified to be good enough, or when it no longer improves.
+    """Ends a run when the model stops moving, is certified to be good enough, or stops improving.
 
-    Exactly one of the three is given, or `certificate` with `tol`:
+    Pass exactly one of the three, or `certificate` with `tol`:
 
     - ``EarlyStopping(tol=1e-6)``: ||w_r - w_{r-1}|| <= tol max(1, ||w_r||) in `patience` successive rounds. With
       minibatches and constant rates a model never stops moving; a round that is skipped does not count.
     - ``EarlyStopping(tol=1e-3, certificate=gap)``: ``gap(arrays) <= tol``. A duality gap bounds the distance of the
-      objective to its minimum; ``certificate="train/duality-gap"`` is that of a strategy with `certificate_every`.
-    - ``EarlyStopping(validation="evaluate/loss")``: no new best value in `patience` successive looks.
+      objective to its minimum; ``certificate="train/duality-gap"`` takes it from a strategy with `certificate_every`.
+    - ``EarlyStopping(validation="evaluate/loss")``: no new best value in `patience` successive checks.
 
     Parameters
     ----------
@@ -134,27 +134,27 @@ class EarlyStopping(Callback):
     certificate : callable or str, optional
         ``(arrays) -> float``, or the name of a metric of the round.
     validation : callable or str, optional
-        ``(arrays) -> float``, or the name of a metric of the round. Rounds that do not have it are not looked at.
+        ``(arrays) -> float``, or the name of a metric of the round. Rounds without the metric are ignored.
     patience : int, default 10
-        Number of successive rounds or looks; not used by a certificate, which needs one.
+        Number of successive rounds or checks; not used by a certificate, for which one is enough.
     every : int, default 1
-        Rounds between two looks.
+        Rounds between two checks.
     mode : {"min", "max"}, default "min"
         Whether a smaller or a larger validation score is better.
 
     Attributes
     ----------
     stopped : int
-        The round after which it ended the run; 0 if it did not.
+        Round after which the callback ended the run; 0 if it did not.
     best : float
-        The best validation score, NaN without any.
+        Best validation score; NaN without one.
     best_arrays : ArrayRecord or None
-        The model that it is of.
+        Model with the best score.
 
     Raises
     ------
     ConfigurationError
-        If it is not said what to look at, or an argument is out of range.
+        If there is nothing to check, or an argument is out of range.
 
     Examples
     --------
@@ -206,13 +206,13 @@ class EarlyStopping(Callback):
         self._seen = False
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Forget an earlier run."""
+        """Forget the previous run."""
         self._begin()
 
     def on_round_end(
         self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]
     ) -> tuple[bool, dict[str, Number]]:
-        """Look at a round; the metrics that it adds are ``change`` or ``certificate``."""
+        """Check a round; adds the metric ``change`` or ``certificate``."""
         if server_round % self.every:
             return False, {}
         added: dict[str, Number] = {}
@@ -235,21 +235,21 @@ class EarlyStopping(Callback):
         return stop, added
 
     def on_run_end(self, result: Result) -> None:
-        """Warn if the metric that it waits for was in no round."""
+        """Warn if the metric to check was missing in all rounds."""
         name = self.validation or self.certificate
         if isinstance(name, str) and not self._seen:
             names = sorted(set().union(*result.rows()))
             log(WARNING, "EarlyStopping looks at %r, which no round had; they had %s", name, ", ".join(names))
 
     def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return what it goes by."""
+        """Return the state to save."""
         arrays = {"numbers": np.array([self.stopped, self.best, self._waited, self._seen])}
         if self._before is not None:
             arrays["before"] = self._before
         return arrays | {f"best/{name}": array.numpy() for name, array in (self.best_arrays or {}).items()}
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore the state that :meth:`to_arrays` returned."""
         stopped, self.best, waited, seen = arrays["numbers"].tolist()
         self.stopped, self._waited, self._seen, self._before = (
             int(stopped),
@@ -285,27 +285,27 @@ class EarlyStopping(Callback):
 
 
 class _File(Callback):
-    """Appends the numbers of each round to a file; a run that is resumed has the lines of the rounds before."""
+    """Appends the numbers of each round to a file; a resumed run keeps the lines of the earlier rounds."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
 
     def to_arrays(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the file."""
+        """Return the content of the file."""
         return {"file": np.frombuffer(self.path.read_bytes(), dtype=np.uint8)}
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Write the file again as it was when the run was saved."""
+        """Restore the file as it was when the run was saved."""
         self.path.write_bytes(arrays["file"].tobytes())
 
 
 class JsonLines(_File):
-    r"""Appends a line with the numbers of each round to a file, as the run goes on.
+    r"""Appends a line with the numbers of each round to a file during the run.
 
     Parameters
     ----------
     path : path-like
-        An old file is replaced when a run begins.
+        An existing file is replaced when a run begins.
 
     Examples
     --------
@@ -319,7 +319,7 @@ class JsonLines(_File):
     """
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Begin the file anew."""
+        """Start a new file."""
         self.path.write_text("", encoding="utf-8")
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> None:
@@ -329,18 +329,18 @@ class JsonLines(_File):
 
 
 class Csv(_File):
-    """Appends a row with the numbers of each round to a CSV file, as the run goes on.
+    """Appends a row with the numbers of each round to a CSV file during the run.
 
-    A metric that first appears in a later round gets a column of its own, for which the file is written again.
+    A metric that first appears in a later round gets its own column, for which the file is rewritten.
 
     Parameters
     ----------
     path : path-like
-        An old file is replaced when a run begins.
+        An existing file is replaced when a run begins.
     """
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Begin the file anew."""
+        """Start a new file."""
         self._rows: list[dict[str, Any]] = []
         self._names: list[str] = []
         self.path.write_text("", encoding="utf-8")
@@ -357,7 +357,7 @@ class Csv(_File):
         write_csv(self._rows, self.path)
 
     def from_arrays(self, arrays: Mapping[str, np.ndarray[Any, Any]]) -> None:
-        """Write the file again as it was when the run was saved."""
+        """Restore the file as it was when the run was saved."""
         super().from_arrays(arrays)
         self._rows = list(csv.DictReader(StringIO(self.path.read_text(encoding="utf-8"), newline="")))
         self._names = list(self._rows[0]) if self._rows else []
@@ -369,11 +369,11 @@ class Progress(Callback):
     Parameters
     ----------
     every : int, default 10
-        Rounds between two lines; the last round has one too.
+        Rounds between two lines; the last round always gets a line.
     names : sequence of str, optional
-        Which numbers; by default density, rank, feasibility and all losses.
+        Numbers to print; by default density, rank, feasibility and all losses.
     file : file object, optional
-        Where to; standard output by default.
+        Output stream; standard output by default.
 
     Examples
     --------
@@ -409,30 +409,30 @@ class Progress(Callback):
 
 
 class Checkpoint(Callback):
-    """Saves the run every few rounds, so that it can be resumed where it was stopped or killed.
+    """Saves the run every few rounds, so that it can be resumed after it was stopped or killed.
 
-    ``strategy.start(..., resume=path)``, or ``simulate(..., resume=path)``, goes on and ends in the bits of a run that
-    was never stopped. The file has the strategy's state, the metrics so far, what callbacks with a state go by
-    (:class:`EarlyStopping`, :class:`flwr_fco.strategies.Plateau`, those of yours with ``to_arrays`` and
-    ``from_arrays``) and, in one process, what the clients remember. Over Flower clients without a memory, and those
-    whose memories the server keeps (``client_state="ledger"``), go on to the same bits; others begin anew.
+    ``strategy.start(..., resume=path)``, or ``simulate(..., resume=path)``, continues the run to the same bits as an
+    uninterrupted one. The file holds the strategy's state, the metrics so far, the state of callbacks
+    (:class:`EarlyStopping`, :class:`flwr_fco.strategies.Plateau`, and your own with ``to_arrays`` and ``from_arrays``)
+    and, in one process, the clients' memories. Over Flower, clients without a memory, and clients whose memories the
+    server keeps (``client_state="ledger"``), continue to the same bits; others restart.
 
-    A round's state is saved when its replies are aggregated and again when it is over; before round 1 and after the
-    last one; and when an error ends the run, unless it is in the midst of a round. A file is written beside the old one
-    first and then takes its place, so there is always a whole one, whenever the process is killed.
+    The state is saved when the replies of a round are aggregated and again when the round is over; before round 1 and
+    after the last round; and when an error ends the run, unless in the middle of a round. The new file is written next
+    to the old one and then replaces it, so there is always a complete file, even if the process is killed.
 
     Parameters
     ----------
     path : path-like
-        Ends in ``.npz``. A file there must be a checkpoint of the same strategy and model; where the run does not go on
-        with it, it is replaced when the first `every` rounds are done.
+        File name ending in ``.npz``. An existing file must be a checkpoint of the same strategy and model; unless the
+        run resumes from it, it is replaced after the first `every` rounds.
     every : int, default 10
-        Rounds between two files.
+        Rounds between two saves.
 
     Attributes
     ----------
     saved_round : int
-        The round that the file is of; 0 before there is one.
+        Round of the saved file; 0 before the first save.
 
     Examples
     --------
@@ -450,12 +450,12 @@ class Checkpoint(Callback):
         self._others = False
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
-        """Look at the place: it can be written, and what is there is no stranger's.
+        """Check that the path can be written, and that an existing file is a checkpoint of this strategy and model.
 
         Raises
         ------
         ConfigurationError
-            If it cannot be written, or holds something else than a checkpoint of this strategy and model.
+            If the path cannot be written, or holds anything other than a checkpoint of this strategy and model.
         """
         self._strategy, self.saved_round, self._others = None, 0, self.path.exists()
         try:
@@ -480,8 +480,8 @@ class Checkpoint(Callback):
         self._strategy = strategy
 
     def on_save_point(self, server_round: int, last: bool) -> None:
-        """Save the run if it is time; if that fails, say so and go on (a private run ends)."""
-        # What a run of the same settings has left is not replaced by a run that has done nothing.
+        """Save the run if it is due; log a failure and continue (a private run ends)."""
+        # A run that has done nothing does not replace the file of an earlier run with the same settings.
         private = self._strategy is not None and self._strategy.private_mean is not None
         due = (last or private or server_round % self.every == 0) and (server_round > 0 or not self._others)
         if self._strategy is None or not due:
@@ -502,7 +502,7 @@ class TensorBoard(Callback):
     Parameters
     ----------
     folder : path-like
-        ``tensorboard --logdir`` of it, or of a folder above it.
+        Folder for ``tensorboard --logdir``, which also accepts a parent folder.
 
     Raises
     ------
@@ -571,15 +571,15 @@ class MLflow(Callback):
     Parameters
     ----------
     tracking_uri : str, optional
-        Of a server, or a local store; MLflow's own default otherwise.
+        URI of a server or a local store; MLflow's own default otherwise.
     experiment : str, default "flwr-fco"
-        Made if there is none of that name.
+        Name of the experiment; created if it does not exist.
     run_name : str, optional
 
     Attributes
     ----------
     run_id : str
-        Of the last run that has begun; empty before.
+        Id of the last run that was begun; empty before.
 
     Raises
     ------
@@ -597,7 +597,7 @@ class MLflow(Callback):
 
     def on_run_begin(self, strategy: CompositeStrategy, num_rounds: int) -> None:
         """Begin a run."""
-        # A client of its own: the module's functions would share the active run with the user's code.
+        # A separate client: the module's functions would share the active run with the user's code.
         self._client = self._library.MlflowClient(tracking_uri=self.tracking_uri)
         known = self._client.get_experiment_by_name(self.experiment)
         experiment = self._client.create_experiment(self.experiment) if known is None else known.experiment_id
@@ -618,7 +618,7 @@ class MLflow(Callback):
 
 
 def _library(module: str, owner: str, package: str) -> Any:
-    """Return an optional library, imported now: what is missing is said before the first round."""
+    """Return an optional library, imported now so that it is reported missing before the first round."""
     try:
         return import_module(module)
     except ImportError as error:

@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-#: What to do where the ClientApp of a FedAvg project meets a strategy that sends duals.
+#: Advice when the ClientApp of a FedAvg project meets a strategy that sends duals.
 FOR_A_MODEL = (
     "This is what a ClientApp of FedAvg does with a message that holds no model but a dual: give the strategy "
     'client="unmodified" (FedDualAvg), or train with flwr_fco.torch.local_training (docs/pytorch.md, about ten lines)'
@@ -49,15 +49,15 @@ class UnknownOptionError(ConfigurationError, TypeError):
 
 
 class DataNotFoundError(FlwrFcoError, FileNotFoundError):
-    """Data files that are not where they were said to be."""
+    """Data files are not at the given location."""
 
 
 class NotInstalledError(ConfigurationError):
-    """Something that needs an optional package which is not installed; the message names the command."""
+    """An optional package is not installed; the message names the command to install it."""
 
 
 class NoAnswerError(ConfigurationError):
-    """A question that no client, or not every client that had to, has answered."""
+    """No client, or not every required client, has answered a question."""
 
 
 class MagnitudeError(ConfigurationError):
@@ -69,11 +69,11 @@ class UnsupportedPairError(ConfigurationError):
 
 
 class SpecError(FlwrFcoError, ValueError):
-    """A specification (of a regularizer, a mirror map, ...) that cannot be read."""
+    """A specification (of a regularizer, a mirror map, ...) cannot be read."""
 
 
 class ProtocolError(FlwrFcoError, ValueError):
-    """A message whose content is not what the protocol says."""
+    """The content of a message violates the protocol."""
 
 
 class ClientError(FlwrFcoError, RuntimeError):
@@ -86,9 +86,9 @@ class ClientError(FlwrFcoError, RuntimeError):
     message : str
         What happened, with node and round.
     node_id : int
-        The node whose ClientApp raised.
+        The node whose ClientApp raised the exception.
     server_round : str
-        The round stamp of the message it was handling.
+        Round stamp of the message that the client was handling.
     """
 
     def __init__(self, message: str, node_id: int, server_round: str) -> None:
@@ -97,23 +97,23 @@ class ClientError(FlwrFcoError, RuntimeError):
         self.server_round = server_round
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return how to make it again: it may come from another process."""
+        """Return the parts to rebuild the error in another process."""
         return type(self), (str(self), self.node_id, self.server_round), self.__dict__
 
 
 class DivergedError(FlwrFcoError, ArithmeticError):
-    """A run whose model has grown beyond all bounds, almost always because a rate is too large.
+    """A run has diverged, almost always because a learning rate is too large.
 
     Parameters
     ----------
     message : str
         The round, the rates and what to do.
     server_round : int
-        The round in which the run was stopped.
+        Round in which the run was stopped.
     result : Any
-        The result so far, whose ``arrays`` are the last good model.
+        The result so far; its ``arrays`` are the last good model.
     good_round : int
-        The round that this model is from; 0 is the initial one.
+        Round of that model; 0 for the initial model.
     """
 
     def __init__(self, message: str, server_round: int, result: Any, good_round: int) -> None:
@@ -129,7 +129,7 @@ class DivergedError(FlwrFcoError, ArithmeticError):
 
 
 class NothingTrainedError(FlwrFcoError, RuntimeError):
-    """A run without a single round that counted: its model is the initial one.
+    """All rounds of a run were skipped: its model is the initial one.
 
     Parameters
     ----------
@@ -145,7 +145,7 @@ class NothingTrainedError(FlwrFcoError, RuntimeError):
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Ctrl-C during a run; a :class:`KeyboardInterrupt`, so whatever stops at one stops at this.
+    """Ctrl-C during a run; a :class:`KeyboardInterrupt`, so code that handles one also handles this.
 
     Parameters
     ----------

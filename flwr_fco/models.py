@@ -29,9 +29,9 @@ def save_npz(
 ) -> dict[str, str]:
     """Write a model to an ``.npz`` file: each array dense or in CSR, whichever is smaller.
 
-    CSR is for float32 and float64. Plain NumPy reads the file: ``dense/<name>``, or ``csr/<name>/data``, ``/indices``,
-    ``/indptr`` and ``/shape``; an array of more than two dimensions is in CSR as the matrix of its first axis and all
-    others, one of one dimension as a row.
+    CSR is used for float32 and float64 only. Plain NumPy reads the file: ``dense/<name>``, or ``csr/<name>/data``,
+    ``/indices``, ``/indptr`` and ``/shape``. In CSR, an array with more than two dimensions is stored as the matrix of
+    its first axis and all others, and a one-dimensional array as a row.
 
     Parameters
     ----------
@@ -136,7 +136,7 @@ def state_dict(source: FlowerResult | ArrayRecord | Mapping[str, ArrayLike]) -> 
 
 
 def arrays_from(source: Any) -> ArrayRecord:
-    """Return initial arrays for ``start`` or ``simulate`` from a model, wherever it comes from.
+    """Return initial arrays for ``start`` or ``simulate`` from a model of any supported kind.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ def arrays_from(source: Any) -> ArrayRecord:
 
 
 def _csr_parts(array: NDArray[Any]) -> dict[str, NDArray[Any]]:
-    """Return the parts of an array in CSR; nothing for dtypes that SciPy has no matrices of."""
+    """Return the CSR parts of an array; empty for dtypes that SciPy matrices do not support."""
     if not array.size or array.dtype not in (np.float32, np.float64):
         return {}
     matrix = csr_array(array.reshape(1, -1) if array.ndim < 2 else array.reshape(array.shape[0], -1))
@@ -190,7 +190,7 @@ def _array(name: str, value: Any) -> NDArray[Any]:
     if isinstance(value, Array):
         return value.numpy()
     if hasattr(value, "detach"):
-        # Tensors that require a gradient, or are on another device, say no to np.asarray.
+        # np.asarray rejects tensors that require a gradient or are on another device.
         value = value.detach().cpu()
         if str(value.dtype) == "torch.bfloat16":
             value = value.float()

@@ -1,4 +1,4 @@
-"""What a run returns: Flower's result with a summary, a table of all rounds, and export to files."""
+"""The result of a run: Flower's result with a summary, a table of all rounds, and export to files."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _SHOWN_ARRAYS = 8
 class Result(FlowerResult):
     """Flower's result of a run; printing it shows the model and the last round.
 
-    Rows, tables and files have one line for each round, with the names ``train/...`` for the averaged metrics of
-    training, ``evaluate/...`` for those of federated evaluation, ``server/...`` for those of ``evaluate_fn``, and the
-    metrics that callbacks added, under the names they chose.
+    Rows, tables and files have one line for each round. Averaged training metrics are named ``train/...``, federated
+    evaluation metrics ``evaluate/...``, and metrics of ``evaluate_fn`` ``server/...``; metrics from callbacks keep the
+    names that the callbacks chose.
 
     Parameters
     ----------
     arrays, train_metrics_clientapp, evaluate_metrics_clientapp, evaluate_metrics_serverapp
-        As in Flower's.
+        As in Flower's result.
     callback_metrics : dict of int to dict of str to number
-        By round, what the callbacks' ``on_round_end`` returned.
+        Metrics that the callbacks' ``on_round_end`` returned, by round.
     left_out : list of LeftOut
-        Round, node, partition and reason of every reply that did not count, of training, evaluation and questions.
+        Round, node, partition and reason of every reply that was left out, in training, evaluation and questions.
     path : PathResult or None
         With ``strength="auto"``: all strengths that were tried.
 

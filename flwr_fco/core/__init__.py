@@ -1,1 +1,1 @@
-"""Layouts, specs, randomness, validation: what every other part builds on."""
+"""Layouts, specs, randomness, validation: the foundations of all other modules."""

@@ -1,4 +1,4 @@
-"""Vectors that lie in another process, of which only weighted sums are asked for."""
+"""Vectors that are stored in another process, which returns only weighted sums of them."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from flwr_fco.errors import ConfigurationError
 
 
 class Keeper(Protocol):
-    """Whoever has such vectors."""
+    """The owner of such vectors."""
 
     def sums(self, name: str, factors: Sequence[tuple[Elsewhere, float]]) -> Sequence[NDArray[np.float64]]:
-        """Return arrays whose sum is that of factors times vectors."""
+        """Return arrays whose sum is the sum of factors times vectors."""
 
     def whole(self, vector: Elsewhere) -> NDArray[np.float64]:
         """Return a vector."""
 
 
 class Elsewhere(NDArrayOperatorsMixin):
-    """A vector that its keeper has; anything but a weighted sum of such is an error in words.
+    """A vector stored by its keeper; all operations except weighted sums raise an error.
 
     Parameters
     ----------
     keeper : Keeper
     place : Any
-        Where the keeper has it.
+        The keeper's reference to it.
     name : str
-        Such as ``"increment"``.
+        Name of the vector, such as ``"increment"``.
     shape : tuple of int
     norm : float
-        Euclidean.
+        Euclidean norm.
     ends : tuple of (float, float)
         Its first and last entries.
     """

@@ -1,8 +1,8 @@
 """Layout: named arrays on the outside, one flat float64 vector on the inside.
 
-Everything that this package computes is arithmetic on one vector. A :class:`Layout` remembers the names, shapes and
-dtypes of the user's arrays, which of them the regularizer acts on, and which are not optimised at all (integer
-counters, running statistics): those pass through.
+All computations in this package are arithmetic on one vector. A :class:`Layout` stores the names, shapes and dtypes of
+the user's arrays, which of them the regularizer acts on, and which are not optimised at all (integer counters, running
+statistics): those pass through.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ Vector = NDArray[np.float64]
 
 #: Arrays that are statistics of the data, not parameters: PyTorch's batch normalisation buffers.
 PASS_THROUGH = ("*running_mean", "*running_var", "*num_batches_tracked")
-#: Those of them that are whole numbers in PyTorch.
+#: Patterns of those that are whole numbers in PyTorch.
 COUNTERS = "*num_batches_tracked"
-#: Last parts of the names of arrays that a regularizer leaves alone by default.
+#: Last parts of the names of arrays that regularizers skip by default.
 UNREGULARIZED = ("intercept", "intercept_", "bias")
 _FLOAT64 = np.dtype(np.float64)
 _BLOCK = 1 << 16
 
 
 def all_finite(value: NDArray[Any] | float) -> bool:
-    """Whether there is no NaN and no infinity in an array or a number.
+    """Whether an array or a number has no NaN and no infinity.
 
     Parameters
     ----------
@@ -45,20 +45,20 @@ def all_finite(value: NDArray[Any] | float) -> bool:
     """
     if not isinstance(value, np.ndarray):
         return math.isfinite(value)
-    # A sum of squares is finite only if every element is, and needs no second array; it overflows above 1e154, of
-    # which vdot says nothing (dot would warn).
+    # A sum of squares is finite only if every element is, and needs no second array. It overflows above 1e154, about
+    # which vdot does not warn (dot would).
     if value.dtype is _FLOAT64 and math.isfinite(np.vdot(value, value)):
         return True
     return bool(np.isfinite(value).all())
 
 
 def euclidean_norm(vector: NDArray[Any]) -> float:
-    """Return the Euclidean norm, infinite where the sum of squares overflows.
+    """Return the Euclidean norm, infinite if the sum of squares overflows.
 
     Parameters
     ----------
     vector : ndarray of float64 or float32
-        Of any shape.
+        Array of any shape.
 
     Examples
     --------
@@ -66,11 +66,11 @@ def euclidean_norm(vector: NDArray[Any]) -> float:
     (5.0, inf)
     """
     if vector.dtype == np.float32:
-        # In float64, and without a second vector. A kernel is compiled for arrays that may be written and for others.
+        # In float64, without a second vector. The kernel is compiled separately for writable and read-only arrays.
         flat = vector.reshape(-1).view()
         flat.flags.writeable = False
         return math.sqrt(sum_of_squares(flat))
-    # vdot does not warn where the sum overflows, as dot does.
+    # vdot does not warn if the sum overflows; dot does.
     return math.sqrt(np.vdot(vector, vector))
 
 
@@ -85,7 +85,7 @@ class Entry:
     shape : tuple of int
         Its shape; ``()`` is a scalar.
     dtype : str
-        NumPy name of the user's dtype; computations are in float64 whatever it is.
+        NumPy name of the user's dtype; computations always use float64.
     offset : int
         Where the array starts in the flat vector; -1 if it passes through.
     regularized : bool
@@ -168,7 +168,7 @@ class Layout:
 
     @cached_property
     def signature(self) -> tuple[tuple[str, tuple[int, ...]], ...]:
-        """What two layouts of the same model must agree on: :attr:`shapes`, in the same order."""
+        """The part that layouts of the same model must share: :attr:`shapes`, in the same order."""
         return tuple(self.shapes.items())
 
     @classmethod
@@ -187,8 +187,8 @@ class Layout:
             The model. Floating arrays are optimised; integer and boolean arrays pass through.
         apply_to : str or sequence of str, optional
             Shell patterns (``"*.weight"``) of the arrays that the regularizer acts on. By default: the arrays of two or
-            more dimensions if there are any, else all but those called ``intercept`` or ``bias``. Of unnamed arrays
-            (Flower numbers them), those of a single number beside longer ones are taken for intercepts.
+            more dimensions if there are any, otherwise all but those called ``intercept`` or ``bias``. Among unnamed
+            arrays (Flower numbers them), single numbers next to longer arrays are taken for intercepts.
         pass_through : str or sequence of str
             Shell patterns of floating arrays that are averaged but not optimised.
 
@@ -245,7 +245,7 @@ class Layout:
         Parameters
         ----------
         arrays : mapping of str to array
-            Must hold at least the optimised arrays, each in the shape that the layout has for it.
+            Must hold at least the optimised arrays, each with the layout's shape.
 
         Returns
         -------
@@ -281,28 +281,28 @@ class Layout:
 
     @cached_property
     def double(self) -> bool:
-        """Whether the user's model holds all digits of the flat vector: its arrays are all float64."""
+        """Whether the user's model holds all digits of the flat vector, that is, all of its arrays are float64."""
         return all(entry.dtype == "float64" for entry in self.optimized)
 
     @cached_property
     def single_network(self) -> bool:
-        """Whether this is a network in single precision: float32 arrays, with the names that PyTorch gives weights."""
+        """Whether this is a single-precision network: float32 arrays, with PyTorch's names of weights."""
         named = any(entry.name.rsplit(".", 1)[-1] == "weight" for entry in self.optimized)
         return named and all(entry.dtype == "float32" for entry in self.optimized)
 
     def rounded(self, vector: Vector, out: Vector | None = None) -> Vector:
-        """Return a vector as the user's dtypes hold it: itself where they are all float64.
+        """Return a vector rounded to the user's dtypes; the vector itself if they are all float64.
 
         Parameters
         ----------
         vector : ndarray of float64, shape (size,)
         out : ndarray of float64, shape (size,), optional
-            Takes the result; may be `vector`.
+            Receives the result; may be `vector`.
 
         Returns
         -------
         ndarray of float64, shape (size,)
-            Infinite where a number is too large for its dtype.
+            Infinite where a number overflows its dtype.
         """
         if self.double:
             return vector
@@ -339,7 +339,7 @@ class Layout:
         Raises
         ------
         ValueError
-            If an entry is not of the form that :meth:`to_header` writes.
+            If an entry does not have the form that :meth:`to_header` writes.
         """
         return cls(_entry(*fields) for fields in header)
 
@@ -364,7 +364,7 @@ class Layout:
 
 
 def _entry(name: Any, shape: Any, dtype: Any, offset: Any, regularized: Any) -> Entry:
-    """Return an entry of a header after checking it: a negative size would make room for what is not there."""
+    """Return an entry of a header after checking it: a negative size could offset a surplus elsewhere."""
     sizes = isinstance(shape, list | tuple) and all(type(size) is int and size >= 0 for size in shape)
     if not (isinstance(name, str) and sizes and type(offset) is int and isinstance(regularized, bool)):
         raise ValueError(
@@ -397,5 +397,5 @@ def _regularized(candidates: Sequence[tuple[str, tuple[int, ...]]], apply_to: st
         return matrices
     named = {name for name in names if name.rsplit(".", 1)[-1] not in UNREGULARIZED}
     longer = {name for name, shape in candidates if math.prod(shape) > 1}
-    # A list of arrays has the names "0", "1", ...: coefficients and intercept of a linear model, in most cases.
+    # Arrays in a list are named "0", "1", ...: usually the coefficients and intercept of a linear model.
     return longer if longer and all(name.isdecimal() for name in names) else named

@@ -1,4 +1,4 @@
-"""Flower's log, without Flower: its logger is known by name."""
+"""Flower's log, without Flower: the logger is found by its name."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-#: (the old folder, the new one, the modules that moved; with '=' those that have another name there).
+#: (old folder, new folder, moved modules); '=' marks modules that were also renamed.
 _MOVES = (
     ("", "core", "parameters=layout randomness spec validation"),
     ("", "experiments", "app"),
@@ -46,7 +46,7 @@ _NEW_NAMES = {
 
 
 class OldNames:
-    """A finder of modules by their old names; ``flwr_fco`` puts it behind Python's own.
+    """Finds modules by their old names; ``flwr_fco`` places it after Python's own finders.
 
     Examples
     --------
@@ -67,7 +67,7 @@ class OldNames:
 
 
 class _Loader:
-    """Gives out the module under its new name."""
+    """Returns the module that now has the new name."""
 
     def __init__(self, new: str) -> None:
         self._new = new
@@ -78,5 +78,5 @@ class _Loader:
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system has just put the spec of the old name in its place.
+        # The import system has just replaced the spec by that of the old name.
         module.__spec__ = self._spec

@@ -1,4 +1,4 @@
-"""One random generator per (seed, round, partition), made in a quarter of NumPy's time."""
+"""One random generator per (seed, round, partition), created in a quarter of NumPy's time."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from numpy.typing import NDArray
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.seeding import fill_state, fill_states
 
-#: The purpose of the generators of clients.
+#: Purpose of the clients' generators.
 _LOCAL_SOLVERS = 1
 #: The number of 32-bit words.
 _WORDS = 2**32
 
 
-#: 64-bit numbers from which a PCG64 starts.
+#: Number of 64-bit numbers that initialise a PCG64.
 _STATE = 4
 
 
 class _Words(ISpawnableSeedSequence):
-    """``SeedSequence(words)``, quick to answer the one question that a PCG64 asks when it is made."""
+    """``SeedSequence(words)`` with a fast answer to the only request that a new PCG64 makes."""
 
     def __init__(self, words: Sequence[int] | NDArray[np.uint32], state: NDArray[np.uint64]) -> None:
         self._words, self._state = words, state
 
     @cached_property
     def sequence(self) -> np.random.SeedSequence:
-        """NumPy's own, for whatever else is asked."""
+        """NumPy's own sequence, for all other requests."""
         return np.random.SeedSequence(self._words)
 
     def generate_state(self, n_words: int, dtype: Any = np.uint32) -> NDArray[Any]:
-        """Return the words from which a bit generator starts."""
+        """Return the words that initialise a bit generator."""
         if n_words == _STATE and dtype is np.uint64:
             return self._state
         return self.sequence.generate_state(n_words, dtype)
 
     def spawn(self, n_children: int) -> list[Any]:
-        """Return children of NumPy's own."""
+        """Return the children of NumPy's own sequence."""
         return self.sequence.spawn(n_children)
 
 
@@ -85,12 +85,12 @@ def random_generator(
 
 
 def random_generators(seed: int, server_round: int, partition_ids: Sequence[int]) -> list[np.random.Generator]:
-    """Return what :func:`random_generator` returns for each of some clients, in less time than one by one.
+    """Return the :func:`random_generator` of each client, faster than one by one.
 
     Parameters
     ----------
     seed, server_round
-        As of :func:`random_generator`.
+        As for :func:`random_generator`.
     partition_ids : sequence of int
         The clients' partitions.
 

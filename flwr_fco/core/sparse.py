@@ -1,4 +1,4 @@
-"""A vector that is zero in most places: what a client with few of the model's features has to say; and sums of such."""
+"""Vectors that are zero in most coordinates, for clients with few of the model's features; and their sums."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from flwr_fco.core.elsewhere import Elsewhere
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.sums import add_four
 
-#: Numbers of a sum that are worked on at a time: half a megabyte.
+#: Numbers in a block of a sum: half a megabyte.
 _BLOCK = 65_536
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class SparseVector:
-    """The places of a vector that may not be zero, and its values there.
+    """The coordinates of a vector that may be non-zero, and its values there.
 
     Parameters
     ----------
     indices : ndarray of int32, shape (k,)
-        Ascending, none of them twice, from 0 to size - 1.
+        Ascending without duplicates, from 0 to size - 1.
     values : ndarray of float64 or float32, shape (k,)
     size : int
         Length of the vector.
@@ -32,7 +32,7 @@ class SparseVector:
     Raises
     ------
     ConfigurationError
-        If the indices are not as said here.
+        If the indices violate this description.
 
     Examples
     --------
@@ -58,12 +58,12 @@ class SparseVector:
 
     @property
     def shape(self) -> tuple[int]:
-        """That of the whole vector."""
+        """Shape of the whole vector."""
         return (self.size,)
 
     @property
     def parts(self) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Values and indices: what travels."""
+        """Values and indices, the parts in messages."""
         return self.values, self.indices
 
     def astype(self, dtype: str, copy: bool = True) -> SparseVector:
@@ -71,7 +71,7 @@ class SparseVector:
         return type(self)(self.indices, self.values.astype(dtype, copy=copy), self.size)
 
     def with_values(self, values: NDArray[Any]) -> SparseVector:
-        """Return a vector with other values at the same places.
+        """Return a vector with other values at the same coordinates.
 
         Parameters
         ----------
@@ -86,7 +86,7 @@ class SparseVector:
         return whole
 
     def at(self, places: NDArray[Any]) -> NDArray[Any]:
-        """Return the vector at some places.
+        """Return the vector at some coordinates.
 
         Parameters
         ----------
@@ -99,7 +99,7 @@ class SparseVector:
 
 
 class NonZeros(SparseVector):
-    """A vector by all of its places that are not zero; a SparseVector from the server holds the places of a client.
+    """A vector given by all of its non-zeros; a SparseVector from the server holds a client's coordinates.
 
     Examples
     --------
@@ -111,7 +111,7 @@ class NonZeros(SparseVector):
 
     @classmethod
     def of(cls, vector: NDArray[np.float64]) -> NonZeros:
-        """Return a vector by its non-zeros, -0.0 among them: the bits stay.
+        """Return a vector by its non-zeros, including -0.0, so that all bits are kept.
 
         Parameters
         ----------
@@ -122,7 +122,7 @@ class NonZeros(SparseVector):
 
 
 def dense(vector: NDArray[Any] | SparseVector) -> NDArray[np.float64]:
-    """Return a vector as an array of float64, which it may be already.
+    """Return a vector as a float64 array, without a copy if it is one.
 
     Parameters
     ----------
@@ -155,17 +155,17 @@ def add_to(total: NDArray[np.float64], factor: float, vector: NDArray[Any] | Spa
 
 
 def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Elsewhere]], shape: tuple[int, ...]) -> Any:
-    """Return the sum of factors times vectors, added in their order.
+    """Return the sum of factors times vectors, in their order.
 
-    What is float32 is read as it is and added in float64. The bits are those of adding one vector after the other; the
-    memory is that of the result.
+    float32 vectors are read without conversion and added in float64. The result is bit-identical to adding one vector
+    after another, in no more memory than that of the result.
 
     Parameters
     ----------
     pairs : iterable of (float, ndarray, SparseVector or Elsewhere)
-        Those that lie elsewhere are added last, as sums of their keepers'.
+        Vectors stored elsewhere are added last, as sums from their keepers.
     shape : tuple of int
-        That of each vector.
+        Shape of each vector.
 
     Returns
     -------
@@ -178,7 +178,7 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Else
     """
     total = np.zeros(shape)
     flat = total.reshape(-1)
-    # Vectors of one dtype that follow each other.
+    # Consecutive vectors of the same dtype.
     run: list[tuple[float, NDArray[Any]]] = []
     kept: dict[tuple[int, str], list[tuple[Elsewhere, float]]] = {}
     for factor, vector in pairs:
@@ -194,7 +194,7 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Else
         plain = vector if vector.dtype in (np.float64, np.float32) else vector.astype(np.float64)
         flags = plain.flags
         if type(plain) is not np.ndarray or plain.ndim != 1 or flags.writeable or not flags.c_contiguous:
-            # A kernel is compiled for arrays that may be written and for those that may not.
+            # The kernel is compiled separately for writable and read-only arrays.
             plain = np.ascontiguousarray(plain).reshape(-1).view()
             plain.flags.writeable = False
         run.append((factor, plain))
@@ -206,11 +206,11 @@ def weighted_sum(pairs: Iterable[tuple[float, NDArray[Any] | SparseVector | Else
 
 
 def _add(total: NDArray[np.float64], run: list[tuple[float, NDArray[Any]]]) -> None:
-    """Add factors times vectors to a sum, four at a time, a block that stays in the cache after the other."""
+    """Add factors times vectors to a sum, four at a time, block by block in the cache."""
     groups = []
     for i in range(0, len(run), 4):
         four = run[i : i + 4]
-        # A factor of 0 adds nothing, and what it stands before is in the cache.
+        # A factor of 0 adds nothing, and its vector is already in the cache.
         four += [(0.0, four[0][1])] * (4 - len(four))
         groups.append(([vector for _, vector in four], np.array([factor for factor, _ in four])))
     for begin in range(0, total.size, _BLOCK):
@@ -221,7 +221,7 @@ def _add(total: NDArray[np.float64], run: list[tuple[float, NDArray[Any]]]) -> N
 
 
 def is_shorter(count: int, size: int) -> bool:
-    """Whether so many values and their indices take fewer bytes than all values do.
+    """Whether this many values with their indices take fewer bytes than all values.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Specifications: how a regularizer or a mirror map travels, as JSON and named arrays, without pickle.
+"""Specifications: regularizers and mirror maps as JSON and named arrays for messages, without pickle.
 
 A *spec* is a pair of a header (a JSON object with a ``"kind"``) and a dictionary of arrays (weights, groups,
 reference points). Reading a spec never evaluates code: the kind is looked up in a table of registered classes and
@@ -21,7 +21,7 @@ from flwr_fco.errors import FlwrFcoError, SpecError
 _ARRAY = "$array"
 _NESTED = "$nested"
 _MAPPING = "$mapping"
-#: Bounds on what anybody may make us build.
+#: Limits on objects that a message may request.
 _MOST_ITEMS, _DEEPEST = 10_000, 16
 
 
@@ -46,7 +46,7 @@ class Spec(NamedTuple):
 
 
 class Specified:
-    """Mixin of dataclasses that travel as a :class:`Spec`.
+    """Mixin of dataclasses that can be sent as a :class:`Spec`.
 
     A direct subclass with ``registry = True`` opens a family (regularizers, mirror maps); every dataclass below it
     that sets ``kind`` is registered under that name. Fields may be numbers, strings, booleans, None, tuples of these,
@@ -116,7 +116,7 @@ class Specified:
         Raises
         ------
         SpecError
-            If the kind is unknown or the arguments are not those of its constructor.
+            If the kind is unknown or the arguments do not fit its constructor.
         """
         built = _build(spec.header, spec.arrays, "")
         if not isinstance(built, cls):

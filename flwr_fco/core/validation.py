@@ -1,4 +1,4 @@
-"""One checker of types for everything that a user passes by name: options, settings, run configs, command lines."""
+"""A single type checker for all named user input: options, settings, run configs, command lines."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flwr_fco.errors import ConfigurationError
 
 
 def checked(name: str, value: Any, kind: Any) -> Any:
-    """Return a value after checking its type; a whole number becomes a float where a float is wanted.
+    """Return a value after checking its type; a whole number becomes a float if a float is expected.
 
     Parameters
     ----------
     name : str
         The argument's name, for the message.
     value : Any
-        What was passed.
+        The value.
     kind : type or annotation
         A class, ``Literal``, a union, ``NDArray[...]``, ``Sequence[...]``, ``Mapping[...]`` or ``Callable[...]``. Items
-        of sequences are checked as well, those of arrays are not; of functions, how many arguments they take.
+        of sequences are checked as well, entries of arrays are not; for functions, the number of arguments is checked.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def takes(function: Callable[..., Any], count: int) -> bool:
 
 
 def describe(kind: Any) -> str:
-    """Return what a type is called in an error message.
+    """Return the name of a type in an error message.
 
     Examples
     --------
@@ -105,25 +105,25 @@ def describe(kind: Any) -> str:
 
 
 def _count_of(kind: Any) -> int:
-    """Return how many arguments a ``Callable[...]`` takes; 0 where it does not say."""
+    """Return the number of arguments of a ``Callable[...]``; 0 if it is not specified."""
     arguments = next(iter(get_args(kind)), None)
     return len(arguments) if isinstance(arguments, list) else 0
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name: the nearest known name, if one is near.
+    """Return the end of an error message about an unknown name: the nearest known name, if there is one.
 
     Parameters
     ----------
     name : str
-        What was given.
+        The given name.
     known : iterable of str
-        What there is.
+        The known names.
 
     Returns
     -------
     str
-        Empty if nothing is near; capitals and underscores in the place of hyphens do not count.
+        Empty if no name is near; case, and underscores instead of hyphens, are ignored.
 
     Examples
     --------
@@ -138,7 +138,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
 
 
 def _match(value: Any, kind: Any) -> tuple[bool, Any]:
-    """Return whether a value is of a type, and the value as that type has it."""
+    """Return whether a value has a type, and the value converted to it."""
     origin, args = get_origin(kind), get_args(kind)
     if kind is Any:
         return True, value
@@ -178,7 +178,7 @@ def saved_array(
     *,
     smallest: float = -math.inf,
 ) -> NDArray[Any]:
-    """Return an array of a file after holding it against what is expected.
+    """Return an array of a file after comparing it with the expected dtype, shape and values.
 
     Parameters
     ----------
@@ -186,14 +186,14 @@ def saved_array(
     name : str
     dtype : dtype
     shape : tuple of int or None
-        None: any number.
+        None allows any length.
     smallest : float, optional
-        The smallest value that it may have.
+        The smallest allowed value.
 
     Raises
     ------
     ValueError
-        If it is missing, of another dtype or shape, not finite, or has a smaller value.
+        If it is missing, has another dtype or shape, is not finite, or has a smaller value.
     """
     array = arrays.get(name)
     if array is None:

@@ -1,4 +1,4 @@
-"""Differential privacy of dual averaging: noise that is correlated over the rounds, and what it costs."""
+"""Differential privacy of dual averaging: noise that is correlated over the rounds, and its privacy cost."""
 
 from flwr_fco.privacy.gaussian_dp import GaussianDP
 

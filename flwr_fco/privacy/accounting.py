@@ -1,4 +1,4 @@
-"""What a run costs: epsilon at a delta, by Google's dp-accounting (extra ``privacy``)."""
+"""Privacy cost of a run: epsilon at a given delta, by Google's dp-accounting (extra ``privacy``)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from flwr_fco.errors import ConfigurationError, NotInstalledError
 from flwr_fco.privacy.noise import banded_sensitivity, tree_sensitivity
 
-#: Of privacy losses on a grid; rounded up, so that epsilon is never too small.
+#: Grid spacing of privacy losses, which are rounded up so that epsilon is never too small.
 _INTERVAL = 1e-3
-#: Losses of less noise than this do not fit into the memory, and would guarantee nothing.
+#: Losses with less noise than this do not fit into memory, and would guarantee nothing.
 _LEAST_NOISE = 0.05
 
 
@@ -22,7 +22,7 @@ def library(name: str = "dp_accounting") -> Any:
     Raises
     ------
     NotInstalledError
-        If it is not there.
+        If it is not installed.
     """
     try:
         return import_module(name)
@@ -34,17 +34,17 @@ def library(name: str = "dp_accounting") -> Any:
 
 
 class Accountant(NamedTuple):
-    """The mechanism of a run, as far as its cost depends on it.
+    """The mechanism of a run, with the parameters that determine its cost.
 
     Parameters
     ----------
     noise : {"independent", "tree", "banded"}
     sampling : float
-        Probability with which a client takes part in a round, for ``"independent"``.
+        Probability that a client takes part in a round, for ``"independent"``.
     separation : int
-        Rounds between two participations of a client, for the others.
+        Rounds between two participations of a client, for the other kinds of noise.
     bands : int
-        Of ``"banded"``.
+        Number of bands, for ``"banded"``.
     """
 
     noise: str
@@ -53,22 +53,22 @@ class Accountant(NamedTuple):
     bands: int = 1
 
     def sensitivity(self, rounds: int) -> float:
-        """Return the largest influence of a client on what the noise is added to, per unit of the clip.
+        """Return the largest influence of a client on the noisy quantity, per unit of the clip.
 
         Parameters
         ----------
         rounds : int
-            That have been run.
+            Number of rounds that have been run.
         """
         if self.noise == "tree":
             return tree_sensitivity(rounds, self.separation)
         if self.noise == "banded":
             return banded_sensitivity(rounds, self.separation, self.bands)
-        # A round by itself; that there are many is for the composition to say.
+        # The sensitivity of a single round; the composition accounts for several rounds.
         return 1.0
 
     def event(self, noise_multiplier: float, rounds: int) -> Any:
-        """Return what dp-accounting calls such a run.
+        """Return the dp-accounting event of such a run.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class Accountant(NamedTuple):
         return dp.SelfComposedDpEvent(dp.PoissonSampledDpEvent(self.sampling, gaussian), rounds)
 
     def epsilon(self, noise_multiplier: float, rounds: int, delta: float) -> float:
-        """Return epsilon after so many rounds; infinite without noise.
+        """Return epsilon after a number of rounds; infinite without noise.
 
         Parameters
         ----------
@@ -105,7 +105,7 @@ class Accountant(NamedTuple):
         return float(library().get_epsilon_gaussian(own, delta))
 
     def noise_multiplier(self, target_epsilon: float, rounds: int, delta: float) -> float:
-        """Return the smallest noise multiplier with which a run costs no more than an epsilon, to 4 digits.
+        """Return the smallest noise multiplier for which a run stays within a target epsilon, to 4 digits.
 
         Parameters
         ----------
@@ -116,9 +116,9 @@ class Accountant(NamedTuple):
         Raises
         ------
         ConfigurationError
-            If none is large enough.
+            If no multiplier is large enough.
         """
-        # Little noise takes long to account for.
+        # With little noise the accounting is slow.
         low = high = 1.0
         while low > _LEAST_NOISE and self.epsilon(low, rounds, delta) <= target_epsilon:
             low, high = 0.5 * low, low

@@ -1,4 +1,4 @@
-"""The options of a private run."""
+"""Options of a private run."""
 
 from __future__ import annotations
 
@@ -15,37 +15,37 @@ from flwr_fco.errors import ConfigurationError
 class GaussianDP:
     """User-level differential privacy: clipped increments, a fixed denominator, Gaussian noise in the server's dual.
 
-    Each client's increment is scaled down to the norm `clip`; their sum gets noise and is divided by the number of
-    clients that are expected, however many answer. The model comes out of the proximal map of the noisy dual, so it is
-    as sparse (low-rank, feasible) as psi makes it, at no further cost. What is promised to whom: ``docs/privacy.md``.
+    Each client's increment is scaled down to the norm `clip`; their sum gets noise and is divided by the expected
+    number of clients, however many reply. The model is the proximal map of the noisy dual, so it is as sparse
+    (low-rank, feasible) as psi makes it, at no further privacy cost. For the exact guarantees see ``docs/privacy.md``.
 
     Parameters
     ----------
     clip : float or mapping of str to float
-        Bound on the Euclidean norm of an increment, all optimised arrays together; or one for each array by its name,
-        which together are the root of their sum of squares. An increment is client_lr times a sum of gradients.
+        Bound on the Euclidean norm of an increment, over all optimised arrays; or one bound for each array by name,
+        combined as the root of their sum of squares. An increment is client_lr times a sum of gradients.
     delta : float
-        Of (epsilon, delta); less than one over the number of clients.
+        delta of (epsilon, delta); less than one over the number of clients.
     noise_multiplier : float, optional
-        sigma / clip, with sigma the standard deviation of z; 0 is no privacy at all (epsilon infinite).
+        sigma / clip, where sigma is the standard deviation of z; 0 gives no privacy (epsilon infinite).
     target_epsilon : float, optional
-        Instead: the smallest noise multiplier with which the whole run costs no more.
+        Alternative: use the smallest noise multiplier for which the whole run stays within this epsilon.
     noise : {"banded", "tree", "independent"}, default "banded"
         ``"banded"``: correlated over the rounds by a square root of the prefix sums; clients are shuffled once, in
         secret, and take part in b = floor(1 / fraction_train) blocks in turn. ``"tree"``: the same with a binary tree
         and Honaker's estimator, for comparison. Both protect a client whose increments are replaced by zeros, and claim
-        no amplification by sampling. ``"independent"``: fresh noise in every round; each client takes part with the
-        probability fraction_train (Poisson sampling), which amplifies the privacy; protects a client that is added or
-        removed.
+        no amplification by sampling. ``"independent"``: fresh noise in every round; each client takes part with
+        probability fraction_train (Poisson sampling), which amplifies the privacy; it protects a client that is added
+        or removed.
     bands : int, optional
-        p of ``"banded"``; by default b. p - 1 vectors are kept.
+        p, for ``"banded"``; by default b. The server keeps p - 1 vectors.
     rounds : int, optional
-        Number of rounds that are accounted for; by default what ``start`` is given. There are no more.
+        Number of rounds in the privacy accounting, which is also the maximum; by default the rounds given to ``start``.
     clients : int, optional
-        Number of clients, which is taken to be public: fraction_train times it is the denominator. By default those
-        that are connected in round 1.
+        Number of clients, which is assumed to be public: the denominator is fraction_train times this number. By
+        default the number of clients connected in round 1.
     noise_seed : int, optional
-        For tests: noise and shuffle from a seed. Such a run is not private, and says so.
+        For tests: seed of noise and shuffle. Such a run is not private, and is reported as such.
 
     Raises
     ------
@@ -104,7 +104,7 @@ class GaussianDP:
 
     @property
     def clips(self) -> dict[str, float]:
-        """Bounds by the names of arrays; that of all of them under ``""``."""
+        """Bounds by array name; the bound of all arrays together under ``""``."""
         if isinstance(self.clip, Mapping):
             return {name: float(bound) for name, bound in self.clip.items()}
         return {"": self.clip}

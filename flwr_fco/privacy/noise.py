@@ -1,8 +1,8 @@
 """Gaussian noise for the prefix sums of a stream of T vectors, drawn round by round, and its sensitivity.
 
 A factorisation A = B C of the lower triangular matrix of ones releases A x + B z = B (C x + z), z ~ N(0, sigma^2 I),
-with C lower triangular: all that is seen is a function of C x + z, whose privacy is that of one Gaussian, also where
-x_t depends on what was released before round t. (Denisov, McMahan, Rush, Smith, Thakurta: Improved differential
+with C lower triangular: all outputs are a function of C x + z, whose privacy is that of one Gaussian mechanism, even
+where x_t depends on what was released before round t. (Denisov, McMahan, Rush, Smith, Thakurta: Improved differential
 privacy for SGD via optimal private linear operators on adaptive streams, NeurIPS 2022.)
 
 - banded: C is the Toeplitz matrix of the square root of A, c_i = binom(2 i, i) / 4^i, cut off at p bands; B = A C^-1.
@@ -13,8 +13,8 @@ privacy for SGD via optimal private linear operators on adaptive streams, NeurIP
   Rothblum 2010; Honaker: Efficient use of differentially private binary trees, 2015.)
 - independent: C = I.
 
-A client takes part at most every b rounds. The entries of C are not negative, so its largest influence on C x, with
-|x_t| <= 1, is that of x_t equal in all of its rounds, which begin with the first.
+A client takes part at most every b rounds. The entries of C are not negative, so its influence on C x, with |x_t| <= 1,
+is largest when all of its x_t are equal and it takes part as often as possible, beginning with the first round.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ def square_root_coefficients(bands: int) -> Vector:
 
 
 def banded_sensitivity(rounds: int, separation: int, bands: int) -> float:
-    """Return the largest |C x| of a client: sum over t < T of (sum over j < k, j b <= t, of c_{t - j b})^2, its root.
+    """Return the largest |C x| of a client: the root of sum over t < T of (sum over j < k, j b <= t, of c_{t - j b})^2.
 
     Parameters
     ----------
     rounds : int
         T.
     separation : int
-        b: a client that takes part in round t takes part again in round t + b at the earliest, so k = 1 + (T - 1) // b
-        times at most.
+        b: a client that takes part in round t takes part again in round t + b at the earliest,
+        so at most k = 1 + (T - 1) // b times.
     bands : int
         p; c_i = 0 from i = p on.
 
@@ -76,7 +76,7 @@ def banded_sensitivity(rounds: int, separation: int, bands: int) -> float:
 
 
 def tree_sensitivity(rounds: int, separation: int) -> float:
-    """Return the largest |C x| of a client where a new tree begins every b rounds, and has it once.
+    """Return the largest |C x| of a client that takes part once in each tree, with a new tree every b rounds.
 
     A round is in one subtree of each of the floor(log2 n) + 1 heights of a tree over n rounds.
 
@@ -94,16 +94,16 @@ def tree_sensitivity(rounds: int, separation: int) -> float:
 
 
 class NoiseStream(Protocol):
-    """What is added to the increments of successive rounds: the differences of the noise of the prefix sums."""
+    """Noise added to the increments of successive rounds: the differences of the noise of the prefix sums."""
 
     def next(self, draw: Draw) -> Vector:
         """Return the noise of the next round, for sigma = 1."""
 
     def to_arrays(self) -> dict[str, NDArray[np.float64]]:
-        """Return what the noise of later rounds depends on."""
+        """Return the state that the noise of later rounds depends on."""
 
     def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore the state that :meth:`to_arrays` returned."""
 
 
 class BandedNoise:
@@ -132,15 +132,15 @@ class BandedNoise:
         return {"last": np.array(self._last)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore the state that :meth:`to_arrays` returned."""
         self._last = [np.array(row) for row in arrays["last"]]
 
 
 class TreeNoise:
     """Honaker's estimate of each prefix sum, a new tree every b rounds: keeps floor(log2 b) + 1 vectors at most.
 
-    The noise of a subtree of height l has the variance v_l = 2^l / (2^(l+1) - 1): its own noisy sum has 1, those of its
-    two halves together 2 v_{l-1}, and they are weighed inversely.
+    The noise of a subtree of height l has variance v_l = 2^l / (2^(l+1) - 1): its own noisy sum has variance 1, its two
+    halves together have 2 v_{l-1}, and the two estimates are weighted inversely.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ class TreeNoise:
         self._complete: list[Vector] = []
 
     def next(self, draw: Draw) -> Vector:
-        """Return the difference of the noise of this round's prefix sum and of the last one's."""
+        """Return the difference between the noise of this prefix sum and of the previous one."""
         if self._round % self._separation == 0:
             self._complete = []
         before = self._complete[:]
@@ -174,15 +174,15 @@ class TreeNoise:
         return {"complete": np.array(self._complete), "round": np.array(float(self._round))}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore the state that :meth:`to_arrays` returned."""
         self._complete = [np.array(row) for row in arrays["complete"]]
         self._round = int(arrays["round"])
 
 
 def secure_normal(size: int) -> Vector:
-    """Return independent N(0, 1) from the operating system's entropy, which nobody can predict from others of them.
+    """Return independent N(0, 1) draws from the operating system's entropy, unpredictable from other draws.
 
-    A quantile of 52 random bits and a random sign: at most 8.3 in absolute value.
+    Each is a quantile of 52 random bits with a random sign: at most 8.3 in absolute value.
 
     Parameters
     ----------
@@ -194,7 +194,7 @@ def secure_normal(size: int) -> Vector:
 
 
 def clipped(vector: Vector, bounds: Sequence[tuple[slice, float]]) -> Vector:
-    """Return a vector with the Euclidean norm of each of its blocks scaled down to a bound; NaN and infinity count 0.
+    """Return a vector with the Euclidean norm of each block scaled down to a bound; NaN and infinity become 0.
 
     Parameters
     ----------
@@ -213,10 +213,10 @@ def clipped(vector: Vector, bounds: Sequence[tuple[slice, float]]) -> Vector:
         if not math.isfinite(largest):
             part[:] = 0.0
         elif largest > 0.0:
-            # Divided first: the squares of large numbers overflow, and those of small ones vanish.
+            # Divided first: the squares of large numbers overflow, and those of small numbers underflow.
             shape = part / largest
             norm = float(np.linalg.norm(shape))
             if norm > bound / largest:
-                # 1e-12: rounding must not bring it above the bound again.
+                # 1e-12: rounding must not push the norm above the bound again.
                 part[:] = shape * (bound * (1.0 - 1e-12) / norm)
     return result

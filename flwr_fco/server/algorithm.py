@@ -1,8 +1,8 @@
 """The contract of an algorithm: functions of (problem, state), which know neither Flower nor messages.
 
-An algorithm says what the state is (:meth:`Algorithm.init`), what clients are told (:meth:`Algorithm.downlink`), what
-the server makes of their answers (:meth:`Algorithm.aggregate`), and how a state becomes a model
-(:meth:`Algorithm.retrieve`). A strategy runs it through Flower; a dozen lines of NumPy run it on paper::
+An algorithm defines the state (:meth:`Algorithm.init`), the message to the clients (:meth:`Algorithm.downlink`), the
+next state from their replies (:meth:`Algorithm.aggregate`), and the model of a state (:meth:`Algorithm.retrieve`). A
+strategy runs it through Flower; a dozen lines of NumPy run it on paper::
 
     problem = Problem.of(plan, client_lr=0.1, server_lr=1.0)
     state = algorithm.init(problem, start)
@@ -35,38 +35,39 @@ from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Plan, Up
 
 
 class Problem(NamedTuple):
-    """What an algorithm's functions may know of a run, apart from the state.
+    """The context of a run for an algorithm's functions, apart from the state.
 
     Parameters
     ----------
     plan : Plan
-        What all messages of the run have in common.
+        Settings that all messages of the run share.
     layout : Layout
         The model's arrays.
     h : MirrorMap
-        On the flat vector.
+        Mirror map on the flat vector.
     psi : BoundRegularizer
-        On the flat vector.
+        Regularizer on the flat vector.
     client_lr, server_lr : float
-        The rates of this round; NaN for a method that has none.
+        Learning rates of this round; NaN for a method without them.
     round : int
-        The round under way, from 1; 0 before it, and in a round 0 that asks for first gradients.
+        Current round, from 1; 0 before round 1, and in a round 0 that asks for first gradients.
     asked : sequence of Node
-        The clients that are asked in this round, sorted by partition id.
+        Clients that are asked in this round, sorted by partition id.
     num_rounds : int or None
-        How many rounds the run is to have, where that is known.
+        Total number of rounds, if known.
     centre : callable
-        ``(uplinks, name="increment") -> (vector, elapsed)``: what the server goes along; usually the weighted mean.
+        ``(uplinks, name="increment") -> (vector, elapsed)``: the direction of the server's step; usually the weighted
+        mean.
     memories : ClientMemories or None
-        What the server knows of clients that remember something.
+        The server's record of clients with memories.
     graph : Graph or None
-        Who is whose neighbour.
+        The communication graph.
     restoring : set of int
-        Ids of nodes that have lost what they knew, and are told it again.
+        Ids of nodes that have lost their state, and receive it again.
     answered_start : set of int
-        Ids of nodes that have answered round 0 at the state of this round.
+        Ids of nodes that have answered round 0 for the state of this round.
     numbers : mapping of str to float
-        The options that may be ``"auto"`` or a function of the round, as the numbers that they are in this round.
+        Values in this round of the options that may be ``"auto"`` or a function of the round.
     """
 
     plan: Plan
@@ -93,7 +94,7 @@ class Problem(NamedTuple):
         ----------
         plan : Plan
         **others
-            The fields that follow `psi`.
+            The fields after `psi`.
         """
         return cls(plan, plan.layout, plan.h, plan.psi, **others)
 
@@ -119,51 +120,52 @@ class Problem(NamedTuple):
 
 
 class Algorithm(ABC):
-    """The server half of a method: functions of (problem, state), and what the method says of itself.
+    """The server half of a method: functions of (problem, state), and class variables that describe the method.
 
-    A state is a NamedTuple of float64 arrays and numbers with a field ``round``, the number of successful rounds. It is
-    all that the method knows: the functions change neither it nor themselves.
+    A state is a NamedTuple of float64 arrays and numbers with a field ``round``, the number of successful rounds. It
+    holds all that changes: the functions modify neither the state nor the algorithm.
     """
 
     #: Name of the client half in ``flwr_fco.client_apps``.
     local_solver: ClassVar[str]
-    #: What the method converges to, with its own check.
+    #: The limit of the method, with its own check.
     limit: ClassVar[Limit]
     #: ``"everyone"``: all clients take part in every round; silent ones are asked again in the same round.
     participation: ClassVar[Literal["sample", "everyone"]] = "sample"
-    #: Whether each node is told something of its own.
+    #: Whether each node gets its own message.
     personal: ClassVar[bool] = False
-    #: Options of its own that may be functions of the round.
+    #: The method's own options that may be functions of the round.
     own_rates: ClassVar[tuple[str, ...]] = ()
-    #: What clients remember, by the names of the client half; all begin at zero.
+    #: Names of the vectors that clients remember, as in the client half; all start at zero.
     memory_names: ClassVar[tuple[str, ...]] = ()
-    #: Whether a run has no random choices whatever the options are, so that its seed has no effect.
+    #: Whether a run is free of random choices for all options, so that its seed has no effect.
     deterministic: ClassVar[bool] = False
-    #: For tables: where it is from, what a client sends, what it remembers, vectors down and up in a round.
+    #: For tables: the source, what a client sends and remembers, vectors down and up per round.
     source: ClassVar[str] = "your own"
     sends: ClassVar[str] = "z_K - z_0"
     remembers: ClassVar[str] = "nothing"
     traffic: ClassVar[str] = "1 / 1"
 
-    #: Whether the option `sparsity` is about the last point too, and not about averages alone.
+    #: Whether the option `sparsity` also applies to the last point, not only to averages.
     sparse_last: ClassVar[bool] = True
-    #: Why psi is refused; None: it is not.
+    #: Why psi is refused; None if it is allowed.
     no_psi: ClassVar[str | None] = None
-    #: Why other geometries than the Euclidean one are refused; None: they are not.
+    #: Why non-Euclidean geometries are refused; None if they are allowed.
     euclidean: ClassVar[str | None] = None
-    #: Why the server must take the mean of the increments; empty: another centre makes sense.
+    #: Why the server must take the mean of the increments; empty if another centre makes sense.
     needs_mean: ClassVar[str] = "it does not say what another centre than the mean would make of it"
-    #: Whether the server takes a plain mean of increments, whose lengths can say how far to go along it.
+    #: Whether the server takes a plain mean of increments, so that their norms can set its step size.
     extrapolates: ClassVar[bool] = False
-    #: Whether increments may be sparse vectors, and float32 ones as they came: `aggregate` reads them by
-    #: `problem.centre` alone, or knows of both, as what else reads them does. A subclass with an `aggregate`,
-    #: `start_trackers` or `remembered` of its own gets float64 arrays, unless it says this of itself.
+    #: Whether increments may be sparse vectors or unconverted float32 ones: `aggregate` reads them through
+    #: `problem.centre` alone, or handles both, and so does all other code that reads them. A subclass with its own
+    #: `aggregate`, `start_trackers` or `remembered` gets float64 arrays, unless it sets this itself.
     takes_sparse: ClassVar[bool] = False
-    #: Whether `aggregate` treats each coordinate of a state's vectors by itself, those that are zero stay zero where no
-    #: reply has a number, and `retrieve` is `problem.retrieve(dual, elapsed)`: a round of sparse replies then costs
-    #: what replies have touched.
+    #: Whether `aggregate` treats each coordinate of a state's vectors separately, zeros stay zero where no reply has a
+    #: number, and `retrieve` is `problem.retrieve(dual, elapsed)`: a round of sparse replies then costs only as much as
+    #: the coordinates in the replies.
     coordinatewise: ClassVar[bool] = False
-    #: Whether the clients run our own solvers, whose `elapsed` is client_lr times steps; others' may have schedules.
+    #: Whether the clients run this package's solvers, whose `elapsed` is client_lr times steps; others may use
+    #: schedules.
     exact_elapsed: ClassVar[bool] = False
 
     # --- the mathematics ------------------------------------------------------------------------------------------
@@ -181,14 +183,14 @@ class Algorithm(ABC):
 
     @abstractmethod
     def downlink(self, problem: Problem, state: Any, node: Node | None) -> Downlink:
-        """Return what a node is told in this round.
+        """Return the message to a node in this round.
 
         Parameters
         ----------
         problem : Problem
         state : NamedTuple
         node : Node or None
-            None unless the method is `personal`: all nodes are told the same.
+            None unless the method is `personal`: all nodes get the same message.
         """
 
     @abstractmethod
@@ -200,7 +202,7 @@ class Algorithm(ABC):
         problem : Problem
         state : NamedTuple
         uplinks : sequence of Uplink
-            Sorted by partition id, their weights summing to 1.
+            Sorted by partition id, with weights that sum to 1.
         """
 
     @abstractmethod
@@ -216,9 +218,9 @@ class Algorithm(ABC):
     def remembered(
         self, problem: Problem, before: Any, after: Any, memory: ClientState, uplink: Uplink
     ) -> Mapping[str, Vector]:
-        """Return what a client remembers after a round that counted: the client's own arithmetic.
+        """Return a client's memory after a round that counted, in the client's own arithmetic.
 
-        A method with :attr:`memory_names` has one of its own.
+        A method with :attr:`memory_names` overrides this.
 
         Parameters
         ----------
@@ -226,7 +228,7 @@ class Algorithm(ABC):
         before, after : NamedTuple
             The server's states.
         memory : mapping of str to ndarray
-            What it remembered.
+            The client's memory before the round.
         uplink : Uplink
         """
         return memory
@@ -234,7 +236,7 @@ class Algorithm(ABC):
     # --- what else a method may say --------------------------------------------------------------------------------
 
     def at(self, problem: Problem, state: Any) -> Problem:
-        """Return the problem as a state changes it: the rates of a stage.
+        """Return the problem with the changes of a state, such as the rates of a stage.
 
         Parameters
         ----------
@@ -244,19 +246,19 @@ class Algorithm(ABC):
         return problem
 
     def geometry(self, mirror_map: MirrorMap, primal: Vector) -> MirrorMap:
-        """Return the mirror map of a run: the user's, unless a method shifts or cuts it.
+        """Return the mirror map of a run: the user's, unless a method shifts or restricts it.
 
         Parameters
         ----------
         mirror_map : MirrorMap
             The user's.
         primal : ndarray of float64, shape (d,)
-            Where the run begins.
+            Start point of the run.
         """
         return mirror_map
 
     def stage_geometry(self, mirror_map: MirrorMap, state: Any) -> MirrorMap | None:
-        """Return the mirror map of a state's stage; None without stages: that of the run.
+        """Return the mirror map of the state's stage; None without stages, for the mirror map of the run.
 
         Parameters
         ----------
@@ -267,7 +269,7 @@ class Algorithm(ABC):
         return None
 
     def psi_at(self, layout: Layout, regularizer: Regularizer, state: Any) -> Regularizer:
-        """Return the regularizer of a state: the user's, unless a method changes it from round to round.
+        """Return the regularizer of a state: the user's, unless a method changes it between rounds.
 
         Parameters
         ----------
@@ -280,7 +282,7 @@ class Algorithm(ABC):
         return regularizer
 
     def begins_stage(self, before: Any, after: Any) -> bool:
-        """Return whether a new stage begins: another geometry, memories and averages that begin anew.
+        """Return whether a new stage begins: another geometry, and a restart of memories and averages.
 
         Parameters
         ----------
@@ -289,7 +291,7 @@ class Algorithm(ABC):
         return False
 
     def averaged_points(self, problem: Problem, before: Any, after: Any, uplinks: Sequence[Uplink]) -> Iterable[Vector]:
-        """Return the points of a round that an average as output counts; by default the one in which it ends.
+        """Return the points of a round for an averaged output; by default only the last point.
 
         Parameters
         ----------
@@ -300,7 +302,7 @@ class Algorithm(ABC):
         return (self.retrieve(problem, after),)
 
     def node_points(self, problem: Problem, state: Any) -> Matrix | None:
-        """Return the primal points of all nodes of a graph, shape (M, d); None where there is one model for all.
+        """Return the primal points of all nodes of a graph, shape (M, d); None if all nodes share one model.
 
         Parameters
         ----------
@@ -321,7 +323,7 @@ class Algorithm(ABC):
         return state
 
     def memories_changed(self, problem: Problem, state: Any, change: Change) -> Any:
-        """Return the state after clients have come or gone, or all have begun anew.
+        """Return the state after clients have joined or left, or all clients have restarted.
 
         Parameters
         ----------
@@ -359,7 +361,7 @@ class Algorithm(ABC):
     def short_wire(self, problem: Problem, state: Any) -> bool:
         """Whether float32 is enough for a round's messages with ``wire_dtype="auto"``.
 
-        By default never: what clients remember, and differences of successive broadcasts, need all digits.
+        By default it is not: clients' memories and differences of successive broadcasts need all digits.
 
         Parameters
         ----------
@@ -369,7 +371,7 @@ class Algorithm(ABC):
         return False
 
     def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return the rate of the local steps that the method's theory allows, and its formula.
+        """Return the theoretical step size of the local steps, and its formula.
 
         Parameters
         ----------
@@ -382,7 +384,7 @@ class Algorithm(ABC):
         return 1.0 / (4.0 * smoothness), "1/(4 L)"
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return what theory says for the options that can be ``"auto"``, each with its formula.
+        """Return the theoretical values of the options that can be ``"auto"``, each with its formula.
 
         Parameters
         ----------
@@ -402,19 +404,19 @@ class Algorithm(ABC):
         return {}
 
     def describe(self) -> list[tuple[str, str]]:
-        """Return the method's lines of ``summary()``, as pairs of a title and a text."""
+        """Return the method's lines in ``summary()``, as pairs of a title and a text."""
         return []
 
 
 @lru_cache(maxsize=64)
 def says(algorithm: type[Algorithm], name: str, *methods: str) -> bool:
-    """Whether an algorithm says something of its methods: the class that has them says so, or one that derives from it.
+    """Whether a declaration covers these methods: it is set in the class that defines them, or in a subclass of it.
 
     Parameters
     ----------
     algorithm : type
     name : str
-        Of the class variable.
+        Name of the class variable.
     *methods : str
     """
     place = {key: i for i, base in reversed([*enumerate(algorithm.__mro__)]) for key in vars(base)}
@@ -422,7 +424,7 @@ def says(algorithm: type[Algorithm], name: str, *methods: str) -> bool:
 
 
 def takes_sparse(algorithm: type[Algorithm]) -> bool:
-    """Whether an algorithm takes vectors as they come.
+    """Whether an algorithm accepts vectors in the form in which they arrive.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Which parts a strategy holds: each group of options that a strategy takes stands for a part."""
+"""The parts of a strategy: each group of options in a strategy selects a part."""
 
 from __future__ import annotations
 
@@ -40,16 +40,16 @@ class Assembly(NamedTuple):
     Parameters
     ----------
     parts : dict of str to Part
-        All of them, by the names under which they are saved, in the order in which they act before a round. After it
+        All parts by the names under which they are saved, in the order in which they act before a round. After a round
         they act in the opposite order.
     mail, inquiry, average, certifier, everyone : Part
-        Those that the strategy calls by name; None where it has none.
+        Parts that the strategy calls by name; None if it does not have them.
     centre : Centre or Momentum
-        What the server goes along.
+        The direction of the server's step.
     privacy : PrivateMean or None
-        What makes one noisy mean of the replies.
+        The part that makes one noisy mean of the replies.
     memories, graph : ClientMemories, Graph
-        What algorithms know of the clients; None where there is no such thing.
+        The algorithms' information on the clients; None if the method has none.
     """
 
     parts: dict[str, Part]
@@ -65,7 +65,7 @@ class Assembly(NamedTuple):
 
 
 def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
-    """Return the parts that a strategy's options stand for.
+    """Return the parts that a strategy's options select.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
     Raises
     ------
     ConfigurationError
-        If options do not go together.
+        If options cannot be combined.
     """
     own: object = options
     name = type(options).__name__
@@ -135,7 +135,7 @@ def assemble(options: CommonOptions, algorithm: Algorithm) -> Assembly:
 
 
 def _check_memory(own: object, algorithm: Algorithm) -> None:
-    """Refuse a strategy of the user's that says only a part of what its clients remember."""
+    """Reject a user-defined strategy that declares only a part of its clients' memory."""
     said = {
         "takes MemoryOptions": isinstance(own, MemoryOptions),
         "has memory_names": bool(algorithm.memory_names),

@@ -1,7 +1,7 @@
-"""What a method converges to, and how that is checked: each limit brings its own check.
+"""Limits of methods, each with its own check.
 
-:func:`flwr_fco.testing.check_strategy` hands a limit a way to run the strategy and a problem whose solution it knows.
-A method with another limit than these defines its own: a subclass of :class:`Limit`.
+:func:`flwr_fco.testing.check_strategy` gives a limit a way to run the strategy and a problem with a known solution. A
+method with another limit defines its own subclass of :class:`Limit`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Run(Protocol):
         equal : bool, default False
             Whether all clients have the same data.
         **options
-            Of the strategy. The rest is set: full batches, the problem's regularizer.
+            Options of the strategy. The rest is fixed: full batches, the problem's regularizer.
         """
 
 
@@ -33,7 +33,7 @@ class LimitProblem(Protocol):
     """A problem whose solution is known."""
 
     def error(self, w: Vector) -> float:
-        """Return the largest distance of a coefficient to the solution's."""
+        """Return the largest distance of a coefficient to the solution."""
 
     def gap(self, w: Vector, *, equal: bool = False, factor: float = 1.0) -> float:
         """Return a certified gap of the objective.
@@ -44,23 +44,23 @@ class LimitProblem(Protocol):
         equal : bool, default False
             Whether all clients have the same data.
         factor : float, default 1.0
-            Of the regularizer's strength.
+            Factor on the regularizer's strength.
         """
 
     def support(self, w: Vector) -> int:
-        """Return how many coefficients that psi acts on are not zero."""
+        """Return the number of non-zero coefficients among those that psi acts on."""
 
 
 @dataclass(frozen=True)
 class Limit(ABC):
-    """What a method converges to.
+    """The limit of a method.
 
     Parameters
     ----------
     text : str
-        For tables: one line, without a full stop.
+        One line for tables, without a full stop.
     problem : {"composite", "smooth"}, default "composite"
-        On which problem the contract is checked: with psi, or without it for a method that refuses psi.
+        Problem of the check: with psi, or without it for a method that refuses psi.
 
     Attributes
     ----------
@@ -69,13 +69,13 @@ class Limit(ABC):
     """
 
     text: str
-    #: On which problem it is checked: a LASSO, or least squares without psi for methods that refuse psi.
+    #: Problem of the check: a LASSO, or least squares without psi for methods that refuse psi.
     problem: Literal["composite", "smooth"] = "composite"
     name: ClassVar[str]
 
     @abstractmethod
     def check(self, run: Run, problem: LimitProblem) -> None:
-        """Raise AssertionError unless the strategy converges to this.
+        """Raise AssertionError unless the strategy converges to this limit.
 
         Parameters
         ----------
@@ -108,13 +108,13 @@ def _require_shrinking(what: str, before: tuple[float, str], after: tuple[float,
 
 @dataclass(frozen=True)
 class Exact(Limit):
-    """The solution, whatever the number of local steps: a certified gap of at most 1e-8."""
+    """The solution for any number of local steps: a certified gap of at most 1e-8."""
 
     text: str = "the solution, whatever the local work"
     name: ClassVar[str] = "exact"
 
     def check(self, run: Run, problem: LimitProblem) -> None:
-        """Raise AssertionError unless the gap is certified for one and for three local steps."""
+        """Raise AssertionError unless the gap is certified with one and with three local steps."""
         for steps in (1, 3):
             # A quarter of the rounds is enough for most methods.
             for rounds in (75, 300):
@@ -143,8 +143,7 @@ class Biased(Limit):
 class ExtrapolationBias(Limit):
     """The solution for equal clients; for unequal ones, an error that shrinks 5 times when the rate shrinks 10 times.
 
-    The clients' extra steps differ even if they take one local step only: the mean of their gradients is not taken at
-    one point.
+    The clients' extra steps differ even with one local step: the gradients in the mean are not taken at one point.
     """
 
     text: str = "the solution; unequal clients leave a bias of order client rate, also for one local step"
@@ -199,9 +198,9 @@ class ShiftedBy(Limit):
     Parameters
     ----------
     option : str
-        Of the strategy.
+        Name of an option of the strategy.
     values : (float, float)
-        The second one leaves the smaller distance.
+        Values of the option; the second one gives the smaller distance.
     rounds : int, default 400
     """
 

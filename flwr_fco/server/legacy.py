@@ -1,4 +1,4 @@
-"""Strategies written for the contract before 0.2, whose functions took the state alone, still run, with a warning."""
+"""Support, with a warning, for strategies written before 0.2, whose functions took only the state."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from flwr_fco.wire.protocol import Downlink, Node
 
 
 class _NoAverage(NamedTuple):
-    """What ``self.averaging`` was: averages are counted outside of the state now."""
+    """Stands for the former ``self.averaging``; averages are now kept outside the state."""
 
     def start(self, size: int) -> Vector:
         """Return the field `total` of such a state, which is not used."""
         return np.zeros(0)
 
     def add(self, state: Any, point: Any) -> Any:
-        """Return the state as it is."""
+        """Return the state unchanged."""
         return state
 
 
 def adapt(cls: Any) -> None:
-    """Give a class with ``init_state(primal)`` the functions of the present contract.
+    """Add the functions of the current contract to a class with ``init_state(primal)``.
 
     Parameters
     ----------
     cls : type
-        A subclass of ``CompositeStrategy``; others are left as they are.
+        A subclass of ``CompositeStrategy``; other classes are left unchanged.
     """
     own: dict[str, Any] = dict(vars(cls))
     if "init_state" not in own:
@@ -52,7 +52,7 @@ def adapt(cls: Any) -> None:
         return Downlink(problem.plan, self.vectors(state), problem.client_lr, elapsed)
 
     def last_arguments(name: str, count: int) -> Callable[..., Any]:
-        """Return a method that may be given the problem before its own arguments."""
+        """Return a method that also accepts the problem before its own arguments."""
         given = own[name]
 
         def call(self: Any, *arguments: Any) -> Any:

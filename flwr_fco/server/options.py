@@ -1,8 +1,8 @@
-"""The options that strategies have in common, declared once: what ``help(FedDualAvg)`` and an editor show.
+"""Options shared by strategies, declared once: the text that ``help(FedDualAvg)`` and an editor show.
 
-A strategy is a dataclass. It takes the groups of options that mean something to it and adds its own fields; a field
-declared with ``init=False`` takes an inherited option away. The documentation of inherited options is added to the
-docstring of each strategy, so a test can hold docstrings and signatures together.
+A strategy is a dataclass. It inherits the groups of options that apply to it and adds its own fields; a field declared
+with ``init=False`` removes an inherited option. The documentation of inherited options is added to the docstring of
+each strategy, so that a test can compare docstrings with signatures.
 """
 
 from __future__ import annotations
@@ -31,21 +31,21 @@ from flwr_fco.wire.metrics import average_metrics
 from flwr_fco.wire.protocol import Node
 from flwr_fco.work import FirstOrder, Minimise, Work
 
-#: Of an option that is chosen from what the clients say of their losses.
+#: Value of an option that is chosen from the clients' reports about their losses.
 AUTO = "auto"
-#: Options that theory can choose, and what they are until it has.
+#: Options that theory can choose, with their values before the choice.
 AUTOMATIC = {"client_lr": 0.1, "server_lr": 1.0, "anchor_weight": 10.0, "smoothness": 10.0, "nu": 0.01, "rho": 0.0}
-#: A number, a function of Flower's round (from 1), or what theory says for these losses.
+#: A number, a function of Flower's round (from 1), or ``"auto"``: the theory's value for these losses.
 Rate = float | Callable[[int], float] | Literal["auto"]
 EngineName = Literal["auto", "aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact", "dual-ascent"]
 #: A gossip matrix, a topology, or the name of one.
 Mixing = Topology | NDArray[Any] | Sequence[Sequence[float] | NDArray[Any]] | str
 #: Averages the metrics of a round's replies; as in Flower's ``FedAvg``.
 MetricsFunction = Callable[[list[RecordDict], str], MetricRecord]
-#: Which of the connected nodes take part in a round.
+#: Chooses the connected nodes that take part in a round.
 ChooseNodes = Callable[[int, Sequence[Node]], Sequence[Node]]
 
-#: Ranges, as the metadata of a field: what a number must be, and how to say it.
+#: Ranges, as the metadata of a field: a check of the number, and its description.
 AT_LEAST_ONE = {"range": (lambda value: value >= 1, "a whole number >= 1")}
 POSITIVE = {"range": (lambda value: 0.0 < value < math.inf, "a finite number > 0")}
 _FRACTION = {"range": (lambda value: 0.0 <= value <= 1.0, "a number from 0 to 1")}
@@ -60,13 +60,13 @@ _SEED = {"range": (lambda value: 0 <= value < 2**32, "an integer from 0 to 2**32
 
 @cache
 def _kinds_of(kind: Any) -> Mapping[str, Any]:
-    """Return the annotations of a strategy's options: Python evaluates their text anew at each question."""
+    """Return the annotations of a strategy's options, cached because Python evaluates their text on each call."""
     return get_type_hints(kind)
 
 
 @dataclass(repr=False, eq=False)
 class CommonOptions:
-    """Options of every strategy; the first ones are those of Flower's ``FedAvg``, in its order.
+    """Options of every strategy, starting with those of Flower's ``FedAvg`` in its order.
 
     Parameters
     ----------
@@ -83,66 +83,68 @@ class CommonOptions:
     mirror_map : MirrorMap, default Euclidean()
         h.
     weighting : {"examples", "uniform"}, default "examples"
-        Weights p_m of the clients: their numbers of examples (the pooled empirical risk) or equal (the papers' 1/M).
+        Client weights p_m: numbers of examples (the pooled empirical risk) or equal (1/M, as in the papers).
     seed : int, default 0
-        Seed of the samples of nodes and of all minibatches; 0 <= seed < 2**32.
+        Seed of node sampling and of all minibatches; 0 <= seed < 2**32.
     min_replies : int, default 1
-        A round with fewer good replies is skipped: the state stays as it is.
+        Minimum number of good replies; a round with fewer is skipped, and the state does not change.
     on_divergence : {"raise", "rollback", "warn"}, default "raise"
-        What ``start`` does when the model grows beyond all bounds. ``"raise"``: end with :class:`DivergedError`, which
-        has the result so far and the last good model, and says what to do (``"stop"`` is the older name).
-        ``"rollback"``: go on from the last good state, without the rounds since then; the third time in a row without a
-        good round in between is the last. It keeps a copy of the state. ``"warn"``: say so once and go on.
+        What ``start`` does when the model diverges. ``"raise"``: raise :class:`DivergedError`, which holds the result
+        so far and the last good model, and says what to do (``"stop"`` is the older name). ``"rollback"``: keep a copy
+        of the last good state and continue from it, without the rounds since then, at most three times in a row without
+        a good round in between. ``"warn"``: log one warning and continue.
     strength : "auto", optional
-        ``start`` runs a path of 20 strengths of the regularizer, `num_rounds` each, and returns the result at the one
-        with the smallest loss on the clients' held-out data; ``result.path`` has all. See
+        ``start`` runs a path of 20 strengths of the regularizer, `num_rounds` each, and returns the result with the
+        smallest loss on the clients' held-out data; ``result.path`` holds all results. See
         :mod:`flwr_fco.server.questions.strength_path`.
     certificate_every : int, optional
-        Every so many rounds ``start`` asks all clients how far the model is from the optimum: ``duality-gap`` in the
-        round's metrics, or ``residual`` where there is none; see :mod:`flwr_fco.certificates`.
+        Number of rounds between two certificates: ``start`` asks all clients how far the model is from the optimum, and
+        adds ``duality-gap``, or ``residual`` if there is no gap, to the round's metrics; see
+        :mod:`flwr_fco.certificates`.
     apply_to : str or sequence of str, optional
         Shell patterns of the arrays that psi acts on; see :meth:`Layout.from_arrays`.
     pass_through : str or sequence of str
-        Shell patterns of floating arrays that are averaged but not optimised (default: running statistics).
+        Shell patterns of floating-point arrays that are averaged but not optimised (default: running statistics).
     scope : {"each", "joint"}, default "each"
-        Whether psi acts on each array by itself or on all of them as one vector.
+        Whether psi acts on each array separately or on all of them as one vector.
     output : {"last", "average", "moving-average"}, default "last"
-        The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or the
-        mean over the last `window` rounds. An average is neither sparse nor of low rank.
+        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
+        last `window` rounds. An average is neither sparse nor of low rank.
     window : int, default 100
         Number of rounds in the moving average.
     sparsity : int, optional
-        Keep only this many entries of the output, the largest in absolute value, and set the others to zero. The
-        state does not change by it. By default all entries are kept.
+        Number of entries of the output to keep, the largest in absolute value; the others are set to zero. The state
+        does not change. By default all entries are kept.
     wire_dtype : {"float64", "float32", "auto"}, optional
-        Precision of the messages' vectors. ``"float32"``: of the uplink; it halves it and loses digits: the dual grows
-        with the rounds while the model is its small difference from a threshold (an error of 1e-4 at
-        t * strength = 5e4). ``"auto"``: both ways float32 for a float32 model, as long as the rounding does not matter,
-        and float64 otherwise; see :meth:`CompositeStrategy.short_wire`. By default ``"auto"`` for PyTorch models in
-        float32 (arrays called ``weight``, as in ``state_dict()``), else ``"float64"``.
+        Precision of the vectors in messages. ``"float32"``: for the uplink only, which halves it but loses digits,
+        because the dual grows with the rounds while the model is its small difference from a threshold (an error of
+        1e-4 at t * strength = 5e4). ``"auto"``: float32 in both directions for a float32 model as long as the rounding
+        does not matter, and float64 otherwise; see :meth:`CompositeStrategy.short_wire`. By default ``"auto"`` for
+        PyTorch models in float32 (arrays called ``weight``, as in ``state_dict()``), else ``"float64"``.
     node_timeout : float, default 600.0
-        Seconds to wait until enough nodes have connected.
+        Seconds to wait for enough nodes to connect.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
-        The centre of the clients' increments that the server goes along. The others bound what a minority can do; see
-        :mod:`flwr_fco.server.replies.centres`. A method that needs the mean refuses them.
+        How the server combines the clients' increments. All choices but the mean bound the influence of a minority; see
+        :mod:`flwr_fco.server.replies.centres`. Methods that need the mean refuse them.
     trim : float, default 0.2
-        The share of the weight that ``aggregation="trimmed"`` leaves out at either end, in each coordinate.
+        Fraction of the weight that ``aggregation="trimmed"`` leaves out at each end, in each coordinate.
     max_examples : float, default 1e12
-        A reply that reports more examples is left out.
+        Largest accepted number of examples; a reply that reports more is left out.
     max_ratio : float or None, default 1000.0
         A reply is left out if its number of examples, the norm of a vector per unit of elapsed, the product of the two,
-        or the change of an array that passes through is more than this many times the median of the round's replies,
-        or of the largest median of an earlier round; the first round with fewer than five replies has more room. So is
-        one that repeats an earlier reply though the model was another one, and an evaluation whose metrics are more
-        than a tenth of this many times as far from the median as usual. None: never.
+        or the change of a pass-through array is more than this many times the larger of the median of the round's
+        replies and the largest median of an earlier round; the bounds are wider in a first round with fewer than five
+        replies. A reply is also left out if it repeats an earlier reply although the model has changed, and an
+        evaluation if its metrics are more than a tenth of this many times as far from the median as usual. None
+        disables these checks.
     max_increment_norm : float, optional
-        A reply is left out if the Euclidean norm of a vector is larger, whatever the others send.
+        Largest accepted Euclidean norm of a vector; a reply above it is left out, whatever the other clients send.
     client_weights : mapping of int to float, optional
-        The weight of each partition, in the place of the number of examples that a client reports; a client whose
-        partition is not among them is left out.
+        Weight of each partition, used instead of the number of examples that a client reports; a client whose partition
+        is missing here is left out.
     choose_nodes : callable, optional
-        ``(round, nodes) -> nodes``: prescribes who takes part in a training round, instead of a random sample. It is
-        given all connected nodes, sorted by partition id, and returns some of them.
+        ``(round, nodes) -> nodes``: chooses the nodes of a training round, instead of random sampling. It gets all
+        connected nodes, sorted by partition id, and returns some of them.
     """
 
     fraction_train: float = field(default=1.0, metadata=_FRACTION)
@@ -190,7 +192,7 @@ class CommonOptions:
     if not TYPE_CHECKING:  # the generated `__init__` is the signature, for type checkers too
 
         def __new__(cls, *values: Any, **options: Any) -> Self:
-            """Refuse an option that does not exist with the name of one that does."""
+            """Reject an unknown option, and name a similar one that exists."""
             for name in options:
                 known = cls.__dataclass_fields__.get(name)
                 if known is None or not known.init:
@@ -211,7 +213,7 @@ class CommonOptions:
             if not option.init:
                 continue
             value = getattr(self, option.name)
-            # None in the place of an object or a function means the default, as in Flower's own strategies.
+            # None for an object or a function means the default, as in Flower's own strategies.
             if value is None and option.name in _NONE_IS_DEFAULT:
                 value = option.default
             value = checked(option.name, value, kinds[option.name])
@@ -272,15 +274,15 @@ class WorkOptions:
     local_steps : int, optional
         Minibatches per round, K, instead of `local_epochs`.
     batch_size : int or None, default 32
-        Rows of a minibatch; None: full batches, without any randomness.
+        Rows in a minibatch; None: full batches, without randomness.
     normalize_local_work : bool, default True
-        Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients
-        that take more steps do not count more than their weight. With equal work this changes no bit.
+        Scale the increment and the elapsed time of each client to the round's mean elapsed time, so that clients that
+        take more steps do not count more than their weight. With equal work the result is bit-identical.
     own_loops : bool, optional
-        Whether the clients run training loops of their own (:mod:`flwr_fco.torch`), with schedules, epochs and batches
-        that are theirs: then their numbers of steps and `elapsed` are compared with the others' (ten times as much at
-        most, in all or for the number of examples). Clients of this package take the steps that are asked for. By
-        default it is what most of those say that answer first; what one says later changes nothing.
+        Whether the clients run their own training loops (:mod:`flwr_fco.torch`), with their own schedules, epochs and
+        batches: then their numbers of steps and `elapsed` are compared with the other clients' (at most ten times as
+        much, in total or relative to the number of examples). Clients of this package take exactly the requested steps.
+        By default the majority of the first replies decides; later replies do not change it.
     """
 
     local_epochs: int | None = None
@@ -290,7 +292,7 @@ class WorkOptions:
     own_loops: bool | None = None
 
     def work(self) -> Work:
-        """Return what a client does in a round."""
+        """Return a client's work in a round."""
         return FirstOrder(self.local_steps, self.local_epochs, self.batch_size)
 
 
@@ -302,13 +304,12 @@ class RateOptions:
     ----------
     client_lr : float, callable or "auto", default 0.1
         Step size of the local solver, eta_c; or a function of Flower's round (from 1), which is called once a round.
-        ``"auto"``: what the method's theory says for the smoothness of the clients' losses, which they are asked for
-        before round 1.
+        ``"auto"``: the theory's value for the smoothness of the losses, which the clients report before round 1.
     server_lr : float, callable or "auto", default 1.0
         Step size of the server, eta_s; or a function of Flower's round (from 1), which is called once a round.
-        ``"auto"``: the extrapolation of FedExP, from the lengths of each round's increments; for methods that take a
-        plain mean of them. Where clients disagree at the solution itself it grows to 500,000 near it, and the run
-        does not settle there.
+        ``"auto"``: the extrapolation of FedExP, computed from the norms of each round's increments; for methods that
+        take their plain mean. If the clients disagree at the solution itself, it grows to 500,000 near the solution,
+        and the run does not settle there.
     """
 
     client_lr: Rate = field(default=0.1, metadata=POSITIVE)
@@ -322,14 +323,15 @@ class MemoryOptions:
     Parameters
     ----------
     client_state : {"ledger", "reset"}, optional
-        ``"ledger"``: the server keeps a copy of what every client remembers and restores it where it is lost.
-        ``"reset"``: a loss, or a client that leaves for good, begins a new epoch, in which all memories are zero.
-        By default a ledger if it fits into `ledger_bytes`. Either way a client weighs what it says in its first answer
-        that counts, or what `client_weights` say: an answer with another number of examples, or with none, is left
-        out. Until every client has answered, one that has not counts as the mean of those that have.
+        ``"ledger"``: the server keeps a copy of every client's memory and restores lost memories. ``"reset"``: a lost
+        memory, or a client that leaves for good, starts a new epoch, in which all memories are zero. By default a
+        ledger if it fits into `ledger_bytes`. In both cases a client's weight is the one in its first reply that
+        counts, or in `client_weights`: a reply with another number of examples, or with none, is left out. Until every
+        client has replied, a client without a reply counts as the mean of those with one.
     ledger_bytes : int, default 256 MiB
-        How large the ledger may be by default: 8 bytes for each client, vector and coordinate. Of clients with sparse
-        features it is 12 for each column of theirs, so it is begun, and given up if it would become larger.
+        Maximum size of the default ledger: 8 bytes for each client, vector and coordinate. With sparse features a
+        client takes 12 bytes for each of its columns; the ledger is then started, and given up if it would exceed the
+        limit.
     """
 
     client_state: Literal["ledger", "reset"] | None = None
@@ -338,7 +340,7 @@ class MemoryOptions:
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class MinimiseOptions:
-    """Options of a strategy whose clients minimise their loss with linear and quadratic terms.
+    """Options of a strategy whose clients minimise their loss plus linear and quadratic terms.
 
     Parameters
     ----------
@@ -347,11 +349,12 @@ class MinimiseOptions:
         ``"preconditioned-lbfgs"``, ``"newton-cg"``, ``"exact"`` (quadratics), ``"dual-ascent"`` (the hinge loss), or
         ``"auto"``: the fastest that a client's objective allows.
     tolerance : float, default 1e-10
-        What the stopping rule is compared with.
+        Threshold of the stopping rule.
     rule : {"gradient", "energy", "gap"}, default "gradient"
-        The norm of the gradient, the relative change of the value, or a certified primal-dual gap.
+        Quantity that is compared with `tolerance`: the norm of the gradient, the relative change of the value, or a
+        certified primal-dual gap.
     max_iterations : int, default 10000
-        Of the engine. A client that stops there is counted in the round's metric ``num-capped``, and logged.
+        Limit for the engine. Clients that reach it are counted in the round's metric ``num-capped``, and logged.
     """
 
     engine: EngineName = "auto"
@@ -371,12 +374,13 @@ class EveryoneOptions:
     Parameters
     ----------
     evict_after : int, default 3
-        A client that is silent, gone or bad (an error, NaN, garbage) in this many rounds in a row is given up. (In each
-        of them it is asked three times; a client that is not connected is waited for, `node_timeout` seconds each
-        time.) The rounds are skipped.
+        Number of rounds in a row after which a client that is silent, disconnected or bad (an error, NaN, garbage) is
+        given up. In each of these rounds it is asked three times; the server waits up to `node_timeout` seconds each
+        time for a client that is not connected. The rounds are skipped.
     on_missing : {"error", "reset"}, default "error"
-        What then happens. ``"error"``: the run ends with a ConfigurationError that names the client. ``"reset"``: the
-        run goes on without it, for the optimum of the others: the model stays as it is, all memories begin anew.
+        What happens then. ``"error"``: the run ends with a ConfigurationError that names the client. ``"reset"``: the
+        run continues without it, towards the optimum of the remaining clients: the model does not change, and all
+        memories restart.
     """
 
     participation: ClassVar[Literal["sample", "everyone"]] = "everyone"
@@ -394,7 +398,7 @@ class TrackerOptions:
     ----------
     tracker_start : {"gradient", "zero"}, default "gradient"
         ``"gradient"``: a round 0 asks every client for one gradient at the start point (one minibatch), as printed.
-        ``"zero"``: trackers begin at 0, without that round.
+        ``"zero"``: trackers start at 0, without a round 0.
     """
 
     tracker_start: Literal["gradient", "zero"] = "gradient"
@@ -408,10 +412,10 @@ class GraphOptions:
     ----------
     mixing : Topology, array of shape (M, M), or str, default "complete"
         The gossip matrix U, or the name of a topology (``"chain"``, ``"ring"``, ``"star"``, ``"exponential"``,
-        ``"complete"``) for as many nodes as there are before round 1. Row m belongs to the m-th node in the order of
-        partition ids.
+        ``"complete"``) for the number of nodes before round 1. Row m belongs to the m-th node in the order of partition
+        ids.
     weighting : {"uniform"}
-        Gossip with a symmetric matrix agrees on the plain mean.
+        Only equal weights: gossip with a symmetric matrix agrees on the plain mean.
     """
 
     mixing: Mixing = "complete"
@@ -426,7 +430,7 @@ class MomentumOptions:
     ----------
     server_momentum : float, default 0.0
         Momentum of the server, beta in [0, 1): velocity <- beta velocity + mean(increment), dual += server_lr velocity,
-        and the same of `elapsed`, so that psi keeps its proportion. It makes the steps up to 1 / (1 - beta) times as
+        and likewise for `elapsed`, so that psi keeps its proportion. It makes the steps up to 1 / (1 - beta) times as
         large. An extension; 0 is the paper's method.
     """
 
@@ -441,8 +445,8 @@ class PrivacyOptions:
     ----------
     privacy : GaussianDP, optional
         Differential privacy of the clients: :class:`flwr_fco.GaussianDP`. Replies are then not compared with each other
-        (`max_ratio` is None), and nothing of what clients say is in metrics or result but the noisy model. What it
-        needs besides, the error says.
+        (`max_ratio` is None), and metrics and result contain nothing from the clients except the noisy model. Errors
+        name the other requirements.
     """
 
     privacy: GaussianDP | None = None
@@ -455,33 +459,31 @@ class UnmodifiedOptions:
     Parameters
     ----------
     client : {"composite", "unmodified"}, default "composite"
-        ``"composite"``: the clients run :func:`flwr_fco.client_apps.client_app`. ``"unmodified"``: any FedAvg
-        ClientApp that returns its new model (Euclidean geometry only). Then the server takes
-        dual += server_lr mean(w_K - w) and must be told how fast the weight of psi grows, by one of
-        `density`, `threshold_per_round` and `local_steps`; a constraint has no weight and needs none of them. With
-        `local_steps`, elapsed += client_lr * local_steps, where `client_lr` is the clients' own learning rate (a
-        client that reports ``local-steps`` or ``elapsed`` in its MetricRecord is believed instead). Exact for one
-        local step; the error grows with the local work, faster than that of the full method, because local steps do
-        not feel psi.
+        ``"composite"``: the clients run :func:`flwr_fco.client_apps.client_app`. ``"unmodified"``: any FedAvg ClientApp
+        that returns its new model (Euclidean geometry only). The server then takes dual += server_lr mean(w_K - w) and
+        needs to know how fast the weight of psi grows, from one of `density`, `threshold_per_round` and `local_steps`;
+        a constraint has no weight and needs none of them. With `local_steps`, elapsed += client_lr * local_steps, where
+        `client_lr` is the clients' own learning rate (``local-steps`` or ``elapsed`` in a client's MetricRecord take
+        precedence). Exact for one local step; the error grows with the local work, faster than that of the full method,
+        because local steps ignore psi.
     threshold_per_round : float, optional
-        For unmodified clients: how much the weight of psi, elapsed times its strength, grows in a round. It is the
-        product strength * server_lr * client_lr * local_steps, which is all that matters of the four besides
-        server_lr's effect on the dual. Without a regularizer it means ``L1(1.0)``.
+        For unmodified clients: growth of the weight of psi, elapsed times its strength, in a round. It is the product
+        strength * server_lr * client_lr * local_steps; only this product matters, except for the effect of server_lr on
+        the dual. Without a regularizer it means ``L1(1.0)``.
     density : float, optional
-        The share of the regularized entries that are not 0 in the end, for clients of either kind. psi is then the
-        indicator of at most so many entries that are not 0 (:class:`~flwr_fco.regularizers.HardSparsity`): those with
-        the largest dual stay, as they are, and the dual of the others fades by 0.3 in a round. No theory covers it.
-        The density of a round is density ** (round / density_rounds), from `density_rounds` on the one that is asked
-        for. A :class:`~flwr_fco.regularizers.PerParameter` says which arrays have no share in it: ``Zero()`` leaves
-        one whole, ``HardSparsity(density=...)`` gives it a density of its own. The strength of an l1 norm has no
-        effect.
+        Fraction of the regularized entries that are non-zero in the end, for clients of either kind. psi is then the
+        indicator of a maximum number of non-zero entries (:class:`~flwr_fco.regularizers.HardSparsity`): the entries
+        with the largest dual are kept unchanged, and the dual of the other entries fades by 0.3 in a round. No theory
+        covers it. The density of a round is density ** (round / density_rounds), and `density` itself from round
+        `density_rounds` on. A :class:`~flwr_fco.regularizers.PerParameter` excludes arrays from it: ``Zero()`` keeps an
+        array dense, ``HardSparsity(density=...)`` gives it its own density. The strength of an l1 norm has no effect.
     density_scope : {"layers", "global"}, default "layers"
-        ``"layers"``: every array is sure of half of what it would have in the Erdos-Renyi way, where small layers are
-        denser than large ones, and the rest goes to the largest entries wherever they are. ``"global"``: all of it,
-        which can empty a layer.
+        ``"layers"``: every array is guaranteed half of its Erdos-Renyi share, by which small layers are denser than
+        large ones, and the rest goes to the largest entries of all arrays. ``"global"``: all of it goes to the largest
+        entries, which can empty a layer.
     density_rounds : int, optional
-        In how many rounds the density falls from 1 to `density`; by default three quarters of the rounds that `start`
-        is given.
+        Number of rounds in which the density falls from 1 to `density`; by default three quarters of the rounds given
+        to ``start``.
     """
 
     client: Literal["composite", "unmodified"] = "composite"
@@ -492,17 +494,17 @@ class UnmodifiedOptions:
 
 
 def number_at(name: str, value: Rate | None, server_round: int, chosen: Mapping[str, float]) -> float:
-    """Return an option that may be ``"auto"``, or a function of the round, as a number.
+    """Return an option that may be ``"auto"`` or a function of the round as a number.
 
     Parameters
     ----------
     name : str
     value : float, callable, ``"auto"`` or None
-        None counts as NaN.
+        None gives NaN.
     server_round : int
         Flower's round, from 1.
     chosen : mapping of str to float
-        What was chosen for options that are ``"auto"``; before that they have their defaults.
+        Values chosen for options that are ``"auto"``; before the choice they have their defaults.
 
     Raises
     ------
@@ -523,7 +525,7 @@ def number_at(name: str, value: Rate | None, server_round: int, chosen: Mapping[
 
 
 def rate_text(rate: Rate) -> str:
-    """Return what :meth:`CompositeStrategy.summary` says about a rate."""
+    """Return the text about a rate in :meth:`CompositeStrategy.summary`."""
     if rate == AUTO:
         return AUTO
     return getattr(rate, "__name__", "a function of the round") if callable(rate) else f"{rate:g}"
@@ -579,7 +581,7 @@ _ELSEWHERE = {
 
 
 def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> None:
-    """Raise for an option that a strategy does not have; an `__init__` of a user's own may have others."""
+    """Reject an option that a strategy does not have; a user-defined `__init__` may accept others."""
     taken = signature(cls).parameters
     if name in taken or any(parameter.kind is parameter.VAR_KEYWORD for parameter in taken.values()):
         return
@@ -589,14 +591,14 @@ def _refuse_unless_taken(cls: type[CommonOptions], name: str, value: Any) -> Non
             "clients that remember nothing, which FedDualAvg, FedDualAvgOSP and FeDualEx have; what clients remember "
             "(trackers, duals of their own) goes into later rounds without noise, and averages of models are no sums"
         )
-    # What other libraries call it, which no comparison of letters finds.
+    # Names in other libraries, which no comparison of letters finds.
     near = [_ELSEWHERE[name]] if _ELSEWHERE.get(name) in taken else get_close_matches(name, taken, n=1)
     advice = f"did you mean {near[0]}?" if near else f"help({cls.__name__}) lists those it has"
     raise UnknownOptionError(f"{name}={value!r}: {cls.__name__} has no such option; {advice}")
 
 
 def _document_inherited_options(cls: type[CommonOptions]) -> None:
-    """Add the documentation of inherited options to a strategy's docstring, and drop what it does not take."""
+    """Add the documentation of inherited options to a strategy's docstring, without the options that it removes."""
     text = cls.__doc__
     if "__doc__" not in vars(cls) or not text:
         return

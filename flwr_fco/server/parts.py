@@ -1,4 +1,4 @@
-"""What several strategies share is a part that they hold: it acts around a round, and is saved with the state."""
+"""Parts, which several strategies share: a part acts around a round, and is saved with the state."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from flwr_fco.server.clients.nodes import Nodes
 from flwr_fco.server.replies.checks import Round
 from flwr_fco.wire.protocol import Downlink, Node, Plan, Uplink
 
-#: A node, and what it is told.
+#: A node and the message to it.
 Letter = tuple[Node, Downlink]
 
 
 class StartRound(NamedTuple):
-    """What came of a round 0.
+    """The result of a round 0.
 
     Parameters
     ----------
     problem : Problem
-        What it was about.
+        The problem of the round.
     uplinks : list of Uplink
-        With weights.
+        The uplinks, with weights.
     bytes_down, bytes_up : int
     """
 
@@ -35,7 +35,7 @@ class StartRound(NamedTuple):
 
 
 class Host(Protocol):
-    """What parts know of the strategy that holds them.
+    """The strategy's interface for the parts that it holds.
 
     Attributes
     ----------
@@ -50,36 +50,36 @@ class Host(Protocol):
 
     @property
     def algorithm(self) -> Algorithm:
-        """The functions of the method."""
+        """The algorithm's functions."""
 
     @property
     def problem(self) -> Problem:
-        """What they may know of the run."""
+        """The context of the current round for the algorithm's functions."""
 
     @property
     def plan(self) -> Plan:
-        """What all messages of the run have in common."""
+        """The settings that all messages of the run share."""
 
     @property
     def nodes(self) -> Nodes:
-        """Who is connected."""
+        """The connected nodes."""
 
     @property
     def current(self) -> Round:
-        """The round under way: who was asked, what they were told."""
+        """The current round: the nodes that were asked and the messages sent to them."""
 
     def peek(self) -> Any:
-        """Return the state to one who keeps nothing of it."""
+        """Return the state for a caller that keeps no reference to it."""
 
     def look_again(self) -> None:
-        """Look who is connected."""
+        """Update the list of connected nodes."""
 
     def run_start_round(self) -> StartRound:
-        """Run a training round 0 with all connected nodes, which changes no state."""
+        """Run a training round 0 with all connected nodes; the state does not change."""
 
 
 class Part:
-    """A part that does nothing; each method is a place at which a part can act."""
+    """A part that does nothing; each method is a place where a part can act."""
 
     def forget(self) -> None:
         """Return to the state before the first round."""
@@ -114,11 +114,11 @@ class Part:
         before : NamedTuple
             The state before the round.
         uplinks : sequence of Uplink
-            Those that were aggregated.
+            The aggregated uplinks.
         """
 
     def end_round(self, host: Host) -> None:
-        """Act at the end of every round, also of one that is skipped.
+        """Act at the end of every round, even if it is skipped.
 
         Parameters
         ----------
@@ -126,11 +126,11 @@ class Part:
         """
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what is saved with the state."""
+        """Return the arrays to save with the state."""
         return {}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave.
+        """Restore what :meth:`to_arrays` returned.
 
         Parameters
         ----------
@@ -147,5 +147,5 @@ class Part:
         return {}
 
     def describe(self) -> list[tuple[str, str]]:
-        """Return lines of ``summary()``, as pairs of a title and a text."""
+        """Return lines for ``summary()``, as pairs of a title and a text."""
         return []

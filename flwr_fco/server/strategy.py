@@ -56,26 +56,26 @@ from flwr_fco.wire.protocol import Node, Plan, Uplink
 from flwr_fco.work import Work
 
 _TRAIN_SAMPLE, _EVALUATE_SAMPLE = 2, 3
-#: Where a saved state has the run under way, beside the parts.
+#: Key of the current run in a saved state, next to the parts.
 _RUN = "run"
 
 
 @dataclass(repr=False, eq=False)
 class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
-    """Minimise sum_m p_m F_m(w) + psi(w): runs an algorithm through Flower.
+    """Base class of strategies: minimises sum_m p_m F_m(w) + psi(w) by running an algorithm through Flower.
 
     A subclass is a dataclass of options that sets :attr:`local_solver` and :attr:`limit` and implements the functions
     of :class:`flwr_fco.server.algorithm.Algorithm`: :meth:`init`, :meth:`downlink`, :meth:`aggregate` and
-    :meth:`retrieve`. This class does the messages, the sampling, the checks and the logs, with the parts that the
-    groups of options stand for (:mod:`flwr_fco.server.assembly`). ``aggregate_train`` always returns the primal arrays
-    under the user's names and in the user's dtypes.
+    :meth:`retrieve`. This class handles messages, sampling, checks and logs, with the parts that the groups of options
+    select (:mod:`flwr_fco.server.assembly`). ``aggregate_train`` always returns the primal arrays under the user's
+    names and in the user's dtypes.
 
     Attributes
     ----------
     state : NamedTuple or None
         The server's state, float64 arrays and numbers; None before the first round.
     parts : dict of str to Part
-        What the strategy holds, by name.
+        The strategy's parts, by name.
     """
 
     def __init_subclass__(cls, **arguments: Any) -> None:
@@ -85,7 +85,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     def __post_init__(self) -> None:
         self.check_options()
         self._check_choices()
-        # Flower warns of a fraction of 0.0, which is a choice here and no accident: it is set afterwards.
+        # Flower warns about a fraction of 0.0, which is deliberate here, so it is set afterwards.
         fractions = {"fraction_train": self.fraction_train, "fraction_evaluate": self.fraction_evaluate}
         FedAvg.__init__(
             self,
@@ -100,13 +100,13 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         )
         self.fraction_train, self.fraction_evaluate = fractions["fraction_train"], fractions["fraction_evaluate"]
         self.work()
-        #: How many rounds `start` was asked for, where it was.
+        #: Number of rounds that `start` was called with, if it was.
         self.num_rounds: int | None = None
-        #: Of the last run that `start` has begun: the result so far, also if an error ended it.
+        #: Result so far of the last run begun by `start`, also if an error ended it.
         self.result: Result | None = None
         self._assembly = assemble(self, self)
         self.parts = self._assembly.parts
-        #: Who acts where: most parts act in one or two places of a round.
+        #: Parts by hook: most parts act in one or two places of a round.
         self._acting = {
             hook: [part for part in self.parts.values() if getattr(type(part), hook) is not getattr(Part, hook)]
             for hook in ("nodes_needed", "before_round", "after_round", "end_round", "metrics")
@@ -147,7 +147,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     def forget(self) -> None:
         """Return to the state before the first round."""
-        #: The state, and whether somebody else may have it.
+        #: The state, and whether others may hold a reference to it.
         self._state: Any = None
         self._lent = True
         self._touched = Touched()
@@ -165,7 +165,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     @property
     def state(self) -> Any:
         """The server's state, float64 arrays and numbers; None before the first round."""
-        # Whoever has asked may keep it: the next one is in arrays of its own.
+        # The caller may keep it, so the next state gets arrays of its own.
         self._lent = True
         return self._state
 
@@ -174,19 +174,19 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._state, self._lent = state, True
 
     def peek(self) -> Any:
-        """Return the state to one who keeps nothing of it, so that the next round may write into its arrays."""
+        """Return the state for a caller that keeps no reference to it, so that the next round may reuse its arrays."""
         return self._state
 
     # --- what the strategy is about -------------------------------------------------------------------------------
 
     @property
     def algorithm(self) -> Algorithm:
-        """The functions of the method: the strategy has them itself."""
+        """The algorithm's functions; the strategy itself implements them."""
         return self
 
     @property
     def problem(self) -> Problem:
-        """What the algorithm's functions may know of the round under way."""
+        """The context of the current round for the algorithm's functions."""
         if self._problem is None:
             self.mail.plan  # noqa: B018 (raises an error in words)
             raise AssertionError("a plan without a problem")
@@ -194,12 +194,12 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     @property
     def plan(self) -> Plan:
-        """What all messages of this run have in common."""
+        """The settings that all messages of this run share."""
         return self.mail.plan
 
     @property
     def layout(self) -> Layout | None:
-        """The model's arrays; None before they are known."""
+        """The layout of the model's arrays; None before they are known."""
         return None if self._problem is None else self._problem.layout
 
     @property
@@ -214,17 +214,17 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     @property
     def nodes(self) -> Nodes:
-        """Who is connected."""
+        """The connected nodes."""
         return self.mail.nodes
 
     @property
     def current(self) -> Round:
-        """The round under way: who was asked, what they were told."""
+        """The current round: the nodes that were asked and the messages sent to them."""
         return self.mail.current
 
     @property
     def left_out(self) -> list[LeftOut]:
-        """The replies of this run that did not count, with round, node, partition and reason."""
+        """The replies of this run that were left out, with round, node, partition and reason."""
         return self.mail.left_out
 
     @property
@@ -234,33 +234,33 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     @property
     def chosen(self) -> dict[str, float]:
-        """The options that are ``"auto"``, and what was chosen for them."""
+        """The values chosen for options that are ``"auto"``."""
         return self.inquiry.chosen
 
     @property
     def reasons(self) -> dict[str, str]:
-        """Why."""
+        """The reasons for the values in :attr:`chosen`."""
         return self.inquiry.reasons
 
     @property
     def memories(self) -> ClientMemories | None:
-        """What the server knows of clients that remember something; None where they do not."""
+        """The server's record of clients with memories; None if clients have none."""
         return self._assembly.memories
 
     @property
     def graph(self) -> Graph | None:
-        """Who is whose neighbour; None without a graph."""
+        """The communication graph; None without a graph."""
         return self._assembly.graph
 
     @property
     def private_mean(self) -> PrivateMean | None:
-        """What makes one noisy mean of a round's replies; None without differential privacy."""
+        """The part that makes one noisy mean of a round's replies; None without differential privacy."""
         return self._assembly.privacy
 
     def number(self, name: str) -> float:
-        """Return an option that may be ``"auto"``: what was chosen for it, and before that its default.
+        """Return the value of an option that may be ``"auto"``: the chosen value, or the default before the choice.
 
-        Of a function of the round, its value in round 1; :attr:`problem` has the numbers of the round under way.
+        A function of the round is evaluated at round 1; :attr:`problem` has the values of the current round.
 
         Parameters
         ----------
@@ -269,17 +269,17 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return number_at(name, getattr(self, name), 1, self.chosen)
 
     def asked_partitions(self) -> list[int | None]:
-        """Return the partition ids of the nodes that were asked last, in the order of their sums."""
+        """Return the partition ids of the nodes that were asked last, in the order in which replies are summed."""
         return [node.partition_id for node in self.current.nodes.values()]
 
     def node_primals(self) -> Matrix | None:
-        """Return the primal points of all nodes of a graph, shape (M, d); None where there is one model for all."""
+        """Return the primal points of all nodes of a graph, shape (M, d); None if all nodes share one model."""
         return None if self._problem is None else self.node_points(self._problem, self.state)
 
     # --- life cycle -----------------------------------------------------------------------------------------------
 
     def prepare(self, initial_arrays: ArrayRecord) -> None:
-        """Begin anew from a model: derive the layout, check that psi and h fit it, set the state.
+        """Start a new run from a model: derive the layout, check that psi and h fit it, set the state.
 
         Parameters
         ----------
@@ -298,7 +298,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         except ValueError as error:
             raise ConfigurationError(f"these initial arrays cannot be trained: {error}") from error
         self._announce(self._plan_for(layout, self.geometry(self.mirror_map, primal), None))
-        # Of a private run too: what another one has saved must not go on without noise.
+        # Includes the privacy settings: a private run must not resume from another run's state without its noise.
         self._settings_digest = self.mail.digest + (f" {self.private_mean.privacy!r}" if self.private_mean else "")
         self._initial = initial_arrays
         self.mail.take_model(primal)
@@ -324,7 +324,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         )
 
     def _announce(self, plan: Plan) -> None:
-        """Take a plan; every node is told of it in its next message."""
+        """Adopt a plan, which every node receives in its next message."""
         self.mail.announce(plan)
         plan.h.require(plan.psi)
         if self._problem is None:
@@ -340,12 +340,12 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
             self._problem = self._problem.with_plan(plan)
 
     def _plan_at(self, state: Any, psi: Regularizer | None = None) -> Plan:
-        """Return the plan of the present settings at a state, which may have a geometry and a psi of its own."""
+        """Return the plan at a state, which may have its own geometry and psi."""
         plan, stage = self.plan, self.stage_geometry(self.mirror_map, state)
         return self._plan_for(plan.layout, plan.mirror_map if stage is None else stage, state, psi)
 
     def _open_problem(self, server_round: int) -> Problem:
-        """Return the problem of a round: its rates are worked out once, for functions may keep a count."""
+        """Return the problem of a round; rates are evaluated once, because functions may keep a count."""
         numbers = {
             name: number_at(name, getattr(self, name), server_round, self.chosen)
             for name in (*AUTOMATIC, *self.own_rates)
@@ -373,12 +373,12 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         callbacks: Sequence[Callback | RoundHooks] = (),
         resume: str | os.PathLike[str] | None = None,
     ) -> Result:
-        """Run the algorithm; as ``FedAvg.start``, with callbacks.
+        """Run the algorithm, like ``FedAvg.start`` with callbacks.
 
         Parameters
         ----------
         grid : flwr.serverapp.Grid
-            Where the nodes are.
+            The grid that connects the nodes.
         initial_arrays : ArrayRecord
             The start point.
         num_rounds : int, default 3
@@ -386,31 +386,31 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         timeout : float, default 3600
             Seconds to wait for the replies of a round.
         train_config, evaluate_config : ConfigRecord, optional
-            Sent to the clients beside the round; not changed.
+            Sent to the clients together with the round number; not modified.
         evaluate_fn : callable, optional
             ``(round, arrays) -> MetricRecord or None``: evaluation on the server, before round 1 and after each round.
         callbacks : sequence of callable or callback, optional
             Functions ``(round, arrays, metrics) -> bool or None``, called after each round; True ends the run. Or
             objects with methods of :class:`flwr_fco.callbacks.Callback`.
         resume : path-like, optional
-            A file of :class:`flwr_fco.callbacks.Checkpoint`, to go on with its run: `num_rounds` is the total, and the
-            run ends in the bits of one that was never stopped. The other arguments are those of that run; functions
-            that keep a count of their own begin it anew.
+            Checkpoint of the run to resume, a file of :class:`flwr_fco.callbacks.Checkpoint`. `num_rounds` is the
+            total, and the result is bit-identical to that of an uninterrupted run. Pass the other arguments of that
+            run; functions that keep a count restart it.
 
         Returns
         -------
         Result
-            Flower's, with a table of all rounds and ``left_out``, what did not count. ``arrays`` holds the primal
-            model.
+            Flower's result with a table of all rounds and ``left_out``, the replies that did not count. ``arrays``
+            holds the primal model.
 
         Raises
         ------
         DivergedError
-            If the model grows beyond all bounds, unless ``on_divergence="warn"``.
+            If the model diverges, unless ``on_divergence="warn"``.
         NothingTrainedError
-            If there were rounds and all of them were skipped.
+            If there were rounds, and all of them were skipped.
         ConfigurationError
-            If `resume` is no checkpoint of this strategy's, or is damaged.
+            If `resume` is not a checkpoint of this strategy, or is damaged.
         """
         if resume is None and self._loaded:
             raise ConfigurationError(
@@ -440,7 +440,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return result
 
     def save_state(self, path: str | os.PathLike[str]) -> None:
-        """Save the state, and with it the run under way, to an ``.npz`` file: :mod:`flwr_fco.server.rounds.saving`."""
+        """Save the state and the current run to an ``.npz`` file; see :mod:`flwr_fco.server.rounds.saving`."""
         if self.state is None:
             raise ConfigurationError("there is no state to save before the first round; call `prepare` or `start`")
         saved = self._saved()
@@ -452,25 +452,25 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     def load_state(self, path: str | os.PathLike[str]) -> None:
         """Restore a state that :meth:`save_state` wrote; call :meth:`prepare` with the same model first.
 
-        It is for evaluation, and for rounds that are run by hand; a run goes on by ``start(..., resume=path)``.
+        Use it for evaluation, and for rounds run by hand; to continue a run, use ``start(..., resume=path)``.
 
         Raises
         ------
         ConfigurationError
             If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged;
-            the strategy is as it was then.
+            the strategy is then unchanged.
         """
         self._restore(path, self.read_state(path))
         self._loaded = True
 
     def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
-        """Restore a run that :meth:`save_state` wrote while it was under way.
+        """Restore an unfinished run that :meth:`save_state` wrote.
 
         Parameters
         ----------
         path : path-like
         progress : Progress
-            Of the run that goes on; changed.
+            Progress of the resumed run; modified.
         """
         saved = self.read_state(path)
         if not saved.parts[_RUN]:
@@ -481,7 +481,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._restore(path, saved, progress)
 
     def read_state(self, path: str | os.PathLike[str]) -> saving.Saved:
-        """Read what :meth:`save_state` wrote, if it is of this strategy and model; nothing changes.
+        """Read a file that :meth:`save_state` wrote for this strategy and model; nothing changes.
 
         Parameters
         ----------
@@ -490,7 +490,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         Raises
         ------
         ConfigurationError
-            If it is not.
+            If the file is damaged, or comes from another strategy or model.
         """
         if self.state is None:
             raise ConfigurationError("call `prepare(initial_arrays)` before `load_state`: it sets the model's layout")
@@ -505,7 +505,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         self._kept = kept._replace(pass_through=dict(kept.pass_through), parts=parts)
 
     def roll_back(self) -> ArrayRecord:
-        """Return to the state that was kept last, and return its model."""
+        """Restore the state that was kept last, and return its model."""
         assert self._kept is not None
         kept = self._kept
         parts = {name: {key: np.array(value) for key, value in own.items()} for name, own in kept.parts.items()}
@@ -536,7 +536,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     # --- training rounds ------------------------------------------------------------------------------------------
 
     def choose_rates(self, grid: Grid) -> None:
-        """Choose the options that are ``"auto"``, by asking the clients what their losses are like; once in a run.
+        """Choose the ``"auto"`` options by asking the clients about their losses, once per run.
 
         Parameters
         ----------
@@ -555,7 +555,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Return the messages of a training round; as in ``FedAvg``, with records of its own for every node."""
+        """Return the messages of a training round, as in ``FedAvg``, with separate records for every node."""
         if self._state is None or server_round == 1:
             unmodified = getattr(self, "client", "") == "unmodified"
             refuse_privacy_wrappers(sys._getframe(1).f_globals.get("__name__", ""), unmodified=unmodified)
@@ -566,14 +566,14 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Check the replies, update the state, return the primal arrays and the round's metrics.
 
-        Replies with errors, NaN, wrong shapes, dtypes, keys, another round's stamp or numbers that cannot be are left
-        out, logged and counted; :attr:`left_out` says why. With fewer than ``min_replies`` good ones, the state stays
-        as it is and ``skipped`` is 1.
+        Replies with errors, NaN, wrong shapes, dtypes or keys, another round's stamp or impossible numbers are left
+        out, logged and counted; :attr:`left_out` gives the reasons. With fewer than ``min_replies`` good replies, the
+        state does not change and ``skipped`` is 1.
 
         Raises
         ------
         ConfigurationError
-            If :meth:`configure_train` was not called for this round, or no reply says which round it answers.
+            If :meth:`configure_train` was not called for this round, or no reply has the stamp of a round.
         """
         current, replies = self.current, list(replies)
         if current.number != server_round:
@@ -582,7 +582,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                 "call them in turn, as `start` does"
             )
         stamps = [own.metadata.group_id for own in replies]
-        # In a run it is one client's doing, and its reply is left out.
+        # In a run this is the fault of a client, and its reply is left out.
         if self.progress is None and stamps and not any(isinstance(stamp, str) and stamp for stamp in stamps):
             raise ConfigurationError(
                 f"none of {len(replies)} replies has a group_id, which says what round it answers; make each of them "
@@ -600,7 +600,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         server_round : int
             From 1.
         arrays : ArrayRecord
-            The model; a new run begins with it.
+            The model; the start point if a new run begins.
         config : ConfigRecord
             The user's train config.
         grid : flwr.serverapp.Grid
@@ -610,10 +610,10 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         ArrayRecord
             The primal model.
         MetricRecord or None
-            None if nobody was asked.
+            None if no client was asked.
         """
         if self.has_own_hooks:
-            # A subclass has hooks of its own, which Flower would call.
+            # A subclass overrides hooks, which Flower would call.
             messages = self.configure_train(server_round, arrays, config, grid)
             return self.aggregate_train(server_round, send_and_receive(grid, messages, self.mail.timeout))
         letters = self.open_round(server_round, arrays, config, grid)
@@ -621,7 +621,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     @property
     def has_own_hooks(self) -> bool:
-        """Whether a subclass has a ``configure_train`` or an ``aggregate_train`` of its own."""
+        """Whether a subclass overrides ``configure_train`` or ``aggregate_train``."""
         own, plain = type(self), CompositeStrategy
         return (
             own.configure_train is not plain.configure_train
@@ -630,13 +630,13 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         )
 
     def open_round(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Letter]:
-        """Begin a training round: choose its nodes and return what each of them is told.
+        """Begin a training round: choose its nodes and return the message for each of them.
 
         Parameters
         ----------
         server_round : int
         arrays : ArrayRecord
-            The model; a new run begins with it.
+            The model; the start point if a new run begins.
         config : ConfigRecord
             The user's train config.
         grid : flwr.serverapp.Grid
@@ -663,7 +663,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         log(INFO, "configure_train: Sampled %s nodes (out of %s)", len(asked), len(self.nodes.ordered))
         self._problem = mail.open(server_round, asked, config, self.problem, self._state)
         letters = mail.letters(mail.current.nodes.values())
-        # Clients of this process are given the dual itself.
+        # Clients in this process receive the dual itself.
         self._lent = self._lent or any(
             isinstance(own, np.ndarray) for _, told in letters for own in told.vectors.values()
         )
@@ -674,13 +674,13 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return self.nodes.sample(grid, server_round, purpose, fraction, minimum, self.mail.num_needed)
 
     def look_again(self) -> None:
-        """Look who is connected."""
+        """Update the list of connected nodes."""
         grid = self.mail.grid
         assert grid is not None
         self.nodes.meet(grid, listed(grid))
 
     def run_start_round(self) -> StartRound:
-        """Run a training round 0 with all connected nodes, which changes no state."""
+        """Run a training round 0 with all connected nodes; the state does not change."""
         mail = self.mail
         problem = mail.open(0, self.nodes.ordered, mail.config, self.problem._replace(round=0), self.state)
         good = mail.exchange(mail.letters(self.nodes.ordered), 0)
@@ -690,7 +690,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return StartRound(problem, mail.weighted(good), bytes_down, bytes_up)
 
     def close_round(self, good: Sequence[Reply[Uplink]]) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Update the state by the replies that count; return the primal arrays and the round's metrics.
+        """Update the state with the good replies; return the primal arrays and the round's metrics.
 
         Parameters
         ----------
@@ -738,7 +738,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return arrays, joined_metrics(theirs, own)
 
     def _released(self, mean: Uplink) -> tuple[ArrayRecord, MetricRecord]:
-        """Take the server's step by a noisy mean, which is all that is known of the replies; no round is skipped."""
+        """Take the server's step along a noisy mean, all that is known of the replies; no round is skipped."""
         self.overflowed = not self._update([mean])
         arrays = self.primal_arrays()
         own: dict[str, float | int] = {"skipped": int(self.overflowed)}
@@ -751,7 +751,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return structure(self.problem.psi, self.problem.layout, w)
 
     def round_metrics(self) -> dict[str, float | int]:
-        """Return what the method and its parts add to the metrics of the round under way."""
+        """Return the metrics that the method and its parts add to the current round."""
         found: dict[str, float | int] = {}
         for part in self._acting["metrics"]:
             found.update(part.metrics(self))
@@ -781,7 +781,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
                     average.start(problem.layout.size)
                 elif average.averages:
                     average.add(self.averaged_points(problem, before, after, uplinks))
-                # A new stage has a geometry of its own, and a state may have a psi of its own: its point is theirs.
+                # A new stage has its own geometry and a state may have its own psi; both determine the state's point.
                 psi = self.psi_at(problem.layout, self.regularizer, after)
                 changed = stage or psi is not problem.plan.regularizer
                 own = problem.with_plan(self._plan_at(after, psi)) if changed else problem
@@ -815,7 +815,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
 
     @property
     def _follows(self) -> bool:
-        """Whether a round of sparse replies needs no more than what they touch: nothing else looks at whole vectors."""
+        """Whether a round of sparse replies needs only the entries they touch, as nothing else reads whole vectors."""
         own: Any = self
         layout, assembly = self.problem.layout, self._assembly
         return (
@@ -834,8 +834,8 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         )
 
     def _step_where_touched(self, problem: Problem, before: Any, uplinks: Sequence[Uplink]) -> bool:
-        """Take the server's step where replies are sparse; return whether that was possible."""
-        # What others may have kept stays as it is. A class of the user's is told the state in its methods.
+        """Take the server's step at the entries that sparse replies touch; return whether that was possible."""
+        # Arrays that others may hold stay unchanged. User-defined classes receive the state in their methods.
         lent = self._lent or not type(self).__module__.startswith("flwr_fco.")
         with np.errstate(over="ignore", invalid="ignore"):
             found = self._touched.step(self, problem, before, uplinks, lent=lent)
@@ -852,12 +852,12 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     def primal_arrays(self) -> ArrayRecord:
         """Return the primal model of the present state in the user's names, shapes and dtypes.
 
-        Before the first successful round: the initial arrays as they were given, feasible or not.
+        Before the first successful round, these are the initial arrays as given, feasible or not.
         """
         if self._state.round == 0:
             return self._initial
         known = self._output
-        # A method may change its state and its geometry after a round: where a client has gone, or a stage begins.
+        # A method may change its state and geometry after a round, when a client leaves or a stage begins.
         if known is None or known.state is not self._state or known.plan is not self.plan:
             point = self._point(self.problem, self._state)
             known = self._output = Output.of(self._state, self.plan, point, self.pass_through_arrays)
@@ -869,7 +869,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return self.retrieve(problem, state) if average.idle else average.point(lambda: self.retrieve(problem, state))
 
     def as_vector(self, arrays: ArrayRecord) -> Vector:
-        """Return a primal model as one vector; at no cost if it is the one that :meth:`primal_arrays` has given.
+        """Return a primal model as one vector; free for the model that :meth:`primal_arrays` returned last.
 
         Parameters
         ----------
@@ -879,7 +879,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return primal_vector(self.plan.layout, arrays)[0] if known is None else known.point
 
     def entries(self, arrays: ArrayRecord) -> Vector:
-        """Return the entries of a primal model, all or, where it is known which these are, those that may not be zero.
+        """Return the entries of a primal model: all, or only those that may be non-zero if these are known.
 
         Parameters
         ----------
@@ -889,7 +889,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return primal_vector(self.plan.layout, arrays)[0] if known is None else known.entries
 
     def _known(self, arrays: ArrayRecord) -> Output | None:
-        """Return what these arrays were made from, if they are those that :meth:`primal_arrays` has given."""
+        """Return the output that these arrays come from, if :meth:`primal_arrays` returned them last."""
         known = self._output
         fits = known is not None and known.plan is self.plan and same_arrays(known.arrays, arrays)
         return known if fits else None
@@ -946,11 +946,11 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
     # --- the look -------------------------------------------------------------------------------------------------
 
     def work(self) -> Work:
-        """Return what a client does in a round: groups of options say it."""
+        """Return a client's work in a round; the groups of options define it."""
         raise ConfigurationError(f"{type(self).__name__} does not say what a client does; override `work`")
 
     def work_at(self, state: Any) -> Work:
-        """Return what a client does in a round of a state's stage.
+        """Return a client's work in a round of the state's stage.
 
         Parameters
         ----------
@@ -960,7 +960,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return self.work()
 
     def rates(self) -> tuple[float, float]:
-        """Return the client's and the server's learning rate of the round under way; NaN where there is none."""
+        """Return the learning rates of client and server in the current round; NaN for a method without them."""
         known = self._problem
         if known is not None and known.round > 0:
             return known.client_lr, known.server_lr
@@ -995,7 +995,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         work = "the clients' own" if unmodified else f"{self.work_at(self.state)}"
         if not isinstance(own, RateOptions):
             return [("Local work", work)]
-        # Unmodified clients ignore it; with `local_steps` it says how fast the weight of psi grows.
+        # Unmodified clients ignore it; with `local_steps` it sets how fast the weight of psi grows.
         theirs = unmodified and getattr(self, "local_steps", None) is None
         client_lr = "the clients' own" if theirs else rate_text(own.client_lr)
         rates = f"client ({client_lr}) | server ({rate_text(own.server_lr)})"

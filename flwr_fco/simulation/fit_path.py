@@ -1,4 +1,4 @@
-"""A path of strengths in this process, and the picture of it."""
+"""A path of regularization strengths in this process, and its plot."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flwr_fco.strategies import CompositeStrategy
 
 __all__ = ["PathPoint", "PathResult", "StrengthPath", "fit_path", "plot_path"]
 
-#: Coefficients that are drawn at most: those that are largest somewhere on the path.
+#: Maximum number of coefficients drawn: those that are largest anywhere on the path.
 _LINES = 200
 
 
@@ -37,23 +37,23 @@ def fit_path(
     validate: bool = True,
     **options: Any,
 ) -> PathResult:
-    """Fit a path of strengths with the clients in this process.
+    """Fit a path of regularization strengths with the clients in this process.
 
     In a ServerApp: ``StrengthPath(strategy).start(grid, initial_arrays, num_rounds)``.
 
     Parameters
     ----------
     strategy : CompositeStrategy
-        Its regularizer has a strength, which is not used.
+        Strategy whose regularizer has a strength; the value of that strength is ignored.
     client_app : flwr.clientapp.ClientApp
-        With ``load_evaluation_objective``, the loss on a client's held-out data, if the path is to be validated.
+        Needs ``load_evaluation_objective``, the loss on a client's held-out data, if the path is validated.
     num_nodes, num_rounds, initial_arrays
-        As for :func:`flwr_fco.simulate`; the rounds are for each strength.
+        As for :func:`flwr_fco.simulate`; each strength runs `num_rounds` rounds.
     num_strengths : int, default 20
     ratio : float, default 0.01
-        The smallest strength over the largest one, at which everything that psi acts on is 0.
+        Ratio of the smallest to the largest strength; at the largest, all entries that psi acts on are 0.
     strengths : sequence of float or "auto", default "auto"
-        Instead of both.
+        Strengths to use instead of `num_strengths` and `ratio`.
     validate : bool, default True
     **options
         Passed to :func:`flwr_fco.simulate`, such as ``callbacks``.
@@ -96,9 +96,9 @@ def fit_path(
 
 
 def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
-    """Draw a path as glmnet's users know it: coefficients, and the loss on held-out data, against log10(strength).
+    """Plot a path in the style of glmnet: coefficients, and the loss on held-out data, against log10(strength).
 
-    The axis at the top counts what is not 0. Dashed: the smallest held-out loss; dotted: one standard error.
+    The top axis counts non-zero entries. Dashed: the smallest held-out loss; dotted: one standard error.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def plot_path(path: PathResult, file: str | os.PathLike[str]) -> None:
 
 
 def _coefficients(points: Sequence[PathPoint], names: Sequence[str]) -> NDArray[np.float64]:
-    """Return the coefficients of each point as rows, the largest ones of a large model."""
+    """Return the coefficients of each point as rows; for a large model, only the largest ones."""
     rows = np.array(
         [np.concatenate([point.result.arrays[name].numpy().reshape(-1) for name in names]) for point in points]
     )

@@ -24,7 +24,7 @@ from flwr_fco.wire.downlink import received
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent
 
-#: Flower's code of an error reply for 'the ClientApp raised an exception'.
+#: Flower's error code in a reply whose ClientApp raised an exception.
 CLIENT_APP_RAISED = 2
 #: The first node id: 1 is the SuperLink.
 _FIRST = 2
@@ -32,7 +32,7 @@ _Value = TypeVar("_Value")
 
 
 class ByNode(MutableMapping[int, _Value]):
-    """What there is of each node, by node id; made when it is asked for, as a million nodes may be known.
+    """Values by node id, made on first access, because there may be a million nodes.
 
     Parameters
     ----------
@@ -45,11 +45,11 @@ class ByNode(MutableMapping[int, _Value]):
         self._ids, self._make = ids, make
         self.made: dict[int, _Value] = {}
         self._gone: set[int] = set()
-        #: Whether all are as they were made, and nobody has come or gone.
+        #: Whether all values are as they were made, and no node has been added or removed.
         self.untouched = True
 
     def __getitem__(self, node_id: int) -> _Value:
-        """Return that of a node."""
+        """Return the value of a node."""
         found = self.made.get(node_id)
         if found is None:
             if node_id not in self:
@@ -58,13 +58,13 @@ class ByNode(MutableMapping[int, _Value]):
         return found
 
     def __setitem__(self, node_id: int, value: _Value) -> None:
-        """Set that of a node, new ones too."""
+        """Set the value of a node, which may be new."""
         self.made[node_id] = value
         self._gone.discard(node_id)
         self.untouched = False
 
     def __delitem__(self, node_id: int) -> None:
-        """Let a node go."""
+        """Remove a node."""
         if node_id not in self:
             raise KeyError(node_id)
         self.made.pop(node_id, None)
@@ -73,7 +73,7 @@ class ByNode(MutableMapping[int, _Value]):
         self.untouched = False
 
     def __contains__(self, node_id: object) -> bool:
-        """Whether there is such a node."""
+        """Whether the node exists."""
         return node_id in self.made or (node_id in self._ids and node_id not in self._gone)
 
     def __iter__(self) -> Iterator[int]:
@@ -87,10 +87,10 @@ class ByNode(MutableMapping[int, _Value]):
 
 
 class InProcessGrid(Grid):
-    """Nodes in this process: breakpoints work, and a run with the same seed gives the same bits.
+    """Grid of nodes in this process: breakpoints work, and a run with the same seed gives the same bits.
 
-    Every message's content is copied on the way out and on the way back (the bytes of arrays cannot change and are
-    shared), so no client can touch another's input or the server's.
+    Every message's content is copied in both directions (the bytes of arrays are immutable and shared), so no client
+    can modify another client's input or the server's.
 
     Parameters
     ----------
@@ -101,18 +101,18 @@ class InProcessGrid(Grid):
     run_config : mapping, optional
         ``context.run_config`` of the nodes.
     node_config : callable, optional
-        ``partition_id -> mapping``: what a node's ``context.node_config`` holds in addition to ``partition-id`` and
+        ``partition_id -> mapping``: entries of a node's ``context.node_config`` in addition to ``partition-id`` and
         ``num-partitions``.
     raise_errors : bool, default True
-        Raise a client's exception as :class:`ClientError` with node and round; False: turn it into an error reply
-        and forget what the handler did to its state, as Flower's simulation does.
+        Raise a client's exception as :class:`ClientError` with node and round; if False, turn it into an error reply
+        and discard the handler's changes to its state, as Flower's simulation does.
     run_id : int, optional
-        Of this grid's run; by default random, as Flower's.
+        Id of this grid's run; random by default, as in Flower.
 
     Attributes
     ----------
     contexts : mapping of int to Context
-        The nodes' contexts by node id; made when they are first used.
+        The nodes' contexts by node id; made on first use.
     partition_ids : mapping of int to int
         The nodes' partition ids by node id.
     """
@@ -153,7 +153,7 @@ class InProcessGrid(Grid):
         self._replies: dict[str, Message] = {}
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what the nodes remember: the bytes of their ``context.state``, one after the other."""
+        """Return the nodes' memories: the bytes of each ``context.state``, one after another."""
         states = self.states()
         return {
             "num_nodes": np.array(len(self.contexts), dtype=np.int64),
@@ -163,12 +163,12 @@ class InProcessGrid(Grid):
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave.
+        """Restore the memories that :meth:`to_arrays` returned.
 
         Raises
         ------
         ValueError
-            If it is of other nodes.
+            If the arrays are from other nodes.
         """
         ids = arrays["ids"].tolist()
         if int(arrays["num_nodes"]) != len(self.contexts) or not all(i in self.contexts for i in ids):
@@ -178,12 +178,12 @@ class InProcessGrid(Grid):
         self.restore({i: arrays["states"][a:b].tobytes() for i, a, b in zip(ids, starts, ends, strict=True)})
 
     def states(self) -> dict[int, bytes]:
-        """Return what the nodes remember, by node id; those that were never used remember nothing."""
+        """Return the nodes' memories by node id; nodes that were never used have none."""
         made = self._contexts.made
         return {i: _flower.to_bytes(made[i].state) for i in sorted(made) if made[i].state}
 
     def restore(self, states: Mapping[int, bytes]) -> None:
-        """Take back what :meth:`states` gave; the others remember nothing.
+        """Restore the memories that :meth:`states` returned; all other nodes have none.
 
         Parameters
         ----------
@@ -194,7 +194,7 @@ class InProcessGrid(Grid):
             self.contexts[node_id].state = RecordDict() if state is None else _flower.from_bytes(state)
 
     def identity(self) -> AbstractContextManager[None]:
-        """Return a context in which this process is the ServerApp of the grid's run, as Flower's messages want it."""
+        """Return a context in which this process is the ServerApp of the grid's run, as Flower's messages require."""
         return _flower.identity(self.run_id)
 
     def set_run(self, run: Any) -> None:
@@ -213,7 +213,7 @@ class InProcessGrid(Grid):
             return Message(content, dst_node_id=dst_node_id, message_type=message_type, group_id=group_id, ttl=ttl)
 
     def get_node_ids(self) -> Sequence[int]:
-        """Return the node ids: a range, which begins with partition 0, as long as no node comes or goes."""
+        """Return the node ids: a range that starts with partition 0, as long as no node is added or removed."""
         untouched = self._contexts.untouched and self._partition_ids.untouched
         return self._ids if untouched else list(self.contexts)
 
@@ -239,7 +239,7 @@ class InProcessGrid(Grid):
         return [reply for reply in replies if reply is not None]
 
     def introduce(self, plan: Spec, digest: str, strangers: AbstractSet[int]) -> None:
-        """Note which of the nodes of the next :meth:`exchange` must be told the plan first.
+        """Set which nodes of the next :meth:`exchange` must get the plan first.
 
         Parameters
         ----------
@@ -247,26 +247,26 @@ class InProcessGrid(Grid):
         digest : str
             Its hash.
         strangers : set of int
-            Their ids.
+            Ids of these nodes.
         """
         self._plan = plan, digest, strangers
 
     def exchange(self, letters: Sequence[tuple[Node, Downlink]], server_round: int, digest: str) -> list[Sent] | None:
-        """Tell nodes something without messages and return their answers, with the bits of messages.
+        """Deliver downlinks without messages and return the answers, bit-identical to those of messages.
 
         Parameters
         ----------
         letters : sequence of (Node, Downlink)
         server_round : int
         digest : str
-            Of the plan, which the nodes have been told, unless they are to be introduced.
+            Hash of the plan, which the nodes already have unless they are to be introduced.
 
         Returns
         -------
         list of Sent, or None
-            In the order of the letters. None, before any client is called, where messages must be made: the ClientApp
-            is not of this package or has mods, a client lacks something or would not take its message as it is, or the
-            grid has hooks of its own.
+            In the order of the letters. None, before any client is called, if messages are needed: the ClientApp is not
+            from this package or has mods, a client lacks something or would reject its message, or the grid overrides
+            hooks.
         """
         introduced, self._plan = self._plan, None
         handler = _flower.handler_of(self.client_app, "train")
@@ -289,7 +289,7 @@ class InProcessGrid(Grid):
             for answer in handler.exchange(contexts, told, server_round):
                 found.append(answer)
         except Exception as error:
-            # Of the client that was to answer next.
+            # The error is from the client that was to answer next.
             raise self._raised(error, contexts[len(found)].node_id, f"{server_round}", "train") from error
         if self.report is not None:
             self.report(server_round)
@@ -337,7 +337,7 @@ class InProcessGrid(Grid):
             context.state = state
             reason = f"{type(error).__name__}: {error}\n{traceback.format_exc(limit=-3)}"
             reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=message)
-        # A ClientApp is typed to return a message; one that forgets to is silent in Flower, and so it is here.
+        # A ClientApp should return a message; one that returns nothing is silent in Flower, and also here.
         if reply is None:
             return None
         content = _flower.content_of(reply)

@@ -13,20 +13,20 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.worker import SharedMemory, frame, receive
 from flwr_fco.simulation.workers import Lost, Workers
 
-#: Seconds that a worker has to end by itself.
+#: Seconds that a worker gets to end on its own.
 _PATIENCE = 2.0
 _MAIN = "import sys; from flwr_fco.simulation.worker import main; main(sys.argv[1:])"
 
 
 class Processes(Workers):
-    """Worker processes on this machine, which are called by pipes; arrays lie in shared memory.
+    """Worker processes on this machine, called through pipes, with arrays in shared memory.
 
     Parameters
     ----------
     number : int, optional
-        How many; by default as many as this process may use cores.
+        Number of workers; by default the number of cores that this process may use.
     partial_sums : bool, default False
-        As of :class:`Workers`.
+        As for :class:`Workers`.
     """
 
     def __init__(self, number: int | None = None, *, partial_sums: bool = False) -> None:
@@ -48,7 +48,7 @@ class Processes(Workers):
         if known is not None:
             _end(known)
         descriptors = (self._asked.descriptor, self._answered[worker].descriptor)
-        # A worker imports what this process can import, and computes on one core.
+        # A worker can import what this process can import, and computes on one core.
         threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
         paths = os.pathsep.join(os.path.abspath(path) for path in sys.path)
         self._processes[worker] = subprocess.Popen(
@@ -78,18 +78,18 @@ class Processes(Workers):
                     except (OSError, EOFError):
                         answers[k] = Lost(_end(self._processes[k]))
         except BaseException:
-            # Interrupted: what the workers still have to say would be taken for answers to the next call.
+            # Interrupted: pending output of the workers would be taken for answers to the next call.
             for k in calls:
                 _end(self._processes[k])
             raise
         return answers
 
     def pids(self) -> list[int]:
-        """Return the numbers of the processes."""
+        """Return the ids of the processes."""
         return [process.pid for _, process in sorted(self._processes.items())]
 
     def close(self) -> None:
-        """End all workers, busy ones too."""
+        """End all workers, including busy ones."""
         self.closed = True
         processes, self._processes = self._processes, {}
         for process in processes.values():
@@ -101,13 +101,13 @@ class Processes(Workers):
 
 
 def _end(process: subprocess.Popen[bytes]) -> str:
-    """End a process, and return how it has ended."""
+    """End a process, and return how it ended."""
     process.terminate()
     for stream in (process.stdin, process.stdout):
         try:
             cast(BinaryIO, stream).close()
         except OSError:
-            # What was on its way to it.
+            # Data that was still on its way to the process.
             continue
     try:
         code = process.wait(_PATIENCE)
@@ -118,7 +118,7 @@ def _end(process: subprocess.Popen[bytes]) -> str:
 
 
 def _memory() -> int:
-    """Return the descriptor of a file without a name, in memory where the system has such."""
+    """Return the descriptor of an unnamed file, in memory where the system supports it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("flwr-fco")
     with tempfile.TemporaryFile() as file:
@@ -126,5 +126,5 @@ def _memory() -> int:
 
 
 def available_cores() -> int:
-    """Return how many cores this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""`simulate`: a strategy and a ClientApp in this process, hundreds of rounds a second."""
+"""`simulate`: runs a strategy and a ClientApp in this process, at hundreds of rounds per second."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from flwr_fco.simulation.ray_actors import RayActors
 from flwr_fco.simulation.workers import WorkerGrid, Workers
 from flwr_fco.wire import flower as _flower
 
-#: From how many nodes on the answers of a round are many objects.
+#: Number of nodes from which on the answers of a round are many objects.
 _MANY = 256
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -58,14 +58,15 @@ def simulate(
 ) -> Result:
     """Run a strategy with its clients in this process, in worker processes, or on a Ray cluster.
 
-    The same Strategy and ClientApp run unchanged in Flower's simulation and in a deployment, and end in the same bits.
+    The same Strategy and ClientApp run unchanged in Flower's simulation and in a deployment, with bit-identical
+    results.
 
     Parameters
     ----------
     strategy : flwr.serverapp.strategy.Strategy
-        One of ours or any other of Flower's Message API.
+        A strategy of this package or any other strategy for Flower's Message API.
     client_app : flwr.clientapp.ClientApp
-        Such as :func:`flwr_fco.client_apps.client_app` returns.
+        ClientApp, for example from :func:`flwr_fco.client_apps.client_app`.
     num_nodes : int
         Number of clients; client m has ``partition-id`` m.
     num_rounds : int
@@ -75,7 +76,7 @@ def simulate(
     evaluate_fn : callable, optional
         ``(round, arrays) -> MetricRecord or None``: central evaluation.
     evaluate_every : int, default 1
-        Number of rounds between two central evaluations; there is also one before the first and after the last one.
+        Number of rounds between two central evaluations; there is always one before the first and after the last round.
     train_config, evaluate_config : ConfigRecord, optional
         Sent to the clients.
     run_config : mapping, optional
@@ -83,42 +84,42 @@ def simulate(
     node_config : callable, optional
         ``partition_id -> mapping``, added to ``context.node_config``.
     raise_errors : bool, default True
-        Raise a client's exception with node and round; False: it becomes an error reply, as in Flower.
+        Raise a client's exception with its node and round; if False, it becomes an error reply, as in Flower.
     progress : bool, optional
         Show a progress bar; by default if standard error is a terminal.
     verbose : bool, default False
         Keep Flower's log lines of every round; by default only warnings are shown.
     on_interrupt : {"return", "raise"}, default "return"
-        What Ctrl-C does in a run of ours: the result so far is returned, with a warning, or is the ``result`` of the
-        :class:`flwr_fco.errors.RunInterrupted` that is raised, for scripts that must not go on.
+        What Ctrl-C does if the strategy is from this package: return the result so far, with a warning, or raise
+        :class:`flwr_fco.errors.RunInterrupted` with that ``result``, for scripts that must not continue.
     engine : {"in-process", "processes", "ray"} or Workers, default "in-process"
-        Where the clients are (docs/performance.md says which engine pays when). ``"processes"``: in worker processes,
-        each of which loads the data of its own clients, once. ``"ray"``: the same in actors of Ray's. Or workers that
-        several runs share: :class:`flwr_fco.simulation.Processes`, :class:`flwr_fco.simulation.RayActors`. The bits
-        are the same on every engine.
+        Where the clients run (docs/performance.md compares the engines). ``"processes"``: in worker processes, each of
+        which loads the data of its own clients once. ``"ray"``: likewise in Ray actors. Or workers shared by several
+        runs: :class:`flwr_fco.simulation.Processes`, :class:`flwr_fco.simulation.RayActors`. Results are bit-identical
+        on every engine.
     workers : int, optional
-        How many; by default as many as there are cores.
+        Number of workers; by default the number of cores.
     address : str, optional
-        Of a Ray cluster, such as ``"auto"`` on one of its machines; by default Ray is started here, and ended.
+        Address of a Ray cluster, such as ``"auto"`` on one of its machines; by default Ray is started and stopped here.
     num_cpus, num_gpus : float, default 1 and 0
-        What Ray reserves for a worker.
+        CPUs and GPUs that Ray reserves for each worker.
     partial_sums : bool, default False
         Whether each worker sends one weighted sum of its clients' vectors, so that the work of this process does not
-        grow with their number. The result is that of other runs to rounding (1e-12), not to the bit. Methods and
-        options that need each client's vector refuse it.
+        grow with the number of clients. The result equals that of other runs up to rounding (1e-12), not to the bit.
+        Methods and options that need each client's vector refuse it.
     **start_options
         Passed to ``strategy.start``, such as ``callbacks`` and ``resume``.
 
     Returns
     -------
     flwr.serverapp.strategy.Result
-        ``arrays`` holds the final primal model; the metrics are by round.
+        ``arrays`` holds the final primal model; metrics are stored by round.
 
     Raises
     ------
     ConfigurationError
-        If an argument is of the wrong kind, the strategy would wait for more nodes than there are (Flower waits for
-        ever), or the ClientApp cannot be sent to the engine's workers.
+        If an argument has the wrong type, the strategy would wait for more nodes than there are (Flower waits forever),
+        or the ClientApp cannot be sent to the engine's workers.
     ClientError
         If a client raised an exception and `raise_errors` is set.
 
@@ -201,7 +202,7 @@ def simulate(
 def _workers(
     stack: ExitStack, engine: Any, workers: Any, address: Any, num_cpus: float, num_gpus: float, partial_sums: bool
 ) -> Workers | None:
-    """Return the workers of an engine; those that are started here end with the run."""
+    """Return the workers of an engine; workers that are started here end with the run."""
     if isinstance(engine, Workers):
         if partial_sums and not engine.partial_sums:
             raise ConfigurationError(
@@ -246,12 +247,12 @@ def _as_array(name: str, array: Any) -> Array:
 
 @contextmanager
 def _old_objects_aside() -> Iterator[None]:
-    """Keep what is there out of Python's search for garbage, which the answers of large rounds set off often.
+    """Exclude existing objects from garbage collection, which the answers of large rounds trigger often.
 
-    With compiled code and libraries loaded there are hundreds of thousands of them to go through.
+    With compiled code and libraries loaded, the collector would scan hundreds of thousands of them.
     """
     if gc.get_freeze_count():
-        # Somebody else's business.
+        # Garbage collection is managed elsewhere.
         yield
         return
     gc.collect()
@@ -264,7 +265,7 @@ def _old_objects_aside() -> Iterator[None]:
 
 @contextmanager
 def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
-    # Flower itself depends on rich; imported here because most runs in a process show no bar.
+    # Imported here because most runs in a process show no progress bar; Flower itself depends on rich.
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -277,12 +278,12 @@ def _progress_bar(num_rounds: int) -> Iterator[Callable[[int], None]]:
 def _check_kinds(
     strategy: Any, client_app: Any, initial_arrays: Any, num_nodes: Any, num_rounds: Any, evaluate_every: Any
 ) -> None:
-    """Refuse what would end in an error of Python's, or of Flower's, far from here."""
+    """Reject arguments that would cause obscure errors in Python or Flower later."""
     if isinstance(strategy, type) or not callable(getattr(strategy, "start", None)):
         raise ConfigurationError(
             f"strategy={_called(strategy)}; expected a Strategy, such as FedDualAvg(regularizer=L1(0.1), client_lr=0.1)"
         )
-    # Something else that can be called as one, with a message and a context, will do.
+    # Any callable that takes a message and a context is accepted.
     if isinstance(client_app, type) or not callable(client_app) or not takes(client_app, 2):
         raise ConfigurationError(
             f"client_app={_called(client_app)}; expected a ClientApp, such as client_app(load_objective) of "
@@ -311,7 +312,7 @@ def _check_partial_sums(strategy: Strategy) -> None:
 
 
 def _called(value: Any) -> str:
-    """Return what a wrong argument is, without its contents."""
+    """Return a description of a wrong argument, without its contents."""
     return f"the class {value.__name__}" if isinstance(value, type) else f"a {type(value).__name__}"
 
 

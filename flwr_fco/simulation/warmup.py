@@ -14,8 +14,8 @@ from flwr_fco.regularizers import L1, ElasticNet, L1Ball, Zero
 def warmup() -> None:
     """Call the kernels of the common objectives and regularizers once, on tiny data.
 
-    The first call ever compiles them (some seconds) and keeps them on disk; in a new process it loads them (about a
-    quarter of a second). Benchmarks call it so that neither is measured.
+    The first call on a machine compiles them (some seconds) and caches them on disk; a new process loads them (about a
+    quarter of a second). Benchmarks call it to exclude both from their timings.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Workers, wherever they are, and the grid whose nodes live in them."""
+"""Workers of any kind, and the grid whose nodes live in them."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent, num_examples
 
-#: How often a call is made again because its worker died.
+#: Number of times that a call is repeated because its worker died.
 _REPEATS = 2
-#: How many times its share of the examples a worker may have.
+#: Maximum load of a worker, as a multiple of its equal share of the examples.
 _UNEQUAL = 1.2
-#: Seconds of a round from which on it is worth it, and how many rounds are looked at.
+#: Seconds of a round above which moving nodes pays off, and number of rounds that are timed.
 WORTH_MOVING, _ROUNDS = 0.1, 2
-#: Nodes of which more are not dealt out anew: chance has made the loads equal.
+#: Above this number of nodes they are not redistributed: loads are nearly equal by chance.
 _MANY = 10_000
-#: Bytes of an app from which on it probably carries its data with it.
+#: App size in bytes above which the app probably carries its data.
 _LARGE_APP = 8 * 2**20
 
 
@@ -50,15 +50,14 @@ class Lost:
 
 
 class Workers(ABC):
-    """Workers that outlive a run: sweeps share them.
+    """Workers that outlive a run, so that sweeps can share them.
 
     Parameters
     ----------
     number : int
-        How many there are.
+        Number of workers.
     partial_sums : bool, default False
-        Whether each of them sends one weighted sum of what its clients answer: see
-        :mod:`flwr_fco.simulation.partial_sums`.
+        Whether each worker sends one weighted sum of its clients' answers; see :mod:`flwr_fco.simulation.partial_sums`.
     """
 
     def __init__(self, number: int, partial_sums: bool = False) -> None:
@@ -66,7 +65,7 @@ class Workers(ABC):
             raise ConfigurationError(f"workers={number}; expected at least one")
         self.number, self.partial_sums = number, checked("partial_sums", partial_sums, bool)
         self._runs: dict[int, Setup] = {}
-        #: Whether they have ended.
+        #: Whether the workers have been closed.
         self.closed = False
 
     def __enter__(self) -> Self:
@@ -74,16 +73,16 @@ class Workers(ABC):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """End them."""
+        """Close the workers."""
         self.close()
 
     @abstractmethod
     def close(self) -> None:
-        """End all workers, busy ones too."""
+        """End all workers, including busy ones."""
 
     @abstractmethod
     def _start(self, worker: int) -> None:
-        """Start a worker, or another one in its place."""
+        """Start a worker, or its replacement."""
 
     @abstractmethod
     def _call(self, calls: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
@@ -102,14 +101,14 @@ class Workers(ABC):
         Returns
         -------
         dict of int to Any
-            What the methods returned, by worker.
+            The methods' return values, by worker.
 
         Raises
         ------
         Exception
-            The first worker's, if methods raised errors.
+            The first worker's exception, if a method raised one.
         FlwrFcoError
-            If a worker has died again and again in the same call.
+            If workers have died repeatedly in the same call.
         """
         answers: dict[int, Any] = {}
         left = dict(calls)
@@ -138,7 +137,7 @@ class Workers(ABC):
         return {k: value for k, (_, value) in answers.items()}
 
     def begin(self, setup: Setup) -> None:
-        """Tell all workers of a run.
+        """Announce a run to all workers.
 
         Parameters
         ----------
@@ -147,7 +146,7 @@ class Workers(ABC):
         Raises
         ------
         ConfigurationError
-            If the workers have ended.
+            If the workers have been closed.
         """
         if self.closed:
             raise ConfigurationError(
@@ -157,25 +156,25 @@ class Workers(ABC):
         self._runs[setup.run_id] = setup
 
     def end(self, run_id: int) -> None:
-        """Let all workers forget a run.
+        """Make all workers forget a run.
 
         Parameters
         ----------
         run_id : int
         """
         if self._runs.pop(run_id, None) is not None:
-            # One that has died has forgotten it, and is replaced when it is needed.
+            # A worker that has died has forgotten it, and is replaced when needed.
             self._call(dict.fromkeys(range(self.number), ("end", run_id)))
 
 
 class WorkerGrid(InProcessGrid):
-    """A grid whose nodes live in workers: one call a worker and round, and the bits of :class:`InProcessGrid`.
+    """A grid whose nodes live in workers: one call per worker and round, bit-identical to :class:`InProcessGrid`.
 
     Parameters
     ----------
     workers : Workers
     client_app, num_nodes, run_config, node_config, raise_errors
-        As of :class:`InProcessGrid`.
+        As for :class:`InProcessGrid`.
 
     Raises
     ------
@@ -197,10 +196,10 @@ class WorkerGrid(InProcessGrid):
             client_app, num_nodes, run_config=run_config, node_config=node_config, raise_errors=raise_errors
         )
         self.workers, self.partial_sums = workers, workers.partial_sums
-        #: The plan that the nodes were told last, and its hash; the number of the next exchange.
+        #: The last plan sent to the nodes and its hash; the number of the next exchange.
         self._told: tuple[Any, ...] = ()
         self._exchanges = 0
-        #: Of each node, until they have been dealt out by them.
+        #: Number of examples of each node, until the nodes have been redistributed.
         self._examples: dict[int, float] | None = {} if num_nodes <= _MANY and workers.number > 1 else None
         self._seconds: list[float] = []
         self._homes: dict[int, int] = {}
@@ -212,22 +211,22 @@ class WorkerGrid(InProcessGrid):
         return self
 
     def __exit__(self, *error: object) -> None:
-        """Let the workers forget its run."""
+        """Make the workers forget the grid's run."""
         self.workers.end(self.run_id)
 
     def exchange(self, letters: Sequence[tuple[Node, Downlink]], server_round: int, digest: str) -> Any:
-        """Tell nodes something without messages and return their answers, with the bits of messages.
+        """Deliver downlinks without messages and return the answers, bit-identical to those of messages.
 
         Parameters
         ----------
         letters, server_round, digest
-            As of :meth:`InProcessGrid.exchange`.
+            As for :meth:`InProcessGrid.exchange`.
 
         Returns
         -------
         list of Sent or None, or None
-            In the order of the letters; None for a node that must be sent a message, because its worker is new. None
-            in place of the list: as of :meth:`InProcessGrid.exchange`.
+            In the order of the letters; None for a node that needs a message because its worker is new. None instead of
+            the list: as for :meth:`InProcessGrid.exchange`.
         """
         introduced, self._plan = self._plan, None
         handler = _flower.handler_of(self.client_app, "train")
@@ -246,7 +245,7 @@ class WorkerGrid(InProcessGrid):
         exchange_number = self._exchanges if self.partial_sums else None
         calls = {}
         for k, own in places.items():
-            # Most nodes of a round are told the same.
+            # Most nodes of a round get the same downlink.
             numbers: dict[int, int] = {}
             told: list[Any] = []
             to: list[tuple[int, int]] = []
@@ -273,9 +272,9 @@ class WorkerGrid(InProcessGrid):
         return found
 
     def _deal_anew(self) -> None:
-        """Deal out the nodes by their numbers of examples, the most first, once all have said what these are.
+        """Redistribute the nodes by their numbers of examples, largest first, once all nodes have reported them.
 
-        They move with what they remember, once in a run, and only if a worker has far more than its share.
+        Nodes move with their memories, once in a run, and only if a worker has far more than its share.
         """
         examples = self._examples or {}
         if len(examples) < len(self.contexts) or not self._contexts.untouched or len(self._seconds) < _ROUNDS:
@@ -284,7 +283,7 @@ class WorkerGrid(InProcessGrid):
         loads = [0.0] * self.workers.number
         for node_id, number in examples.items():
             loads[self._homes[node_id]] += number
-        # The first round loads data, and the data of those that move are loaded again.
+        # The first round loads data, and moved nodes load their data again.
         if min(self._seconds) < WORTH_MOVING or max(loads) <= _UNEQUAL * max(
             sum(loads) / len(loads), *examples.values()
         ):
@@ -298,7 +297,7 @@ class WorkerGrid(InProcessGrid):
         log(INFO, "simulate: the clients are dealt out anew, those with the most examples first")
 
     def _kept(self, answers: Mapping[int, Any], calls: Mapping[int, tuple[Any, ...]]) -> dict[int, list[Sent | None]]:
-        """Return answers of which the vectors have stayed with the workers."""
+        """Return answers whose vectors have stayed with the workers."""
         again = {
             k: (*call[:-2], (*self._told, frozenset(node_id for node_id, _ in call[3])), call[-1])
             for k, call in calls.items()
@@ -319,12 +318,12 @@ class WorkerGrid(InProcessGrid):
         return replies
 
     def _by_worker(self, node_ids: Sequence[int]) -> dict[int, list[int]]:
-        """Return the places in a list of nodes by worker; a node stays with its worker."""
+        """Return the list positions of nodes by worker; a node stays with its worker."""
         places: dict[int, list[int]] = {}
         for place, node_id in enumerate(node_ids):
             home = self._homes.get(node_id)
             if home is None:
-                # In turn, as they come: rounds with all nodes, and samples, are spread evenly.
+                # Round robin in order of arrival: full rounds and samples are spread evenly.
                 home = self._homes[node_id] = len(self._homes) % self.workers.number
             places.setdefault(home, []).append(place)
         return places
@@ -338,12 +337,12 @@ class WorkerGrid(InProcessGrid):
         return found
 
     def states(self) -> dict[int, bytes]:
-        """Return what the nodes remember, by node id; those that were never used remember nothing."""
+        """Return the nodes' memories by node id; nodes that were never used have none."""
         found = self.workers.ask(dict.fromkeys(range(self.workers.number), ("states", self.run_id)))
         return dict(sorted(each for own in found.values() for each in own.items()))
 
     def restore(self, states: Mapping[int, bytes]) -> None:
-        """Take back what :meth:`states` gave; the others remember nothing.
+        """Restore the memories that :meth:`states` returned; all other nodes have none.
 
         Parameters
         ----------
@@ -356,14 +355,14 @@ class WorkerGrid(InProcessGrid):
 
 
 def _plain(downlink: Downlink) -> Downlink:
-    """Return a downlink as such that can be pickled, without the plan, which the workers know."""
+    """Return a downlink that can be pickled, without the plan, which the workers know."""
     unknown: Any = None
     mappings: Any = {name: dict(getattr(downlink, name)) for name in ("vectors", "numbers", "pass_through")}
     return downlink._replace(plan=unknown, **mappings)
 
 
 def _registered() -> tuple[dict[str, Any], list[type[Specified]]]:
-    """Return what the user has registered here, which a new process would not know."""
+    """Return the user's registrations in this process, which a new process would lack."""
 
     def own(thing: Any) -> bool:
         return not str(getattr(thing, "__module__", "")).startswith("flwr_fco.")

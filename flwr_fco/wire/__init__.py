@@ -1,9 +1,9 @@
-"""All that crosses between server and clients, and the only place that knows the keys of Flower's records.
+"""All data exchanged between server and clients, and the only place that knows the keys of Flower's records.
 
-What is said, without Flower: ``protocol`` (plan, downlink, uplink) and ``questions``. How it is written and read:
-``downlink``, ``uplink``, ``client_state``, ``queries`` (questions and answers), ``model`` (under the user's names),
-``metrics``, ``envelope`` (messages, the handshake, what a client lacks), ``arrays`` and ``keys``. ``flower`` holds the
-private names of Flower.
+Content without Flower: ``protocol`` (plan, downlink, uplink) and ``questions``. Writing and reading: ``downlink``,
+``uplink``, ``client_state``, ``queries`` (questions and answers), ``model`` (under the user's names), ``metrics``,
+``envelope`` (messages, the handshake, reports of missing data), ``arrays`` and ``keys``. ``flower`` holds the uses of
+Flower's private names.
 
 Server to client, one ``RecordDict``:
 
@@ -30,9 +30,9 @@ A question (:mod:`flwr_fco.wire.questions`) has the vectors in ``"arrays"`` and 
 ``layout`` (JSON) and numbers as ``number:NAME``; its answer vectors in ``"arrays"``, and in ``"metrics"``
 ``num-examples`` and the numbers.
 
-A client with a memory keeps it in ``context.state``, in two phases: what it knew after the last round that counted
-(``"fco-committed"``), and what it knows after the round that it answered last (``"fco-pending"``), which counts only
-if the server says so in the next downlink (``"fco-stamps"`` holds the rounds of both, and the epoch).
+A client with a memory keeps it in ``context.state``, in two phases: its memory after the last round that counted
+(``"fco-committed"``), and its memory after the last round that it answered (``"fco-pending"``), which counts only if
+the server says so in the next downlink (``"fco-stamps"`` holds the rounds of both, and the epoch).
 
 The keys ``"arrays"`` and ``"config"`` are the strategy's ``arrayrecord_key`` and ``configrecord_key``. The round's
 stamp is the message's ``group_id``.

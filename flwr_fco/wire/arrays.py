@@ -1,4 +1,4 @@
-"""Reading arrays from bytes, which are never given to a general reader: the expected header and length, or an error."""
+"""Reads arrays from bytes without a general reader: either header and length are as expected, or an error is raised."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def vectors_of(content: RecordDict) -> Mapping[str, Array]:
 
 
 def from_array(name: str, array: Array, dtypes: tuple[str, ...], shape: tuple[int, ...]) -> NDArray[Any]:
-    """Return the data read-only after checking dtype and shape: a view where the header is the usual one."""
+    """Return the data read-only after checking dtype and shape; a view if the header has the usual form."""
     if array.dtype not in dtypes or tuple(array.shape) != shape:
         raise ProtocolError(
             f"array {name!r} is {array.dtype}{list(array.shape)}, expected {' or '.join(dtypes)}{list(shape)}"
@@ -54,12 +54,12 @@ _ENTRY = rb"'descr': ?'([<>=|]?[a-zA-Z][0-9]*)'|'fortran_order': ?(True|False)|'
 _HEADER = re.compile(rb"\{(?:(?:" + _ENTRY + rb"),? ?){3}\} *\n")
 _ENTRIES = re.compile(_ENTRY)
 _MAGIC = b"\x93NUMPY"
-#: How long a header may be: what it must say takes a hundred bytes, the rest is padding.
+#: Maximum header length: the required content takes a hundred bytes, the rest is padding.
 _LONGEST_HEADER = 4096
 
 
 def _other_header(name: str, data: bytes, form: Form, shape: tuple[int, ...]) -> NDArray[Any]:
-    """Read an array whose header differs from ours in memory order or padding, and in nothing else.
+    """Read an array whose header differs from this package's only in memory order or padding.
 
     NumPy's own reader never sees a client's bytes: it evaluates the header, opens archives, and allocates whatever
     size a header claims.
@@ -96,7 +96,7 @@ def _other_header(name: str, data: bytes, form: Form, shape: tuple[int, ...]) ->
     return value.reshape(shape)
 
 
-#: What a plan's arrays and a client's memory may hold.
+#: Allowed dtypes in a plan's arrays and a client's memory.
 _INTEGERS = tuple(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))
 _LABELS = ("float64", "float32", "float16", "bool", *_INTEGERS)
 
@@ -110,12 +110,12 @@ def labelled(name: str, array: Array) -> NDArray[Any]:
 
 
 def floating(dtype: str) -> tuple[str, ...]:
-    """Return the dtypes in which a floating array may come back: its own first; scikit-learn answers in float64."""
+    """Return the dtypes in which a floating-point array may return: its own first; scikit-learn returns float64."""
     return (dtype, *(other for other in ("float64", "float32", "float16") if other != dtype))
 
 
 def finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
-    """Return an array after making sure that it has no NaN and no infinity."""
+    """Return an array after checking that it has no NaN or infinite values."""
     if not all_finite(array):
         bad = int(array.size - np.isfinite(array).sum())
         raise ProtocolError(f"{what} {name!r} holds {bad} {NOT_FINITE}")
@@ -125,17 +125,17 @@ def finite(name: str, array: NDArray[Any], what: str = "array") -> NDArray[Any]:
 def read_vectors(
     arrays: Mapping[str, Array], shapes: Mapping[str, tuple[int, ...]], dtype: str
 ) -> tuple[dict[str, Any], dict[str, float]]:
-    """Return the vectors of a client as they came, and their Euclidean norms, infinite where the squares overflow."""
+    """Return a client's vectors as received, and their Euclidean norms, infinite if the sum of squares overflows."""
     vectors: dict[str, Any] = {}
     norms = {}
-    # Not float16: what is below 6e-8 would be 0 in it.
+    # Not float16: values below 6e-8 would become 0.
     dtypes = (dtype, "float32" if dtype == "float64" else "float64")
     for name, shape in shapes.items():
         places = arrays.get(PLACES + name)
         if places is not None and (len(shape) != 1 or len(places.shape) != 1 or places.shape[0] > shape[0]):
             raise ProtocolError(f"the places of array {name!r} have shape {list(places.shape)}, of {list(shape)}")
         value = from_array(name, arrays[name], dtypes, shape if places is None else tuple(places.shape))
-        # A finite norm is a vector without NaN and infinity: one pass over it, which the bounds need as well.
+        # A finite norm implies a vector without NaN and infinity, in one pass, and the bounds need the norm anyway.
         norm = norms[name] = euclidean_norm(value)
         vectors[name] = value if math.isfinite(norm) else finite(name, value)
         if places is not None:
@@ -144,7 +144,7 @@ def read_vectors(
 
 
 def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arrays in which vectors travel: of a sparse one its values and their places."""
+    """Return the arrays that represent vectors in a message; for a sparse vector, its values and coordinates."""
     arrays = dict(vectors)
     for name, vector in vectors.items():
         if isinstance(vector, SparseVector):
@@ -155,7 +155,7 @@ def arrays_of(vectors: Mapping[str, Any]) -> dict[str, Any]:
 def sparse_vector(
     name: str, places: Array, values: NDArray[Any], size: int, kind: type[SparseVector] = SparseVector
 ) -> SparseVector:
-    """Return a vector of which some places came."""
+    """Return a vector of which only some coordinates were sent."""
     try:
         return kind(from_array(name, places, ("int32",), values.shape), values, size)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""What a client remembers between rounds, in two phases in ``context.state``: committed and pending."""
+"""A client's memory between rounds, in two phases in ``context.state``: committed and pending."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DIGEST = "-digest"
 
 
 def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
-    """Return the vectors of a client's memory; of one with sparse features they may be sparse."""
+    """Return the vectors of a client's memory; with sparse features they may be sparse."""
     vectors: dict[str, Any] = {}
     arrays = dict(record.items())
     for name, array in arrays.items():
@@ -34,23 +34,23 @@ def state_vectors(record: ArrayRecord, size: int) -> dict[str, Vector]:
 
 
 def read_state(context: Context, stamp: ClientStamp, size: int) -> ClientState | None:
-    """Return the state that the client continues from, committing or discarding the pending one as the server says.
+    """Return the state that the client continues from; commits or discards the pending state as the server says.
 
     Nothing is written until the next :func:`store_pending`, so a handler that fails in between changes nothing.
 
     Parameters
     ----------
     context : Context
-        The node's.
+        Context of the node.
     stamp : ClientStamp
-        From the server's message.
+        Stamp from the server's message.
     size : int
         Length of the flat vector.
 
     Returns
     -------
     mapping of str to ndarray, or None
-        None: the client starts afresh.
+        None if the client starts afresh.
 
     Raises
     ------
@@ -81,29 +81,29 @@ def store_pending(
     after: ClientState,
     digest: str,
 ) -> None:
-    """Store the state after a round as pending, beside the state before it.
+    """Store the state after a round as pending, next to the state before it.
 
     Parameters
     ----------
     context : Context
-        The node's; changed.
+        Context of the node; modified.
     stamp : ClientStamp
-        From the server's message.
+        Stamp from the server's message.
     server_round : int
-        The round that was answered.
+        Round that was answered.
     before : mapping of str to ndarray, or None
-        What :func:`read_state` returned.
+        Return value of :func:`read_state`.
     after : mapping of str to ndarray
-        What the local solver returned.
+        Return value of the local solver.
     digest : str
-        Of what this node is about to send; the server will say whether it accepted exactly this.
+        Digest of the content to be sent; the server will say whether it accepted exactly this.
     """
     known = context.state.get(_STAMPS)
     stamps: dict[str, Any] = {"epoch": stamp.epoch, _COMMITTED: stamp.accepted, _PENDING: server_round}
     stamps[_COMMITTED + _DIGEST], stamps[_PENDING + _DIGEST] = stamp.digest, digest
     context.state[_STAMPS] = _flower.filled(ConfigRecord, stamps)
     if stamp.restored is None and before is not None and known[_PENDING] == stamp.accepted:  # type: ignore[index]
-        # As in most rounds: what was pending counts now, and is there as bytes.
+        # The usual case: the pending state counts now, and is already stored as bytes.
         context.state[_COMMITTED] = context.state[_PENDING]
     else:
         context.state[_COMMITTED] = _flower.array_record(arrays_of(before or {}))
@@ -118,7 +118,7 @@ def uplink_digest(content: RecordDict) -> str:
     Parameters
     ----------
     content : RecordDict
-        Of the answer.
+        Records of the answer.
     """
     metrics = content.get(METRICS)
     elapsed = None if metrics is None else metrics.get("elapsed")
@@ -126,7 +126,7 @@ def uplink_digest(content: RecordDict) -> str:
 
 
 def vectors_digest(vectors: Mapping[str, Any], elapsed: float | None) -> str:
-    """Return the digest of an uplink that travels without a message.
+    """Return the digest of an uplink that is delivered without a message.
 
     Parameters
     ----------

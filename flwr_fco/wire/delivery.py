@@ -1,4 +1,4 @@
-"""Messages on their way: sent, and their replies waited for, without the naps of Flower's grids."""
+"""Delivery of messages: sends them and waits for replies, without the long pauses of Flower's grids."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from flwr.serverapp import Grid
 
 from flwr_fco.wire import flower as _flower
 
-#: Seconds between two looks for replies: a share of what has been waited for, within bounds. A round of 20 s, as there
-#: are many over a SuperLink, ends at most .2 s late.
+#: Seconds between two checks for replies: a fraction of the time waited so far, within bounds. A round of 20 s, which
+#: is common over a SuperLink, ends at most .2 s late.
 _SHARE, _SHORTEST, _LONGEST = 0.01, 0.01, 1.0
 
 
 def send_and_receive(grid: Grid, messages: Iterable[Message], timeout: float | None) -> list[Message]:
-    """Send messages and return the replies that come in time, as ``grid.send_and_receive`` does.
+    """Send messages and return the replies that arrive in time, as ``grid.send_and_receive`` does.
 
-    Flower's grids look for replies every 3 s (over HTTP) or every .1 s (in a simulation). Here the pauses grow with
-    what has been waited for, from 10 ms to 1 s. A grid with a ``send_and_receive`` of its own is left to it.
+    Flower's grids check for replies every 3 s (over HTTP) or every .1 s (in a simulation). Here the pauses grow with
+    the time waited so far, from 10 ms to 1 s. A grid that overrides ``send_and_receive`` uses its own method.
 
     Parameters
     ----------
     grid : flwr.serverapp.Grid
     messages : iterable of Message
     timeout : float or None
-        Seconds; None waits until all have answered.
+        Seconds; None waits for all replies.
 
     Returns
     -------
@@ -45,6 +45,6 @@ def send_and_receive(grid: Grid, messages: Iterable[Message], timeout: float | N
         if not waiting or left <= 0.0:
             break
         pause = max(_SHORTEST, _SHARE * waited)
-        # Not less than the clock can tell.
+        # At least the resolution of the clock.
         time.sleep(max(1e-4, min(pause, _LONGEST, left)))
     return replies

@@ -1,4 +1,4 @@
-"""Downlinks as records: what the server tells a client in a round, written by the server and read by the client."""
+"""Downlinks as records: the server's data for a client in a round, written by the server and read by the client."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def downlink_records(
     return _flower.packed(records)
 
 
-#: Plans by hash: parsed once in a process, not once in a message.
+#: Plans by hash: parsed once per process instead of once per message.
 _plans: dict[str, Plan] = {}
 
 
@@ -123,15 +123,15 @@ def _plan_of(content: RecordDict, fco: Mapping[str, Any], context: Context) -> P
 
 
 def store_plan(contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> Plan:
-    """Give clients of this process the plan of a run, as their first messages would.
+    """Give clients in this process the plan of a run, as their first messages would.
 
     Parameters
     ----------
     contexts : sequence of Context
-        The clients', at least one; changed.
+        The clients' contexts, at least one; modified.
     plan : Spec
     digest, header : str
-        Its hash and its JSON.
+        Hash of the plan, and its JSON.
     """
     content = _flower.packed({PLAN: (ArrayRecord, dict(plan.arrays))} if plan.arrays else {})
     first, *others = contexts
@@ -158,16 +158,16 @@ def read_downlink(
     message : Message
     context : Context
     check_header : callable, optional
-        Raises an error if a plan's JSON is too long to be parsed.
+        Raises an error if a plan's JSON is too long to parse.
     as_sent : bool, default False
-        Whether vectors stay in the precision in which they came, without a copy; otherwise they are made float64.
+        Whether vectors keep the precision in which they were sent, without a copy; otherwise they become float64.
 
     Raises
     ------
     PlanMissingError
-        If only the hash of a plan came, and this node does not have it.
+        If only the hash of a plan was sent, and this node does not have the plan.
     ProtocolError
-        If the message is not one of ours.
+        If the message is not from this package.
     """
     content = message.content
     if _FCO not in content:
@@ -179,7 +179,7 @@ def read_downlink(
     if check_header is not None and "plan-header" in fco:
         check_header(fco["plan-header"])
     plan = _plan_of(content, fco, context)
-    # As `vectors_of`; what a message costs in a round of many small clients is calls.
+    # As in `vectors_of`; in a round with many small clients, calls dominate the cost of a message.
     found = [
         record
         for key, record in content.items()
@@ -191,7 +191,7 @@ def read_downlink(
     if not as_sent and _latest and _latest[0].says(plan, fco, arrays):
         return _own_copy(_latest[0].downlink)
     dtypes = ("float64", "float32") if plan.wire_dtype == "auto" else ("float64",)
-    # These say which of their values is missing, in whichever local solver asks for it.
+    # These name the missing value, in any local solver that asks for it.
     vectors, numbers = ReceivedVectors.to_look_at({}, set()), ReceivedNumbers()
     size = plan.layout.size
     for name, array in arrays.items():
@@ -203,7 +203,7 @@ def read_downlink(
             vector = from_array(name, array, dtypes, (size,) if places is None else tuple(places.shape))
             if array.dtype != "float64" and not as_sent:
                 vector = vector.astype(np.float64)
-                # As what is read from bytes is: other clients of this process may be given the same array.
+                # Read-only, like arrays read from bytes: other clients in this process may receive the same array.
                 vector.flags.writeable = False
             vectors[name] = vector if places is None else sparse_vector(name, places, vector, size, kind)
             vectors.unseen.add(name)
@@ -216,7 +216,7 @@ def read_downlink(
             raise ProtocolError(f"the message has the arrays {sorted(unknown)}, which the plan does not")
         passed = {e.name: read_pass_through(e, arrays[key]) for key, e in entries.items() if key in arrays}
     stamp = work = None
-    # More than the plan, elapsed and perhaps a rate: numbers of the method, or a stamp.
+    # Besides the plan, elapsed and perhaps a rate there are the method's numbers, or a stamp.
     if len(fco) > 2 + ("client-lr" in fco):
         numbers.update({key.removeprefix(NUMBER): value for key, value in fco.items() if key.startswith(NUMBER)})
         if "accepted" in fco:
@@ -232,7 +232,7 @@ def read_downlink(
         work = work_from_header(parsed(str(fco["work"])))
     given, elapsed = fco.get("client-lr"), fco.get("elapsed")
     client_lr = math.nan if given is None else float(given)
-    # As `is_number`, in one comparison where the server says what ours do.
+    # As `is_number`, in one comparison for values that this package's server sends.
     sound = 0.0 <= elapsed < math.inf if type(elapsed) is float else is_number(elapsed) and elapsed >= 0.0  # type: ignore[operator]
     if not sound or not (0.0 < client_lr < math.inf or given is None):
         raise ProtocolError(
@@ -244,7 +244,7 @@ def read_downlink(
     downlink = Downlink(plan, vectors, client_lr, float(elapsed), numbers, stamp, work, passed)  # type: ignore[arg-type]
     if stamp is None and not as_sent:
         if _last_arrays and _same_bytes(_last_arrays[0], arrays):
-            # The second message with these bytes: it is a broadcast, and more will come.
+            # The second message with these bytes: it is a broadcast, and more will follow.
             _latest[:] = [_Latest(plan, fco, arrays, downlink)]
             return _own_copy(downlink)
         _last_arrays[:] = [arrays]
@@ -252,7 +252,7 @@ def read_downlink(
 
 
 class _Latest(NamedTuple):
-    """The last broadcast that was read: in most rounds all clients of a process get the same bytes."""
+    """The last broadcast that was read: in most rounds all clients in a process get the same bytes."""
 
     plan: Plan
     fco: Mapping[str, Any]
@@ -260,12 +260,12 @@ class _Latest(NamedTuple):
     downlink: Downlink
 
     def says(self, plan: Plan, fco: Mapping[str, Any], arrays: Mapping[str, Array]) -> bool:
-        """Whether another message says the same and shares the bytes of its arrays with this one."""
+        """Whether another message has the same content and shares the bytes of its arrays with this one."""
         return self.plan is plan and _same_bytes(self.arrays, arrays) and self.fco == fco
 
 
 def _own_copy(own: Downlink) -> Downlink:
-    """Return a downlink with its own mappings, so that no client can change what another one reads."""
+    """Return a downlink with its own mappings, so that no client can modify another client's data."""
     assert isinstance(own.vectors, ReceivedVectors)
     vectors = ReceivedVectors.to_look_at(own.vectors, own.vectors.unseen)
     numbers = ReceivedNumbers(own.numbers)
@@ -275,7 +275,7 @@ def _own_copy(own: Downlink) -> Downlink:
 def received(
     downlinks: Sequence[Downlink], digest: str, contexts: Sequence[Context]
 ) -> list[tuple[Downlink, ClientState | None]] | None:
-    """Return downlinks as the clients of this process would read them from messages with the plan's hash.
+    """Return downlinks as the clients in this process would read them from messages with the plan's hash.
 
     Parameters
     ----------
@@ -284,13 +284,13 @@ def received(
     digest : str
         The plan's hash.
     contexts : sequence of Context
-        The clients'.
+        The clients' contexts.
 
     Returns
     -------
     list of (Downlink, mapping of str to ndarray or None), or None
-        With what the client remembers. None where messages must be made: a client lacks the plan or its state, or would
-        refuse its message.
+        Each with the client's memory. None if messages are needed: a client lacks the plan or its state, or would
+        reject its message.
     """
     plan, views, read, found = _plans.get(digest), dict[int, Any](), dict[int, Downlink](), []
     if plan is None:
@@ -299,7 +299,7 @@ def received(
         stored, stamp = _flower.items_of(context.state).get(_FCO), downlink.stamp
         if not isinstance(stored, ConfigRecord) or _flower.items_of(stored).get("plan") != digest:
             return None
-        # Most clients of a round are told the same.
+        # Most clients of a round get the same downlink.
         own = read.get(id(downlink))
         if own is None:
             own = _as_read(downlink, plan, views)
@@ -316,7 +316,7 @@ def received(
 
 
 def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink | None:
-    """Return a downlink as it is read from a message, None if it would not be."""
+    """Return a downlink as read from a message; None if it would be rejected."""
     client_lr, elapsed, stamp = float(downlink.client_lr), float(downlink.elapsed), downlink.stamp
     sound = 0.0 <= elapsed < math.inf and (math.isnan(client_lr) or 0.0 < client_lr < math.inf)
     numbers = {name: float(number) for name, number in downlink.numbers.items()}
@@ -336,7 +336,7 @@ def _as_read(downlink: Downlink, plan: Plan, views: dict[int, Any]) -> Downlink 
 
 
 def _view(vector: Any, size: int) -> Any:
-    """Return a vector as it is read from a message, None if it would not be."""
+    """Return a vector as read from a message; None if it would be rejected."""
     if isinstance(vector, SparseVector):
         values = _view(vector.values, vector.values.size)
         return None if values is None or vector.size != size else type(vector)(vector.indices, values, size)
@@ -368,12 +368,12 @@ def _same_bytes(own: Mapping[str, Array], arrays: Mapping[str, Array]) -> bool:
 
 
 def forget_downlink() -> None:
-    """Forget the message that this process read last."""
+    """Forget the last message that this process read."""
     _latest.clear()
     _last_arrays.clear()
 
 
-#: Maximum length of a plan's JSON; its arrays travel separately.
+#: Maximum length of a plan's JSON; its arrays are sent separately.
 _LONGEST_JSON = 4_000_000
 
 

@@ -1,4 +1,4 @@
-"""Messages, and what they carry outside of an algorithm: the handshake, reports of missing data, byte counts."""
+"""Messages, and their content apart from algorithms: the handshake, reports of missing data, byte counts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HANDSHAKE = "query.partition"
 QUESTION = "query.question"
 _PLAN_MISSING, _STATE_MISSING = "plan-missing", "state-missing"
 _PARTITION = "partition-id"
-#: Metrics that are not the client's to choose.
+#: Metrics that clients must not set themselves.
 OWN_METRICS = frozenset({"num-examples", "elapsed", "local-steps", _PLAN_MISSING, _STATE_MISSING})
 
 
@@ -53,12 +53,12 @@ class RoundCache:
         return found[1]
 
     def content(self, downlink: Downlink, informed: bool) -> RecordDict | None:
-        """Return the records of a downlink in a new RecordDict over shared records; None if not yet made."""
+        """Return the records of a downlink in a new RecordDict over shared records; None if not made yet."""
         found = self._contents.get((id(downlink), informed))
         return None if found is None else found[1].copy()
 
     def keep(self, downlink: Downlink, informed: bool, content: RecordDict) -> None:
-        """Keep the records of a downlink for the next node that gets the same."""
+        """Keep the records of a downlink for the next node with the same content."""
         self._contents[id(downlink), informed] = (downlink, content)
 
 
@@ -68,7 +68,7 @@ def addressed(grid: object, contents: Iterable[tuple[int, RecordDict]], message_
     Parameters
     ----------
     grid : flwr.serverapp.Grid
-        Where they will be sent. A grid with a method ``identity()``, such as :class:`InProcessGrid`, also provides the
+        Grid that will send them. A grid with a method ``identity()``, such as :class:`InProcessGrid`, also provides the
         ServerApp's identity, without which Flower creates no messages.
     contents : iterable of (int, RecordDict)
         Node ids and the contents for them.
@@ -107,7 +107,7 @@ def count_bytes(contents: Iterable[RecordDict]) -> int:
 
 
 def missing_reply(message: Message, error: PlanMissingError | StateMissingError) -> Message:
-    """Return the answer of a client that lacks something: the server sends the message again, with it."""
+    """Return the answer of a client that lacks something, which makes the server resend the message with it."""
     missing = {_PLAN_MISSING: 1}
     if isinstance(error, StateMissingError):
         missing = {_STATE_MISSING: 2 if isinstance(error, StateAlteredError) else 1}
@@ -115,7 +115,7 @@ def missing_reply(message: Message, error: PlanMissingError | StateMissingError)
 
 
 def was_altered(content: RecordDict) -> bool:
-    """Whether a client without its state reports that the server accepted other bytes than it sent."""
+    """Whether a client without its state reports that the server accepted other bytes than the client sent."""
     metrics = content.get(METRICS)
     return isinstance(metrics, MetricRecord) and metrics.get(_STATE_MISSING) == 2
 
@@ -138,7 +138,7 @@ def partition_reply(context: Context) -> RecordDict:
 
 
 def partition_of(content: RecordDict) -> int | None:
-    """Return the partition id that a handshake's answer names, None if it names none: a whole number >= 0."""
+    """Return the partition id in a handshake's answer, a whole number >= 0; None if missing or invalid."""
     metrics = content.get(METRICS)
     value = metrics.get(_PARTITION) if isinstance(metrics, MetricRecord) else None
     return value if isinstance(value, int) and value >= 0 else None

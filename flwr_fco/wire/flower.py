@@ -37,7 +37,7 @@ except ImportError:  # releases before TaskIdentity take the run from the grid
 
 _Record = TypeVar("_Record", ArrayRecord, ConfigRecord, MetricRecord, RecordDict)
 
-#: Records by key: type and items; in an ArrayRecord also NumPy arrays.
+#: Records by key: type and items; an ArrayRecord may also have NumPy arrays.
 Records = Mapping[str, tuple[type[Any], dict[str, Any]]]
 
 _LOGGER = "flwr"
@@ -61,7 +61,7 @@ def identity(run_id: int) -> Iterator[None]:
 
 
 def polls(grid: Grid) -> bool:
-    """Whether a grid waits for replies by Flower's own loop of pulls and pauses."""
+    """Whether a grid waits for replies with Flower's own loop of pulls and pauses."""
     return str(getattr(grid.send_and_receive, "__module__", "")).startswith("flwr.")
 
 
@@ -76,7 +76,7 @@ def from_bytes(content: bytes) -> RecordDict:
     Raises
     ------
     ValueError
-        If they are none.
+        If the bytes are not records.
     """
     try:
         return recorddict_from_proto(ProtoRecordDict.FromString(content))
@@ -108,16 +108,16 @@ def _without_items(kind: type[Any]) -> dict[str, Any] | None:
     return attributes if attributes.pop("_data", None) == {} else None
 
 
-#: What records of a type have in common: a fifth of the price of calling the type.
+#: Attributes shared by all records of a type: a fifth of the cost of calling the type.
 _ATTRIBUTES = {kind: _without_items(kind) for kind in (ArrayRecord, ConfigRecord, MetricRecord, RecordDict)}
 
 
-#: Which of Flower's record types a class is or derives from.
+#: Flower's record type that a class is or derives from.
 _RECORD_TYPES: dict[type[Any], type[Any]] = {kind: kind for kind in (ArrayRecord, ConfigRecord, MetricRecord)}
 
 
 def record_type(record: Any) -> type[Any]:
-    """Return which of Flower's three record types this is; a negative ``isinstance`` takes four times as long."""
+    """Return which of Flower's three record types a record has; a negative ``isinstance`` takes four times as long."""
     kind = type(record)
     found = _RECORD_TYPES.get(kind)
     if found is None:
@@ -127,7 +127,7 @@ def record_type(record: Any) -> type[Any]:
 
 
 def items_of(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the items of a record for reading: its own dict where this release has one."""
+    """Return the items of a record for reading: its own dict if this release has one."""
     data: Mapping[str, Any] | None = record.__dict__.get("_data")
     return record if data is None else data
 
@@ -165,7 +165,7 @@ def array_record(arrays: Mapping[str, Array | NDArray[Any]]) -> ArrayRecord:
 
 
 class Form(NamedTuple):
-    """How an array of some dtype and shape is serialised."""
+    """Serialisation of an array with a given dtype and shape."""
 
     name: str
     dtype: np.dtype[Any]
@@ -184,12 +184,12 @@ def form_of(dtype: str | np.dtype[Any], shape: tuple[int, ...]) -> Form:
 
 
 def bytes_of(vectors: Iterable[Mapping[str, Any]]) -> int:
-    """Return how many bytes these vectors by name would take in messages."""
+    """Return the number of bytes that these vectors would take in messages."""
     total, like, bytes_like = 0, None, 0
     for named in vectors:
         for vector in named.values():
             for array in vector.parts if isinstance(vector, SparseVector) else (vector,):
-                # Most of a round's vectors have one form.
+                # Most vectors of a round have the same form.
                 form = array.dtype, array.shape
                 if form != like:
                     like, bytes_like = form, form_of(*form).size
@@ -217,10 +217,10 @@ def new_array(dtype: str, shape: tuple[int, ...], stype: str, data: bytes) -> Ar
 
 
 class _Later(Array):
-    """An array whose bytes are made when somebody asks for them; an ordinary one from then on."""
+    """An array whose bytes are made on first access; an ordinary array from then on."""
 
     def __getattr__(self, name: str) -> Any:
-        # Called for what is not there: the bytes.
+        # Called for missing attributes: the bytes.
         make = self.__dict__.get("_make") if name == "data" else None
         if make is None:
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -238,7 +238,7 @@ class _Later(Array):
 
 
 def later(dtype: str, shape: tuple[int, ...], make: Callable[[], NDArray[Any]]) -> Array:
-    """Return an array that is serialised when its bytes are asked for.
+    """Return an array that is serialised when its bytes are first accessed.
 
     Parameters
     ----------
@@ -250,12 +250,12 @@ def later(dtype: str, shape: tuple[int, ...], make: Callable[[], NDArray[Any]]) 
     if not _arrays_are_known():
         return serialised(make())
     array = _Later.__new__(_Later)
-    # One more than an array's own, so that it is not taken for one that has all of them.
+    # One attribute more than a complete array, so that it is not taken for one.
     array.__dict__.update(dtype=dtype, shape=shape, stype=NUMPY, _make=make, _is_made=False)
     return array
 
 
-#: What an array consists of; more has been noted about one that Flower has sent.
+#: Number of attributes of an array; arrays that Flower has sent have more.
 _NUM_FIELDS = 4
 
 
@@ -265,11 +265,11 @@ def _arrays_are_known() -> bool:
     fields = ("float64", (1,), "numpy.ndarray", b"x")
     try:
         attributes = dict(vars(Array(*fields)))
-        # Flower takes an array without this mark for one that has just been made, which ours are.
+        # Flower takes an array without this mark for a new one, as this package's arrays are.
         attributes.pop("_is_dirty", None)
         return attributes == dict(zip(("dtype", "shape", "stype", "data"), fields, strict=True))
     except Exception:
-        # Whatever a later release has changed: its public API remains.
+        # A later release may have changed anything: its public API remains.
         return False
 
 
@@ -300,17 +300,17 @@ def isolated(content: RecordDict) -> RecordDict:
 
 # --- ClientApps ------------------------------------------------------------------------------------------------------
 
-#: What a ClientApp without a lifespan of its own has in its place.
+#: Value in place of a lifespan in a ClientApp that has none.
 _NO_LIFESPAN = ClientApp().__dict__.get("_lifespan")
 
 
 def handler_of(app: ClientApp, message_type: str) -> Callable[[Message, Context], Message | None] | None:
-    """Return what a ClientApp without a lifespan calls for a plain message type, mods included."""
-    # Another callable in its place need not even have a `__dict__`.
+    """Return the handler, with mods, that a ClientApp without a lifespan calls for a plain message type."""
+    # Another callable may not even have a `__dict__`.
     own: dict[str, Any] = app.__dict__ if type(app) is ClientApp else {}
-    # An app of the old kind, of one function, has none.
+    # An old-style app with a single function has none.
     handlers = own.get("_registered_funcs") if own.get("_lifespan") is _NO_LIFESPAN else None
-    # Flower looks at a type letter by letter before it adds the name of the default action.
+    # Flower checks a type letter by letter before it adds the name of the default action.
     return None if handlers is None else handlers.get(f"{message_type}.default")
 
 
@@ -398,7 +398,7 @@ def reply_to(message: Message, content: RecordDict) -> Message:
 
 
 def answer(message: Message, records: Records) -> Message:
-    """Return the reply to a message with these records, as :func:`packed` makes a content of them."""
+    """Return the reply to a message with these records, as :func:`packed` makes them."""
     return reply_to(message, packed(records))
 
 
@@ -444,5 +444,5 @@ def _messages_are_known() -> bool:
         expiries = [reply.metadata.created_at + reply.metadata.ttl for reply in (theirs, ours)]
         return attributes[0] == attributes[1] and metadata[0] == metadata[1] and abs(expiries[0] - expiries[1]) < 1e-3
     except Exception:
-        # Whatever a later release has changed: its public API remains.
+        # A later release may have changed anything: its public API remains.
         return False

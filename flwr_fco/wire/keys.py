@@ -1,15 +1,15 @@
-"""Keys of Flower's records that several modules read or write; ``flwr_fco.wire`` says what is under them."""
+"""Keys of Flower's records that several modules read or write; ``flwr_fco.wire`` documents their contents."""
 
 from __future__ import annotations
 
 from flwr.app import ConfigRecord, MetricRecord
 
 ARRAYS, METRICS = "arrays", "metrics"
-#: Prefixes: of arrays that are not optimised, and of a method's numbers.
+#: Prefixes of arrays that are not optimised, and of a method's numbers.
 PASS, NUMBER = "pass:", "number:"
-#: Prefix of the places of a sparse vector, which is under its name with the values at these places alone.
+#: Prefix of the coordinates of a sparse vector; its values are stored under its own name.
 PLACES = "places:"
-#: What comes before the name of a vector that came by its non-zeros: all others are zero.
+#: Prefix of a vector sent by its non-zeros: all other entries are zero.
 NONZEROS = "nonzeros:"
 PLAN, RESTORED = "fco-plan", "fco-restored"
 #: The ArrayRecords of a message that are not its vectors.

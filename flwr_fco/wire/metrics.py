@@ -12,7 +12,7 @@ from flwr.app import ArrayRecord, MetricRecord, RecordDict
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire import flower as _flower
 
-#: Whole numbers up to here are floats without any rounding, and in any case finite.
+#: Whole numbers up to this are exact as floats, and always finite.
 LARGEST_COUNT = 2**53
 
 
@@ -25,7 +25,7 @@ def is_number(value: Any) -> bool:
 
 
 def metrics_of(content: RecordDict | dict[str, Any], weighted_by_key: str) -> tuple[dict[str, Any], float]:
-    """Return the metrics of a reply, and its weight among them; one without a message is its metrics."""
+    """Return the metrics of a reply, and its weight among them; a reply without a message is its metrics."""
     if type(content) is dict:
         metrics = content
     else:
@@ -75,7 +75,7 @@ def average_metrics(contents: list[RecordDict], weighted_by_key: str) -> MetricR
         values: list[Any] = [metrics[name] for metrics, _ in found if name in metrics]
         first, own = values[0], shares
         if len(values) < len(found) or (list in map(type, values) and len({*map(_form_of, values)}) > 1):
-            # The replies differ in what this name means: the majority is averaged if it is more than half.
+            # The replies disagree about this name: only a majority of more than half is averaged.
             form, agreeing = Counter(map(_form_of, values)).most_common(1)[0]
             if 2 * agreeing <= len(found):
                 continue
@@ -110,7 +110,7 @@ def _dot(values: Iterable[float], shares: Iterable[float]) -> float:
 
 
 def check_metrics(content: RecordDict, weighted_by_key: str) -> dict[str, Any]:
-    """Return the metrics of an evaluation: one MetricRecord of finite numbers and a weight, or an error in words."""
+    """Return the metrics of an evaluation, one MetricRecord of finite numbers and a weight, or raise an error."""
     metrics, _ = metrics_of(content, weighted_by_key)
     for name, value in metrics.items():
         if not all(is_number(item) for item in (value if isinstance(value, list) else [value])):
@@ -128,7 +128,7 @@ def with_metric(content: RecordDict, name: str, value: float) -> RecordDict:
 
 
 def number_of(name: str, value: Any) -> float:
-    """Return a metric after making sure that it is a finite number."""
+    """Return a metric after checking that it is a finite number."""
     if not is_number(value):
         raise ProtocolError(f"the metric {name!r} is {value!r}, expected a finite number")
     return float(value)

@@ -24,8 +24,8 @@ _BLOCK = 1 << 16
 def layout_of(arrays: ArrayRecord, **options: Any) -> Layout:
     """Describe the user's initial arrays (see :meth:`Layout.from_arrays`).
 
-    FedAvg also averages the counters of batch normalisation, so that they are float64 in its models and in checkpoints
-    made from them. Here they become whole numbers again, as clients send them.
+    FedAvg also averages the counters of batch normalisation, so they are float64 in its models and in checkpoints of
+    them. Here they become whole numbers again, as clients send them.
     """
     given = {name: array.numpy() for name, array in arrays.items()}
     counters = {name: np.zeros(array.shape, np.int64) for name, array in given.items() if fnmatchcase(name, COUNTERS)}
@@ -55,12 +55,12 @@ def primal_record(
 
 
 def nonzeros_record(layout: Layout, point: NonZeros) -> ArrayRecord:
-    """Return a primal vector under the user's names, its bytes made when somebody asks for them.
+    """Return a primal vector under the user's names; the bytes are made on first access.
 
     Parameters
     ----------
     layout : Layout
-        Of float64 arrays, all of them optimised.
+        Layout with float64 arrays only, all of them optimised.
     point : NonZeros
     """
     arrays: dict[str, Array | NDArray[Any]] = {}
@@ -113,13 +113,13 @@ def primal_increment(
 ) -> tuple[NDArray[Any], dict[str, NDArray[Any]], float]:
     """Return a primal model minus the one that was sent, its pass-through arrays, and the difference's norm.
 
-    The difference of models in single precision is in single precision too: what it loses by that is less than what
-    the models have lost, and it is half as large.
+    The difference of single-precision models is also in single precision: this loses less than the models have lost
+    already, and halves the size.
 
     Raises
     ------
     ProtocolError
-        As of :func:`primal_vector`.
+        As in :func:`primal_vector`.
     """
     _check_names(layout, arrays)
     single = all(arrays[entry.name].dtype == entry.dtype == "float32" for entry in layout.optimized)
@@ -127,7 +127,7 @@ def primal_increment(
     increment = np.empty(layout.size, kind)
     for entry in layout.optimized:
         array = from_array(entry.name, arrays[entry.name], floating(entry.dtype), entry.shape).reshape(-1)
-        # In blocks that stay in the cache: casts in place of whole arrays.
+        # In blocks that stay in the cache: casts instead of whole arrays.
         for begin in range(0, entry.size, _BLOCK):
             part = slice(entry.offset + begin, entry.offset + min(begin + _BLOCK, entry.size))
             own = sent[part].astype(kind, copy=False)

@@ -1,8 +1,8 @@
-"""What the server half and the client half of an algorithm say to each other, without Flower.
+"""The protocol between the server half and the client half of an algorithm, without Flower.
 
-A :class:`Plan` is what all messages of a run have in common and travels once. A :class:`Downlink` is what a client is
-told in a round, an :class:`Uplink` what it answers. ``downlink.py`` and ``uplink.py`` turn them into Flower records and
-back.
+A :class:`Plan` holds the settings that all messages of a run share, and is sent once. A :class:`Downlink` holds a
+client's data for a round, an :class:`Uplink` its answer. ``downlink.py`` and ``uplink.py`` convert them to Flower
+records and back.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from flwr_fco.regularizers.base import BoundRegularizer, Regularizer, Scope
 from flwr_fco.work import FirstOrder, Minimise, Work, work_from_header
 
 Option = bool | int | float | str
-#: The metric by which a client says that its training loop is its own: with a schedule, or other epochs and batches.
+#: Metric by which a client reports its own training loop: with a schedule, or other epochs and batches.
 OWN_LOOP = "own-loop"
-#: The metric by which a client says that its loss is not smooth: its gradient may be the same at many points.
+#: Metric by which a client reports a nonsmooth loss, whose gradient may be the same at many points.
 NONSMOOTH = "nonsmooth"
-#: What a client remembers between rounds: vectors by name, of a client with sparse features perhaps SparseVectors; None
-#: before its first round.
+#: A client's memory between rounds: vectors by name, which may be SparseVectors with sparse features; None before its
+#: first round.
 ClientState = Mapping[str, Any]
 
 
@@ -44,7 +44,7 @@ class Received(dict[str, Any]):
     Attributes
     ----------
     what : str
-        What the values are called in the error message.
+        Name of the values in the error message.
 
     Examples
     --------
@@ -63,14 +63,14 @@ class Received(dict[str, Any]):
 
 
 class ReceivedVectors(Received):
-    """The vectors of a message, looked at for numbers that are not finite when one is asked for.
+    """The vectors of a message, checked for finite numbers on first access.
 
-    Who needs a few of its places takes :meth:`at`, which looks at these alone.
+    A caller that needs only a few coordinates uses :meth:`at`, which checks only these.
 
     Attributes
     ----------
     unseen : set of str
-        Names of vectors that nobody has asked for; the copies of one broadcast share it.
+        Names of vectors that were never accessed; the copies of one broadcast share it.
     """
 
     what: ClassVar[str] = "vector"
@@ -78,7 +78,7 @@ class ReceivedVectors(Received):
 
     @classmethod
     def to_look_at(cls, vectors: Mapping[str, Any], unseen: set[str]) -> ReceivedVectors:
-        """Return vectors of which some are still to be looked at.
+        """Return vectors, some of which are still unchecked.
 
         Parameters
         ----------
@@ -111,12 +111,12 @@ class ReceivedVectors(Received):
         return self[name]
 
     def items(self) -> Any:
-        """Return names and vectors; of those that came at some places only, these."""
+        """Return names and vectors; vectors that were sent at some coordinates are restricted to these."""
         whole = [name for name, vector in super().items() if type(vector) is not SparseVector]
         return {**self, **{name: self[name] for name in whole}}.items()
 
     def at(self, name: str, places: NDArray[Any]) -> Vector:
-        """Return a vector at some places.
+        """Return a vector at some coordinates.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class ReceivedVectors(Received):
         Raises
         ------
         ProtocolError
-            If there is no such vector, or it is not finite there.
+            If there is no such vector, or it is not finite at these coordinates.
         """
         given = super().__getitem__(name)
         if isinstance(given, NonZeros):
@@ -144,7 +144,7 @@ class ReceivedVectors(Received):
         return found
 
     def _require_finite(self, name: str, vector: Vector) -> None:
-        # A sum of squares is finite only where each of them is; where it is not, they may just be large.
+        # The sum of squares is finite only if all entries are; if it is not, the entries may just be large.
         if not math.isfinite(euclidean_norm(vector)) and not np.isfinite(vector).all():
             bad = int(vector.size - np.isfinite(vector).sum())
             raise ProtocolError(f"the server's vector {name!r} holds {bad} NaN or infinite values")
@@ -163,7 +163,7 @@ class ReceivedOptions(Received):
 
 
 class ReceivedState(Received):
-    """The client's state, where a server sends it."""
+    """The client's state, if the server sends it."""
 
     what: ClassVar[str] = "client's state"
 
@@ -174,9 +174,9 @@ class Node(NamedTuple):
     Parameters
     ----------
     node_id : int
-        Flower's identifier, new for each run.
+        Flower's identifier, new in each run.
     partition_id : int or None
-        The number of its shard, the same in every run; None where it is not known.
+        Number of its shard, the same in every run; None if unknown.
     """
 
     node_id: int
@@ -191,7 +191,7 @@ class Node(NamedTuple):
 
     @property
     def key(self) -> tuple[int, int]:
-        """How a client is recognised under another node id: by its partition, or else by the node id itself."""
+        """Identity of a client across node ids: its partition, or the node id itself without one."""
         return (1, self.node_id) if self.partition_id is None else (0, self.partition_id)
 
     def __str__(self) -> str:
@@ -200,7 +200,7 @@ class Node(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What every round of a run has in common.
+    """The settings that all rounds of a run share.
 
     Parameters
     ----------
@@ -215,18 +215,18 @@ class Plan:
     scope : {"each", "joint"}
         Whether psi acts on each array or on all together.
     work : Work
-        What a client does in a round.
+        A client's work in a round.
     seed : int
-        A client's generator of a round comes from (seed, round, partition id).
+        A client's generator in a round is seeded with (seed, round, partition id).
     wire_dtype : {"float64", "float32", "auto"}
-        The precision in which increments travel; ``"auto"``: that of the vectors in the message being answered.
+        Precision of increments in messages; ``"auto"``: that of the vectors in the message being answered.
     options : mapping of str to bool, int, float or str
         Further settings of the local solver.
 
     Raises
     ------
     SpecError
-        If a value is not what is said here.
+        If a value does not fit this description.
     """
 
     solver: str
@@ -287,7 +287,7 @@ class Plan:
 
     @cached_property
     def local_retrieval(self) -> Retrieval | None:
-        """What compiled loops of local steps need for h, and for psi if it acts in them; None if they cannot do it."""
+        """Data of h, and of psi if it acts in local steps, for compiled loops; None if these do not support them."""
         found = self.h.compiled(self.psi)
         if found is None or self.options.get("client-prox", True):
             return found
@@ -334,7 +334,7 @@ class Plan:
         Raises
         ------
         SpecError
-            If the header is not one that :meth:`to_spec` writes.
+            If the header was not written by :meth:`to_spec`.
         """
         header = spec.header
         if not isinstance(header, dict):
@@ -366,19 +366,19 @@ def _below(arrays: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray
 
 
 class ClientStamp(NamedTuple):
-    """What the server tells a client with a memory about that memory.
+    """The server's message to a client about its memory.
 
     Parameters
     ----------
     epoch : int
-        Memories of other epochs are void.
+        Current epoch; memories of other epochs are void.
     accepted : int
         The client's last round whose reply was accepted: the client continues from the state that it stored in that
         round. -1 if there was none in this epoch.
     restored : mapping of str to ndarray, optional
-        That state, for a client that has lost it.
+        The state of that round, for a client that has lost it.
     digest : str, default ""
-        Digest of the accepted uplink as the server received it; a client that sent other bytes does not remember what
+        Digest of the accepted uplink as received by the server; a client that sent other bytes has another memory than
         the server assumes. Empty: not compared.
     """
 
@@ -389,27 +389,27 @@ class ClientStamp(NamedTuple):
 
 
 class Downlink(NamedTuple):
-    """What a client is told in a round.
+    """The data for a client in a round.
 
     Parameters
     ----------
     plan : Plan
-        What all rounds have in common.
+        Settings that all rounds share.
     vectors : mapping of str to ndarray of float64, shape (d,), or SparseVector
-        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client. Sparse: at the places that
-        this client's features have, for a client that has told them.
+        The server's vectors, such as ``"dual"`` or ``"primal"``; read-only on the client. Sparse: at the coordinates of
+        this client's features, if the client has reported them.
     client_lr : float
-        Step size of the local solver in this round; NaN for a method that has none.
+        Step size of the local solver in this round; NaN for a method without one.
     elapsed : float
         Sum of the step sizes behind the dual: the weight of psi at the start of the round.
     numbers : mapping of str to float
         Further numbers for the local solver in this round.
     stamp : ClientStamp or None
-        Which of its states the client continues from; None for a method without client state.
+        The state that the client continues from; None for a method without client state.
     work : Work or None
-        What the client does in this round; None: what the plan says.
+        The client's work in this round; None means the plan's.
     pass_through : mapping of str to ndarray
-        Arrays of the model that are not optimised (counters, running statistics), as the server has them.
+        Arrays of the model that are not optimised (counters, running statistics), with the server's values.
     """
 
     plan: Plan
@@ -423,7 +423,7 @@ class Downlink(NamedTuple):
 
     @property
     def local_work(self) -> Work:
-        """The client's work in this round: that of this message if it has one, otherwise the plan's."""
+        """The client's work in this round: from this message if it has one, otherwise from the plan."""
         return self.plan.work if self.work is None else self.work
 
     @property
@@ -442,7 +442,7 @@ class Downlink(NamedTuple):
 
 
 class Uplink(NamedTuple):
-    """What a client answers: increments, whose weighted mean is all that the server needs.
+    """A client's answer: increments, whose weighted mean is all that the server needs.
 
     Parameters
     ----------
@@ -459,13 +459,13 @@ class Uplink(NamedTuple):
     examples : float
         The client's weight before the weights of a round are made to sum to 1; set by the server.
     metrics : mapping of str to float
-        Anything else that the client reports: inner iterations, a certified gap, ...
+        Other numbers that the client reports: inner iterations, a certified gap, ...
     pass_through : mapping of str to ndarray
-        The client's arrays of the model that are not optimised.
+        The client's values of the model's arrays that are not optimised.
     digest : str
-        Digest of the bytes received, for methods with client memory; set by the server.
+        Digest of the received bytes, for methods with client memory; set by the server.
     norms : mapping of str to float
-        Euclidean norms of the vectors as they came, infinite where the sum of squares overflows; set by the server.
+        Euclidean norms of the vectors as received, infinite if the sum of squares overflows; set by the server.
     """
 
     vectors: Mapping[str, Any]
@@ -486,7 +486,7 @@ class Uplink(NamedTuple):
         Raises
         ------
         ProtocolError
-            If it reports none.
+            If the client reports none.
         """
         if self.elapsed is None:
             raise ProtocolError("the client reports no sum of step sizes")

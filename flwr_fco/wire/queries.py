@@ -37,7 +37,7 @@ def question_records(question: Question) -> RecordDict:
 
 
 def read_question(content: RecordDict) -> Question:
-    """Return what a server asks.
+    """Return the question of a server.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def read_question(content: RecordDict) -> Question:
     Raises
     ------
     ProtocolError
-        If it is not a question of ours.
+        If it is not a question from this package.
     """
     found = content.get(_QUESTION)
     if not isinstance(found, ConfigRecord):
@@ -74,7 +74,7 @@ def answer_records(answer: Answer, *, num_examples: int) -> RecordDict:
     ----------
     answer : Answer
     num_examples : int
-        Number of examples that the answer is about.
+        Number of examples behind the answer.
     """
     metrics: dict[str, int | float] = {name: float(number) for name, number in answer.numbers.items()}
     metrics["num-examples"] = int(num_examples)
@@ -88,9 +88,9 @@ def read_answer(content: RecordDict, *, numbers: Iterable[str], shapes: Mapping[
     ----------
     content : RecordDict
     numbers : iterable of str
-        The names of the numbers that must be there, and no others.
+        Names of the required numbers; no others are allowed.
     shapes : mapping of str to tuple of int
-        Name and shape of each vector that must be there, and no others.
+        Name and shape of each required vector; no others are allowed.
 
     Raises
     ------

@@ -28,16 +28,16 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Layout, Vector
 
-#: Stages of ``"duality"``: what the loss is; the mean chances of the classes; sums of slopes; the entropy.
+#: Stages of ``"duality"``: facts about the loss; mean class probabilities; sums of slopes; the entropy.
 FACTS, BALANCE, SLOPES, ENTROPY = range(4)
-#: Links of losses by the number under which they travel; 0: there is no duality gap for this loss.
+#: Links of losses by their number in messages; 0 means that there is no duality gap for this loss.
 LINKS = ("none", "identity", "logistic", "softmax", "hinge")
 
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Question(NamedTuple):
-    """What a client is asked.
+    """A question to a client.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ class Question(NamedTuple):
     layout : Layout
         The model's arrays, which must be the client's.
     vectors : mapping of str to ndarray of float64, shape (d,)
-        For example ``"primal"``, the point that the question is about.
+        Vectors such as ``"primal"``, the point of the question.
     numbers : mapping of str to float
         Further numbers for the function.
     pass_through : mapping of str to ndarray
@@ -61,21 +61,21 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a client answers.
+    """A client's answer.
 
     Parameters
     ----------
     numbers : mapping of str to float
     vectors : mapping of str to ndarray of float64
-        Of the shapes that the server expects.
+        In the shapes that the server expects.
     examples : float
-        How many examples the answer is about.
+        Number of examples behind the answer.
     weight : float
         p_m of the client among the clients that answered; set by the server, the weights sum to 1.
     partition : int or None
-        Of the client, where it is known; set by the server.
+        Partition of the client, if known; set by the server.
     node_id : int or None
-        Of the client; set by the server.
+        Node id of the client; set by the server.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Uplinks as records: what a client answers, written by the client, read and checked by the server."""
+"""Uplinks as records: a client's answer, written by the client, read and checked by the server."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _NOTHING: Mapping[str, NDArray[Any]] = MappingProxyType({})
 
 
 class Sent(NamedTuple):
-    """What a client of this process answers without a message.
+    """The answer of a client in this process, without a message.
 
     Parameters
     ----------
     vectors : dict of str to ndarray of float64, SparseVector or Elsewhere
-        Read-only; empty if they are no such arrays, and then among the records.
+        Read-only; empty if the vectors have other types, which are then in the records.
     content : RecordDict or dict
-        All else; the metrics alone where the vectors are such arrays.
+        All other data; only the metrics if the vectors are held above.
     digest : str, default ""
-        Of a client that remembers something: what determines its memory.
+        Digest of the data that determines a client's memory, if it has one.
     """
 
     vectors: dict[str, Any]
@@ -55,7 +55,7 @@ def uplink_answer(message: Message, uplink: Uplink, *, num_examples: int, wire_d
     num_examples : int
         The client's number of examples.
     wire_dtype : {"float64", "float32", "auto"}
-        ``"auto"``: that of the vectors in `message`.
+        ``"auto"``: the precision of the vectors in `message`.
     """
     key, received = next(
         (key, record)
@@ -107,7 +107,7 @@ def _count(metrics: Mapping[str, Any], name: str) -> int:
 
 
 def num_examples(content: RecordDict | dict[str, Any]) -> float | None:
-    """Return the number of examples that a reply of our ClientApp reports; None if missing or invalid."""
+    """Return the number of examples in a reply of this package's ClientApp; None if missing or invalid."""
     found: Any = content if type(content) is dict else content.get(METRICS)
     value = None if found is None else found.get("num-examples")
     return float(value) if isinstance(value, int | float) else None
@@ -122,7 +122,7 @@ def read_uplink(
     weighted_by_key: str,
     timed: bool = True,
 ) -> Uplink:
-    """Read and check a reply of our ClientApp; its vectors stay in the precision in which they came, without a copy.
+    """Read and check a reply of this package's ClientApp; its vectors keep their precision, without a copy.
 
     Parameters
     ----------
@@ -131,9 +131,9 @@ def read_uplink(
     layout : Layout
         The model's arrays.
     shapes : mapping of str to tuple of int
-        Name and shape of each vector that must be there.
+        Name and shape of each required vector.
     wire_dtype : {"float64", "float32"}
-        What the clients were asked for; other floating dtypes are taken as well.
+        Precision that the clients were asked for; other floating dtypes are also accepted.
     weighted_by_key : str
         Key of the weight in the MetricRecord.
     timed : bool, default True
@@ -179,7 +179,7 @@ def _uplink_of(
 
 
 def sent(uplink: Uplink, num_examples: int) -> Sent:
-    """Return what a client of this process answers, without a message.
+    """Return the answer of a client in this process, without a message.
 
     Parameters
     ----------
@@ -205,19 +205,19 @@ def sent(uplink: Uplink, num_examples: int) -> Sent:
 
 
 class SentReader:
-    """Reads and checks what clients of this process answer in a round, as :func:`read_uplink` reads a message.
+    """Reads and checks the answers of clients in this process in a round, as :func:`read_uplink` reads a message.
 
     Parameters
     ----------
     layout, shapes, weighted_by_key, timed
-        As of :func:`read_uplink`.
+        As for :func:`read_uplink`.
     """
 
     def __init__(
         self, layout: Layout, *, shapes: Mapping[str, tuple[int, ...]], weighted_by_key: str, timed: bool = True
     ) -> None:
         self._layout, self._shapes, self._key, self._timed = layout, shapes, weighted_by_key, timed
-        # Most clients of a round say the same numbers: those of the last one, and its uplink.
+        # Most clients of a round report the same numbers: those of the last answer, with its uplink.
         self._last: tuple[Any, Uplink | None] = (None, None)
 
     def __call__(self, sent: Sent) -> Uplink:
@@ -239,7 +239,7 @@ class SentReader:
             norms[name] = norm
             plain = plain and vector.shape == shapes[name] and math.isfinite(norm)
         if not plain:
-            # It says what is wrong, if anything is.
+            # This raises the error, if there is one.
             options: dict[str, Any] = {"shapes": shapes, "weighted_by_key": self._key, "timed": self._timed}
             return read_uplink(as_records(sent), self._layout, wire_dtype="float64", **options)
         said, last = self._last
@@ -252,7 +252,7 @@ class SentReader:
 
 
 def as_reply(message: Message, sent: Sent) -> Message:
-    """Return the reply to a training message that says what came without one.
+    """Return an answer without a message as the reply to a training message.
 
     Parameters
     ----------
@@ -292,7 +292,7 @@ def read_unmodified(
         The reply.
     layout : Layout
     sent : ndarray of float64, shape (layout.size,)
-        The model as it was sent: in the user's dtypes.
+        The model as sent, in the user's dtypes.
     client_lr : float
         The client's learning rate according to the user.
     local_steps : int

@@ -1,1 +1,1 @@
-"""Who takes part: nodes, graphs, memories."""
+"""The clients of a run: nodes, graphs, memories."""

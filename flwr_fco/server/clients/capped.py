@@ -1,4 +1,4 @@
-"""Counts the clients whose minimisation stopped at its cap."""
+"""Counts the clients whose minimisation stopped at `max_iterations`."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class CappedMinimisations(Part):
         return {} if self._capped is None else {"capped": np.array(self._capped)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self._capped = int(arrays["capped"]) if "capped" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:
-        """Return how many clients stopped too early in the last round that counted."""
+        """Return the number of clients that stopped too early in the last round that counted."""
         return {} if self._capped is None else {"num-capped": self._capped}

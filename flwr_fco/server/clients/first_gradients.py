@@ -21,7 +21,7 @@ class FirstGradients(Part):
     Parameters
     ----------
     remembering : Remembering or None
-        Of clients that remember what they send.
+        For clients that remember what they send.
     """
 
     def __init__(self, remembering: Remembering | None) -> None:
@@ -33,7 +33,7 @@ class FirstGradients(Part):
         self._bytes: tuple[int, int] | None = None
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Ask everybody for a gradient, unless that has been done."""
+        """Ask all clients for a gradient, unless that has been done."""
         host.answered_start.clear()
         if host.peek().round > 0 or host.peek().started:
             return nodes
@@ -51,11 +51,11 @@ class FirstGradients(Part):
         return {} if self._bytes is None else {"bytes": np.array(self._bytes)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self._bytes = tuple(arrays["bytes"].tolist()) if "bytes" in arrays else None
 
     def metrics(self, host: Host) -> dict[str, float | int]:
-        """Return the traffic of round 0, with the first round that counted."""
+        """Return the traffic of round 0, in the first round that counts."""
         if self._bytes is None or host.peek().round != 1:
             return {}
         return {"bytes-down-round-0": self._bytes[0], "bytes-up-round-0": self._bytes[1]}

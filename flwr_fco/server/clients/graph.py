@@ -1,4 +1,4 @@
-"""A graph of nodes and the relay on the server that stands for it: rows, neighbours, missing nodes."""
+"""A graph of nodes and its relay on the server: rows, neighbours, missing nodes."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Matrix = NDArray[np.float64]
 
 
 class Increments(NamedTuple):
-    """What the nodes of a graph answer, as rows.
+    """The answers of a graph's nodes, as rows.
 
     Parameters
     ----------
     increments : ndarray of float64, shape (M, d)
-        With equal work; zeros for missing nodes.
+        Scaled to equal work; zeros for missing nodes.
     moves : ndarray of float64, shape (M, d)
-        Increment / elapsed of each node, before its work is made equal.
+        Increment / elapsed of each node, before scaling.
     elapsed : ndarray of float64, shape (M,)
     """
 
@@ -39,12 +39,12 @@ class Increments(NamedTuple):
 
 
 class Graph:
-    """Which node has which row, who is missing, and the gossip matrix of a round.
+    """The row of each node, the missing nodes, and the gossip matrix of a round.
 
     Parameters
     ----------
     mixing : Topology, array of shape (M, M), or str
-        The gossip matrix U, or the name of a topology for as many nodes as there are before round 1.
+        The gossip matrix U, or the name of a topology for the number of nodes before round 1.
 
     Raises
     ------
@@ -72,7 +72,7 @@ class Graph:
         self._topology: Topology | None = None
         self._effective: tuple[tuple[int, ...], Matrix] | None = None
 
-    # --- who is where -----------------------------------------------------------------------------------------
+    # --- positions ------------------------------------------------------------------------------------------------
 
     @property
     def topology(self) -> Topology | None:
@@ -80,12 +80,12 @@ class Graph:
         return self._topology if isinstance(self.mixing, str) else self.mixing
 
     def mixing_time(self, num_nodes: int) -> float:
-        """Return the rounds of gossip that divide the disagreement by e, at least 1.
+        """Return the number of gossip rounds that divide the disagreement by e, at least 1.
 
         Parameters
         ----------
         num_nodes : int
-            How many are connected: the size of a topology that is known by its name.
+            Number of connected nodes: the size of a topology that is known by its name.
 
         Raises
         ------
@@ -104,27 +104,27 @@ class Graph:
 
     @property
     def num_rows(self) -> int:
-        """How many rows a state has before the nodes are known: one for each node of a given graph, or else one."""
+        """Number of rows of a state before the nodes are known: one for each node of a given graph, otherwise one."""
         return 1 if self.topology is None else self.topology.num_nodes
 
     def nodes_needed(self, minimum: int) -> int:
-        """Return how many nodes must be connected: before round 1, one for each row."""
+        """Return the number of nodes that must be connected: before round 1, one for each row."""
         if isinstance(self.mixing, Topology) and not self.rows:
             return max(minimum, self.mixing.num_nodes)
         return minimum
 
     def notice(self, connected: Sequence[Node]) -> list[int]:
-        """Give nodes their rows before round 1; return the rows of nodes that have left since the last round.
+        """Assign rows to nodes before round 1; return the rows of nodes that have left since the last round.
 
         Parameters
         ----------
         connected : sequence of Node
-            All that are connected, sorted by partition id.
+            All connected nodes, sorted by partition id.
 
         Raises
         ------
         ConfigurationError
-            If there are not as many nodes as the graph has.
+            If the number of nodes is not that of the graph.
         """
         if not self.rows:
             if isinstance(self.mixing, Topology) and self.mixing.num_nodes != len(connected):
@@ -144,14 +144,14 @@ class Graph:
         return left
 
     def members(self, nodes: Sequence[Node]) -> list[Node]:
-        """Return those of the nodes that have a row."""
+        """Return the nodes that have a row."""
         known = [node for node in nodes if node.key in self.rows]
         if len(known) < len(nodes):
             log(WARNING, "%s nodes have no place in the graph and are not asked", len(nodes) - len(known))
         return known
 
     def handed_on(self, trackers: Matrix, left: Sequence[int]) -> Matrix:
-        """Return the trackers after nodes have left: theirs go to their neighbours, so that the sum stays.
+        """Return the trackers after nodes have left, with theirs handed on to their neighbours, so that the sum stays.
 
         Parameters
         ----------
@@ -183,8 +183,8 @@ class Graph:
     def places(self, uplinks: Sequence[Uplink]) -> tuple[list[int], Matrix]:
         """Return the rows of the uplinks, and the gossip matrix without the nodes that have not answered.
 
-        A missing node keeps what it has, and the weight that its neighbours give it stays with them: the matrix is
-        symmetric and doubly stochastic again.
+        A missing node keeps its state, and its neighbours keep the weight that they give it: the matrix is symmetric
+        and doubly stochastic again.
         """
         if self.topology is None:
             self._topology = TOPOLOGIES[str(self.mixing)](len(uplinks))
@@ -198,17 +198,17 @@ class Graph:
     def increments(
         self, uplinks: Sequence[Uplink], rows: Sequence[int], *, normalize: bool, moves: bool = False
     ) -> Increments:
-        """Return what the nodes answer, as rows.
+        """Return the nodes' answers as rows.
 
         Parameters
         ----------
         uplinks : sequence of Uplink
         rows : sequence of int
-            Where they belong.
+            Rows of the uplinks.
         normalize : bool
             Whether all nodes are scaled to the same work.
         moves : bool, default False
-            Whether the moves are wanted; zeros if not.
+            Whether to compute the moves; otherwise they are zeros.
         """
         assert self.topology is not None
         num_nodes = self.topology.num_nodes
@@ -230,13 +230,13 @@ class Graph:
     # --- saving and the look ----------------------------------------------------------------------------------
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the nodes' keys in the order of their rows, and who has left."""
+        """Return the nodes' keys in the order of their rows, and the nodes that have left."""
         keys = sorted(self.rows, key=lambda key: self.rows[key])
-        # Flower's node ids take all of 64 bits.
+        # Flower's node ids use all 64 bits.
         return {"rows": np.array(keys, dtype=np.uint64).reshape(-1, 2), "gone": np.array(sorted(self.gone), np.int64)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         keys, gone = saved_array(arrays, "rows", np.uint64, (None, 2)), saved_array(arrays, "gone", np.int64, (None,))
         if gone.size and not 0 <= gone.min() <= gone.max() < len(keys):
             raise ValueError(f"its gone names rows from {gone.min()} to {gone.max()} of {len(keys)}")
@@ -250,7 +250,7 @@ class Graph:
 
 
 def uniform_weighting(name: str, weighting: str) -> None:
-    """Refuse weights that gossip cannot give.
+    """Reject weights that gossip cannot produce.
 
     Raises
     ------

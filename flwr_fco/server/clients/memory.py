@@ -1,8 +1,8 @@
-"""What the server knows about clients with a memory: who they are, what counted last, and what they remember.
+"""The server's record of clients with a memory: their identities, last accepted rounds, and memories.
 
-A client's memory here is a function of the uplinks that the server has seen, so the server can keep a copy
-(``client_state="ledger"``) and send it to a node that has lost its own, at no cost in other rounds. Or it
-keeps none (``client_state="reset"``): then a loss begins a new epoch, in which all clients start from nothing.
+A client's memory is a function of the uplinks that the server has seen, so the server can keep a copy
+(``client_state="ledger"``) and send it to a node that has lost its own, at no cost in other rounds. Without copies
+(``client_state="reset"``), a loss starts a new epoch, in which all clients start from nothing.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from flwr_fco.wire.protocol import ClientStamp, ClientState, Node, Uplink
 Key = tuple[int, int]
 #: The first part of the key of a node without a partition; see :attr:`Node.key`.
 _WITHOUT_PARTITION = 1
-#: What follows the name of sparse memories in a file: all of their places, and where each client's end.
+#: Suffixes after the name of sparse memories in a file: all coordinates, and the end of each client's.
 _PLACES, _ENDS = "-places", "-ends"
 
-#: ``(memory, uplink) -> memory``: what a client remembers after a round that counted: the client's own arithmetic.
+#: ``(memory, uplink) -> memory``: a client's memory after a round that counted, in the client's own arithmetic.
 Remembered = Callable[[ClientState, Uplink], ClientState]
 
 
 @dataclass
 class Member:
-    """A client as the server remembers it.
+    """A client in the server's record.
 
     Parameters
     ----------
     examples : float or None
-        Its weight in the invariants: what it said in its first answer that counted; None before that.
+        Its weight in the invariants: the number in its first answer that counted; None before that.
     accepted : int
-        The last round of this epoch in which its reply counted; -1 if there is none.
+        Last round of this epoch in which its reply counted; -1 if there is none.
     digest : str
-        Of the uplink that counted then, as the server got it.
+        Digest of the uplink that counted then, as received by the server.
     counted : int
-        How many of its replies have counted in this epoch.
+        Number of its replies that have counted in this epoch.
     altered : int
-        The last epoch in which the first reply that counted was not the one that the client had sent; -1 if none.
+        Last epoch in which the first reply that counted was not the one that the client had sent; -1 if none.
     memory : dict of str to ndarray of float64, shape (d,), or SparseVector; or None
-        The ledger's copy of what it remembers; None stands for zeros.
+        The ledger's copy of its memory; None stands for zeros.
     """
 
     examples: float | None = None
@@ -67,7 +67,7 @@ class Partitions(Set[Key]):
     Parameters
     ----------
     number : int
-        How many there are.
+        Number of keys.
     """
 
     def __init__(self, number: int) -> None:
@@ -86,7 +86,7 @@ class Partitions(Set[Key]):
         return ((0, partition) for partition in range(self.number))
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of keys."""
         return self.number
 
     def __eq__(self, other: object) -> bool:
@@ -97,14 +97,14 @@ class Partitions(Set[Key]):
 
 
 class Change(NamedTuple):
-    """Why the clients' memories are no longer what the strategy's state says.
+    """A change of the clients' memories that the strategy's state must follow.
 
     Parameters
     ----------
     reason : str or None
-        Why all clients begin anew; None: nobody does, but clients have come or gone.
+        Why all clients restart; None if none does, but clients have joined or left.
     means : mapping of str to ndarray, or None
-        The weighted means of what the clients that are there remember; None: as they were, up to the weights.
+        Weighted means of the memories of the current clients; None if unchanged up to the weights.
     """
 
     reason: str | None
@@ -112,30 +112,29 @@ class Change(NamedTuple):
 
 
 class ClientMemories:
-    """What the server knows of the clients' memories.
+    """The server's record of the clients' memories.
 
     Parameters
     ----------
     names : tuple of str
-        The vectors that the ledger keeps of each client; all begin at zero.
+        Names of the vectors that the ledger keeps for each client; all start at zero.
     client_state : {"ledger", "reset"} or None
-        None: a ledger if it fits into `ledger_bytes`.
+        None means a ledger if it fits into `ledger_bytes`.
     ledger_bytes : int
     weighting : {"examples", "uniform"}
     client_weights : mapping of int to float, optional
-        What the user says that the clients weigh, by partition.
+        The user's weights of the clients, by partition.
     may_be_sparse : bool, default False
-        Whether what clients remember may be sparse: then a ledger is begun in any case, and given up if it would not
-        fit.
+        Whether memories may be sparse: a ledger is then started in any case, and given up if it does not fit.
 
     Attributes
     ----------
     members : dict of (int, int) to Member
-        By :attr:`Node.key`.
+        The clients, by :attr:`Node.key`.
     present : set or Partitions of (int, int)
-        The keys of those that are connected.
+        Keys of the connected clients.
     epoch : int
-        Memories of another epoch are void.
+        Current epoch; memories of other epochs are void.
     """
 
     def __init__(
@@ -172,39 +171,39 @@ class ClientMemories:
 
     @property
     def ledger(self) -> bool:
-        """Whether the server keeps a copy of what the clients remember."""
+        """Whether the server keeps copies of the clients' memories."""
         return bool(self._keeps_ledger)
 
     def member(self, node: Node) -> Member:
-        """Return what is known about a client."""
+        """Return the record of a client."""
         return self.members.setdefault(node.key, Member())
 
     def memory(self, key: Key) -> dict[str, Any]:
-        """Return what a client remembers, as the ledger has it."""
+        """Return a client's memory from the ledger."""
         member = self.members.get(key)
         if member is None or member.memory is None:
             return {name: np.zeros(self.size) for name in self.names}
         return member.memory
 
     def weight_of(self, uplink: Uplink) -> float:
-        """Return a client's weight in the invariants: what it has reported first, or 1."""
+        """Return a client's weight in the invariants: its first reported number of examples, or 1."""
         return 1.0 if self.weighting == "uniform" else uplink.examples
 
     def check_weight(self, node: Node, examples: float) -> None:
-        """Refuse an answer with another number of examples than the client's first one that counted, or with none.
+        """Reject an answer whose number of examples is missing, or differs from the client's first one that counted.
 
-        The weighted sums of what clients remember hold for the weights with which it was summed.
+        The weighted sums of the memories hold only for the weights used in the sums.
 
         Parameters
         ----------
         node : Node
         examples : float
-            What it reports.
+            The reported number of examples.
 
         Raises
         ------
         ProtocolError
-            If it is another number.
+            If the number differs.
         """
         if self.weighting == "uniform":
             return
@@ -218,9 +217,9 @@ class ClientMemories:
             )
 
     def population(self, uplinks: Sequence[Uplink] = ()) -> float:
-        """Return the sum of the weights of all clients that are there; a client that never answered counts as the mean.
+        """Return the total weight of all current clients; a client that never answered counts as the mean.
 
-        Where the user says what the clients weigh, nothing is guessed: the others' answers never count, nor do they.
+        With user-defined weights nothing is guessed: clients without a weight never count.
 
         Parameters
         ----------
@@ -234,7 +233,7 @@ class ClientMemories:
             return sum(self._given_weights(self.present, new)) or float(count)
         if self.weighting == "uniform":
             return float(max(count, len(uplinks)))
-        # By who was seen: a million may be there.
+        # Iterates over the clients seen so far, because there may be a million.
         known = {key: own.examples for key, own in self.members.items() if key in new or key in self.present}
         for i, uplink in enumerate(uplinks):
             known[(2, i) if uplink.node is None else uplink.node.key] = self.weight_of(uplink)
@@ -245,16 +244,16 @@ class ClientMemories:
         return float(sum(weights)) + float(np.mean(weights)) * (count + unnamed - len(weights))
 
     def everybody(self, uplinks: Sequence[Uplink]) -> bool:
-        """Whether all clients that are there, and whose answers can count, have answered."""
+        """Whether all current clients whose answers can count have answered."""
         return len(uplinks) >= len(self.present if self.client_weights is None else self._given_weights(self.present))
 
     def _given_weights(self, *clients: Set[Key]) -> list[float]:
-        """Return what the user says that clients weigh, without those of whom nothing is said."""
+        """Return the user's weights of clients, without clients that have none."""
         given = self.client_weights or {}
         return [given[who] for who in sorted(given) if any((0, who) in some for some in clients)]
 
     def means(self) -> dict[str, Vector]:
-        """Return the weighted means of what the clients that are there remember (with a ledger)."""
+        """Return the weighted means of the memories of the current clients (with a ledger)."""
         total, means = self.population(), {name: np.zeros(self.size) for name in self.names}
         seen = sorted(key for key in self.members if key in self.present)
         known = [self.members[key].examples or 0.0 for key in seen]
@@ -272,13 +271,13 @@ class ClientMemories:
     # --- a round ----------------------------------------------------------------------------------------------
 
     def stamp(self, node: Node, *, restore: bool) -> ClientStamp:
-        """Return what a client is told about its memory.
+        """Return a node's stamp, with its restored memory if needed.
 
         Parameters
         ----------
         node : Node
         restore : bool
-            Whether it has lost its memory and is sent it again, if there is a ledger.
+            Whether the client has lost its memory and gets it again, if there is a ledger.
         """
         member = self.member(node)
         if not restore or member.accepted < 0 or not self.ledger:
@@ -286,10 +285,10 @@ class ClientMemories:
         return ClientStamp(self.epoch, member.accepted, self.memory(node.key), member.digest)
 
     def altered(self, node: Node) -> None:
-        """Note that what counted is not what a client has sent: something alters its answers on their way.
+        """Record that the accepted reply is not what a client has sent: its answers are altered in transit.
 
-        Once is an accident, which the ledger or a new epoch mends. Without a ledger, twice in succession is the rule,
-        and every epoch would end as soon as it has begun.
+        A single case is an accident, which the ledger or a new epoch repairs. Without a ledger, two in succession show
+        a permanent fault, with which every epoch would end at once.
 
         Raises
         ------
@@ -308,25 +307,25 @@ class ClientMemories:
         member.altered = self.epoch
 
     def lost(self, node: Node) -> bool:
-        """Whether a node that has lost its memory can be sent it again; if not, a new epoch begins after the round."""
+        """Whether a node's lost memory can be restored; if not, a new epoch begins after the round."""
         if not self.ledger:
             self._lost = True
         return self.ledger
 
     def notice(self, nodes: Sequence[Node]) -> Change | None:
-        """Notice who has come and who has gone; return what that means for the strategy's state.
+        """Record clients that have joined or left; return the resulting change for the strategy's state.
 
         Parameters
         ----------
         nodes : sequence of Node
-            All that are connected.
+            All connected nodes.
         """
         present: Set[Key] = Partitions(len(nodes)) if isinstance(nodes, Numbered) else {node.key for node in nodes}
         if isinstance(self.present, Partitions) and self.present == present and not self._lost:
             return None
         if self._keeps_ledger is None:
             size = 8 * len(present) * self.size * len(self.names)
-            # Of clients with sparse features it is known only when they have answered.
+            # For clients with sparse features this is known only after they have answered.
             fits = size <= self.ledger_bytes or self.may_be_sparse
             self._keeps_ledger = self.client_state == "ledger" or (self.client_state is None and fits)
             most = "at most " if self.may_be_sparse else ""
@@ -340,9 +339,9 @@ class ClientMemories:
         return None
 
     def _evict(self) -> None:
-        """Forget members that have gone and cannot be known again: without a partition, their node ids are theirs.
+        """Forget absent members that cannot be recognised again: without a partition, their only key is the node id.
 
-        A node that is away for a while may come back as it was, so as many are kept as there are nodes.
+        A node that is absent for a while may return unchanged, so as many absent members are kept as there are nodes.
         """
         away = [key for key in self.members if key not in self.present and key[0] == _WITHOUT_PARTITION]
         if len(away) > len(self.present):
@@ -360,14 +359,14 @@ class ClientMemories:
         return uplink.node is None or self.member(uplink.node).accepted < 0
 
     def note(self, number: int, uplinks: Sequence[Uplink], remembered: Remembered) -> Change | None:
-        """Note whose reply has counted in a round and, in the ledger, what those clients remember now.
+        """Record the replies that have counted in a round and, in the ledger, the new memories of those clients.
 
         Parameters
         ----------
         number : int
             The round.
         uplinks : sequence of Uplink
-            Those that counted.
+            The uplinks that counted.
         remembered : callable
             See :data:`Remembered`.
         """
@@ -383,11 +382,11 @@ class ClientMemories:
         return self.new_epoch("a client has lost its state") if self._lost else None
 
     def _keep_within_limits(self) -> None:
-        """Give the ledger up where it would become too large, for clients turn out to have dense features."""
+        """Give up the ledger if it would become too large because clients have dense features."""
         if not (self.ledger and self.client_state is None and self.may_be_sparse):
             return
         sizes = sorted(_bytes_of(member.memory) for member in self.members.values() if member.memory)
-        # One that says that all features are its own is not what the others are.
+        # A single client that claims all features does not represent the others.
         usual = sizes[(len(sizes) - 1) // 2] if sizes else 0
         if max(sum(sizes), usual * len(self.present)) > self.ledger_bytes:
             self._keeps_ledger = False
@@ -396,7 +395,7 @@ class ClientMemories:
             log(INFO, "The clients' memories: reset, for a ledger would take more than ledger_bytes")
 
     def new_epoch(self, reason: str) -> Change:
-        """Let all clients forget what they remember, without a message of its own."""
+        """Void all clients' memories, without a separate message."""
         self.epoch += 1
         self._lost = False
         for member in self.members.values():
@@ -413,7 +412,7 @@ class ClientMemories:
             "epoch": np.array(self.epoch),
             "lost": np.array(self._lost),
             "ledger": np.array(-1 if self._keeps_ledger is None else int(self._keeps_ledger)),
-            # Flower's node ids take all of 64 bits.
+            # Flower's node ids use all 64 bits.
             "members": np.array(keys, dtype=np.uint64).reshape(-1, 2),
             "present": np.array(sorted(self.present), dtype=np.uint64).reshape(-1, 2),
             "digests": np.array([member.digest for member in members], dtype="U32"),
@@ -427,7 +426,7 @@ class ClientMemories:
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         epoch = int(saved_array(arrays, "epoch", np.int64, (), smallest=0))
         ledger = int(saved_array(arrays, "ledger", np.int64, (), smallest=-1))
         present = saved_array(arrays, "present", np.uint64, (None, 2))
@@ -439,7 +438,7 @@ class ClientMemories:
         digests, examples = arrays["digests"], arrays["examples"]
         if digests.dtype.kind != "U" or digests.shape != (len(keys),):
             raise ValueError(f"its digests are {digests.dtype}{list(digests.shape)}")
-        # NaN stands for a client that has not said anything yet.
+        # NaN stands for a client that has not reported anything yet.
         saved_array({"examples": np.nan_to_num(examples)}, "examples", np.float64, (len(keys),), smallest=0)
         if np.isinf(examples).any():
             raise ValueError("its examples hold infinite values")
@@ -474,7 +473,7 @@ def _bytes_of(memory: ClientState) -> int:
 
 
 def _saved_rows(name: str, rows: Sequence[Any], size: int) -> dict[str, NDArray[Any]]:
-    """Return vectors, None standing for zeros, as the arrays of a file: sparse if one of them is."""
+    """Return vectors, with None for zeros, as the arrays of a file: sparse if any of them is."""
     if not any(isinstance(row, SparseVector) for row in rows):
         return {name: np.array([np.zeros(size) if row is None else row for row in rows])}
     nothing = SparseVector(np.zeros(0, dtype=np.int32), np.zeros(0), size)

@@ -1,4 +1,4 @@
-"""Who is there: partition ids, waiting for nodes, samples."""
+"""Connected nodes: partition ids, waiting, sampling."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flwr_fco.wire.delivery import send_and_receive
 from flwr_fco.wire.envelope import HANDSHAKE, addressed, partition_of
 from flwr_fco.wire.protocol import Node
 
-#: Seconds to wait for the nodes' answers to the question which partition they have.
+#: Seconds to wait for the nodes' answers to the question about their partition.
 _HANDSHAKE_TIMEOUT = 120.0
-#: Seconds to wait for the first of two nodes with one partition id to go.
+#: Seconds to wait until the first of two nodes with the same partition id disconnects.
 _TWINS_TIMEOUT = 120.0
 
 
@@ -30,7 +30,7 @@ def nap(deadline: float) -> None:
 
 
 class Numbered(Sequence[Node]):
-    """Nodes of which the i-th has partition i: made when they are asked for, as a million may be connected.
+    """Nodes whose i-th element has partition i, created on access because a million may be connected.
 
     Parameters
     ----------
@@ -75,20 +75,20 @@ class Nodes:
     Parameters
     ----------
     seed : int
-        Of the samples.
+        Seed of the samples.
     timeout : float
-        Seconds to wait until enough nodes have connected.
+        Seconds to wait for enough nodes to connect.
     asks : bool, default True
         Whether nodes can be asked for their partition id (an unmodified client has no answer).
 
     Attributes
     ----------
     ordered : sequence of Node
-        Who was connected when it was last looked, sorted by partition id.
+        Nodes at the last update, sorted by partition id.
     informed : set of int
-        Node ids of those that have the plan.
+        Ids of the nodes that have the plan.
     refused : dict of int to Node
-        Node ids of those that claim the partition of a node that had it first, and that node. They are not asked.
+        Ids of nodes that claim the partition of an earlier node, with that node. They are not asked.
     """
 
     def __init__(self, seed: int, timeout: float, *, asks: bool = True) -> None:
@@ -109,13 +109,13 @@ class Nodes:
         ----------
         grid : flwr.serverapp.Grid
         server_round, purpose : int
-            What the draw depends on, beside the seed.
+            Inputs of the random draw, next to the seed.
         fraction : float
-            Share of the connected nodes.
+            Fraction of the connected nodes.
         minimum : int
-            Draw at least this many.
+            Minimum number of nodes to draw.
         needed : int
-            Wait until this many are connected.
+            Number of nodes to wait for.
 
         Raises
         ------
@@ -138,8 +138,8 @@ class Nodes:
             log(INFO, "Waiting for nodes to connect: %d connected (minimum required: %d).", len(available), enough)
             nap(deadline)
         self.meet(grid, available)
-        # A node that was killed is listed beside its successor until the SuperLink has missed its signs of life. Who
-        # claims what another has costs that time once.
+        # The SuperLink lists a killed node next to its successor until it has missed the node's heartbeats. A node that
+        # claims an occupied partition costs that waiting time once.
         patience = 0.0 if hasattr(grid, "partition_ids") else min(self.timeout, _TWINS_TIMEOUT)
         deadline = time.monotonic() + patience
         while new := [f"node {node_id}" for node_id in self.refused if node_id not in self._waited_for]:
@@ -157,12 +157,12 @@ class Nodes:
         return [self.ordered[i] for i in sorted(chosen.tolist())]
 
     def chosen(self, choose: ChooseNodes, server_round: int) -> list[Node]:
-        """Return the nodes that the user prescribes for a round, sorted by partition id.
+        """Return the user's choice of nodes for a round, sorted by partition id.
 
         Raises
         ------
         ConfigurationError
-            If it returns no nodes, one that is not connected, or one twice.
+            If the function returns no nodes, a node that is not connected, or a node twice.
         """
         answer: Any = choose(server_round, tuple(self.ordered))
         if isinstance(answer, Node) or not isinstance(answer, Iterable):
@@ -185,7 +185,7 @@ class Nodes:
         return sorted(found, key=lambda node: node.order)
 
     def meet(self, grid: Grid, available: Sequence[int]) -> None:
-        """Learn the partition ids of new nodes: from the grid if it knows them, or else by asking the nodes."""
+        """Get the partition ids of new nodes, from the grid if it knows them, otherwise by asking the nodes."""
         if available == self._available:
             return
         if isinstance(self.ordered, Numbered):
@@ -202,7 +202,7 @@ class Nodes:
         partitions = self._partitions(grid, new) if new else {}
         for node_id in new:
             self._known[node_id] = Node(node_id, partitions.get(node_id))
-        # Those that were here first come first.
+        # Earlier nodes come first.
         keys: dict[tuple[int, int], Node] = {}
         self.refused = {}
         for node in self._known.values():
@@ -237,7 +237,7 @@ def listed(grid: Grid) -> Sequence[int]:
     Returns
     -------
     range, or list of int
-        A range only of a grid that knows partitions: its nodes are those of partitions 0, 1, 2, ...
+        A range only for a grid that knows partitions: its nodes are those of partitions 0, 1, 2, ...
     """
     found = grid.get_node_ids()
     return found if isinstance(found, range) and hasattr(grid, "partition_ids") else list(found)

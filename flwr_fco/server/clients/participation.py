@@ -1,4 +1,4 @@
-"""Methods that need every client in every round: waiting for them, and giving up those that do not come back."""
+"""Methods that need every client in every round: waiting for clients, and giving up absent ones."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ Key = tuple[int, int]
 
 
 class Everyone(Part):
-    """Asks all clients in every round: a round without one of them is skipped.
+    """Asks all clients in every round, and skips a round if one of them is missing.
 
-    Clients may join between rounds: they begin with a memory of zeros, which changes no weighted sum.
+    Clients may join between rounds: they start with a memory of zeros, which changes no weighted sum.
 
     Parameters
     ----------
     name : str
-        Of the strategy, for messages.
+        Name of the strategy, for messages.
     remembering : Remembering
     evict_after : int
-        A client that is missing in this many rounds in a row is given up.
+        Number of rounds in a row after which a missing client is given up.
     on_missing : {"error", "reset"}
-        What then happens.
+        What happens then.
     node_timeout : float
         Seconds to wait for a client that is not connected.
     """
@@ -54,11 +54,11 @@ class Everyone(Part):
         self.absent: set[Key] = set()
 
     def nodes_needed(self, minimum: int) -> int:
-        """Return how many nodes must be there before the first round; later those are waited for that were there."""
+        """Return the number of nodes for the first round; later rounds wait for the nodes that were there before."""
         return 1 if self._memories.present else minimum
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Return all clients that have not been given up, or none if one of them does not come back."""
+        """Return all clients that have not been given up, or none if one of them does not return."""
         self.absent = self._wait_for_members(host)
         if self.absent:
             log(WARNING, "Round %s is skipped: %s of the clients are gone", host.problem.round, len(self.absent))
@@ -66,7 +66,7 @@ class Everyone(Part):
         return [node for node in host.nodes.ordered if node.key not in self._evicted]
 
     def _wait_for_members(self, host: Host) -> set[Key]:
-        """Return the keys of clients that belong here and are not connected, once there is no more time to wait."""
+        """Return the keys of known clients that are not connected, once there is no more time to wait."""
         deadline = time.monotonic() + self.node_timeout
         while True:
             absent = set(self._memories.present) - {node.key for node in host.nodes.ordered}
@@ -77,7 +77,7 @@ class Everyone(Part):
             host.look_again()
 
     def metrics_of_absence(self) -> dict[str, float | int] | None:
-        """Return the metrics of a round that asked no client because one is gone; None if none is."""
+        """Return the metrics of a round that asked no client because one is absent; None if none is absent."""
         if not self.absent:
             return None
         return {
@@ -89,7 +89,7 @@ class Everyone(Part):
         }
 
     def end_round(self, host: Host) -> None:
-        """Count in how many rounds in a row a client was missing, and give it up if there are too many.
+        """Count the rounds in a row in which each client was missing, and give up clients with too many.
 
         Raises
         ------
@@ -114,7 +114,7 @@ class Everyone(Part):
         self._give_up(host, {key for key, count in self._failures.items() if count >= self.evict_after})
 
     def _give_up(self, host: Host, gone: set[Key]) -> None:
-        """Go on without clients, or end the run."""
+        """Continue without clients, or end the run."""
         if not gone:
             return
         names = _names(gone)
@@ -136,7 +136,7 @@ class Everyone(Part):
         self._remembering.changed(host, self._memories.new_epoch(f"{names} is given up"))
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return who has been given up, and whose rounds have failed."""
+        """Return the clients that have been given up, and the counts of missed rounds."""
         failed = sorted(self._failures)
         return {
             "evicted": np.array(sorted(self._evicted), dtype=np.uint64).reshape(-1, 2),
@@ -145,7 +145,7 @@ class Everyone(Part):
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         evicted, failed = (saved_array(arrays, name, np.uint64, (None, 2)) for name in ("evicted", "failed"))
         failures = saved_array(arrays, "failures", np.int64, (len(failed),), smallest=0)
         self._evicted = {(row[0], row[1]) for row in evicted.tolist()}

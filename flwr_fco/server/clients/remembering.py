@@ -1,4 +1,4 @@
-"""The parts of strategies whose clients remember vectors, or sit on a graph."""
+"""The parts of strategies whose clients remember vectors, or that run on a graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flwr_fco.wire.protocol import Node, Uplink
 
 
 class Remembering(Part):
-    """Follows the clients that come, go and forget, and keeps the server's state in accord with their memories.
+    """Tracks clients that join, leave and lose their memory, and keeps the server's state consistent with the memories.
 
     Parameters
     ----------
@@ -33,14 +33,14 @@ class Remembering(Part):
         self.memories.forget(0)
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Notice who has come and who has gone."""
+        """Record the clients that have joined or left."""
         if self.everyone and not nodes:
             return nodes
         self.changed(host, self.memories.notice(nodes if self.everyone else host.nodes.ordered))
         return nodes
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Note whose reply has counted."""
+        """Record the replies that have counted."""
         algorithm, problem, after = host.algorithm, host.current.problem, host.peek()
         assert problem is not None
         change = self.memories.note(
@@ -51,12 +51,12 @@ class Remembering(Part):
         self.changed(host, change)
 
     def end_round(self, host: Host) -> None:
-        """Void all memories now if one is lost for good, though the round has not counted."""
+        """Void all memories now if one is lost for good, even if the round did not count."""
         if self.everyone and host.current.nodes:
             self.changed(host, self.memories.notice(list(host.current.nodes.values())))
 
     def changed(self, host: Host, change: Change | None) -> None:
-        """Take note of a change of the clients' memories.
+        """Process a change of the clients' memories.
 
         Parameters
         ----------
@@ -70,11 +70,11 @@ class Remembering(Part):
         host.state = host.algorithm.memories_changed(host.problem, host.state, change)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what is known of the clients' memories."""
+        """Return the record of the clients' memories."""
         return self.memories.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self.memories.from_arrays(arrays)
 
     def describe(self) -> list[tuple[str, str]]:
@@ -83,7 +83,7 @@ class Remembering(Part):
 
 
 class Gossip(Part):
-    """Gives nodes their rows in a graph, and takes note of those that leave.
+    """Assigns nodes to rows of a graph, and handles nodes that leave.
 
     Parameters
     ----------
@@ -98,11 +98,11 @@ class Gossip(Part):
         self.graph.forget()
 
     def nodes_needed(self, minimum: int) -> int:
-        """Return how many nodes must be connected: before round 1, one for each row."""
+        """Return the number of nodes that must be connected: before round 1, one for each row."""
         return self.graph.nodes_needed(minimum)
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Return the nodes that have a row, the state having one for each node."""
+        """Return the nodes that have a row; the state then has a row for each node."""
         left = self.graph.notice(host.nodes.ordered)
         host.state = host.algorithm.nodes_changed(host.problem, host.state, left)
         return self.graph.members(nodes)
@@ -112,7 +112,7 @@ class Gossip(Part):
         return self.graph.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self.graph.from_arrays(arrays)
 
     def describe(self) -> list[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Clients whose code cannot be changed: any FedAvg ClientApp, which is sent a model and returns its own."""
+"""Clients whose code cannot be changed: any FedAvg ClientApp, which receives a model and returns its own."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from flwr_fco.work import FirstOrder
 
 
 class _Options(UnmodifiedOptions, RateOptions, WorkOptions, CommonOptions):
-    """The options that such clients need."""
+    """The options that apply to unmodified clients."""
 
 
 def check_unmodified(options: UnmodifiedOptions) -> None:
-    """Check that it is said, once and in a way that fits psi, how fast its weight or its sparsity grows.
+    """Check that exactly one option, which fits psi, sets how fast the weight of psi or its sparsity grows.
 
     Parameters
     ----------
     options : UnmodifiedOptions
-        Of a strategy; without a regularizer, a threshold is that of ``L1(1.0)``, which it gets.
+        Options of a strategy; with a threshold and no regularizer, the regularizer becomes ``L1(1.0)``.
 
     Raises
     ------
     ConfigurationError
-        If it is not.
+        If the options are missing or conflict.
     """
     own: _Options = options  # type: ignore[assignment]
     if own.density is not None:
@@ -73,7 +73,7 @@ def check_unmodified(options: UnmodifiedOptions) -> None:
 
 
 def _check_density(own: _Options) -> None:
-    """Refuse what a density cannot act beside: only what says nothing of zeros may have a psi of its own."""
+    """Reject regularizers that cannot be combined with a density, which is a psi of its own."""
     parts = own.regularizer.regularizers.values() if isinstance(own.regularizer, PerParameter) else [own.regularizer]
     for psi in parts:
         alone = psi is own.regularizer
@@ -97,7 +97,7 @@ def _check_density(own: _Options) -> None:
 
 
 def _check_choices(own: _Options) -> None:
-    """Refuse what needs our own clients."""
+    """Reject options that need this package's clients."""
     if not isinstance(own.mirror_map, Euclidean):
         raise ConfigurationError(
             f'client="unmodified" takes differences of models for gradients, which is Euclidean; '
@@ -116,7 +116,7 @@ def _check_choices(own: _Options) -> None:
 
 
 class UnmodifiedClients(Part):
-    """The language of a FedAvg ClientApp: the model down, the new model up; their difference is the increment.
+    """The language of a FedAvg ClientApp: the model down, the new model up; the difference is the increment.
 
     Parameters
     ----------
@@ -138,7 +138,7 @@ class UnmodifiedClients(Part):
         return primal_request(self._sent_model(mail)[0], mail.config_of_round, **keys)
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
-        """Return the client's model minus the one that it was sent."""
+        """Return the client's model minus the model that it was sent."""
         options, problem = self._options, mail.current.problem
         assert problem is not None
         uplink = read_unmodified(
@@ -155,10 +155,10 @@ class UnmodifiedClients(Part):
         return uplink._replace(elapsed=options.threshold_per_round / strength / problem.server_lr)
 
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
-        """Hold what a client says of itself against what the server knows; it may have a schedule of its own.
+        """Check a client's claims against the server's knowledge; the client may have its own schedule.
 
-        It may take a thousand times as many steps as the server's options say, for it does not know them. One step is
-        also what counts where it reports nothing but ``elapsed``.
+        It may take a thousand times as many steps as the server's options say, because it does not know them. One step
+        also stands for a client that reports only ``elapsed``, so the planned number is used then.
         """
         options, work = self._options, mail.plan.work
         check_examples(uplink.examples, options.max_examples)
@@ -166,12 +166,12 @@ class UnmodifiedClients(Part):
         planned = max(1, work.num_draws(int(uplink.examples)))
         check_steps(uplink.steps, 1_000 * planned)
         steps = uplink.steps if uplink.steps > 1 else planned
-        # With a threshold or a density the server says how much psi's weight grows.
+        # With a threshold or a density, the server sets how fast psi's weight grows.
         if options.threshold_per_round is None and options.density is None:
             check_elapsed(uplink.step_sizes, steps, mail.step_size(), exact=False)
 
     def _sent_model(self, mail: Mail) -> tuple[ArrayRecord, Vector]:
-        """Return the present model as records and as the vector that the user's dtypes make of it."""
+        """Return the current model as records, and as a vector rounded to the user's dtypes."""
         current, known = mail.current, mail.output
         if known is not None and known.state is current.state and known.plan is mail.plan:
             return known.arrays, known.point

@@ -1,4 +1,4 @@
-"""Certificates of a run: a federated pass every few rounds says how far the model is from the optimum."""
+"""Certificates of a run: every few rounds, a federated pass measures how far the model is from the optimum."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _ABSURD = "the numbers that the clients have answered come to none that is finit
 
 
 def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
-    """Return how far a point is from the optimum of the clients' pooled problem, by asking all clients.
+    """Return a certificate of a point's distance from the optimum of the pooled problem, by asking all clients.
 
-    For a duality gap every client sends one vector (and a few numbers); without one, its gradient. The certificate is
-    about the clients that answer the first of these questions, who must answer the others too.
+    For a duality gap every client sends one vector (and a few numbers); otherwise it sends its gradient. The
+    certificate covers the clients that answer the first of these questions; they must also answer the later ones.
 
     Parameters
     ----------
     host : Host
-        Prepared with a model.
+        A strategy that is prepared with a model.
     inquiry : Inquiry
-        By which it asks.
+        The inquiry that asks the clients.
     grid : flwr.serverapp.Grid
     w : ndarray of float64, shape (d,)
 
     Raises
     ------
     NoAnswerError
-        If nobody answers, or one who has answered the first question does not answer another, or their answers are
-        absurd: so large that the certificate is not finite.
+        If no client answers, a client that answered the first question does not answer a later one, or the answers are
+        so large that the certificate is not finite.
     """
     first: set[int | None] = set()
 
@@ -58,7 +58,7 @@ def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
                 f"{len(missing)} of the {len(first)} clients that answered the first question did not answer the next "
                 "one, so the answers are about different data"
             )
-        # Those who were silent at first would bring data that the first answers are not about.
+        # Clients that were silent at first would add data that the first answers do not cover.
         same = [answer for answer in answers if answer.node_id in first]
         total = math.fsum(answer.weight for answer in same)
         return same if len(same) == len(answers) else [a._replace(weight=a.weight / total) for a in same]
@@ -73,7 +73,7 @@ def certify(host: Host, inquiry: Inquiry, grid: Grid, w: Vector) -> Certificate:
 
 
 class Certifier(Part):
-    """Certifies the model every few rounds, and says how much its structure has changed since the last time.
+    """Certifies the model every few rounds, and reports how much its structure has changed since the last time.
 
     Parameters
     ----------
@@ -92,9 +92,9 @@ class Certifier(Part):
         self._rank: float | None = None
 
     def certified(self, host: Host, grid: Grid, w: Vector) -> dict[str, float]:
-        """Return ``objective``, ``certificate``, under its own name too, and how stable the structure is.
+        """Return ``objective``, ``certificate`` (also under its own name), and the stability of the structure.
 
-        Empty, with a warning, where the clients do not answer or what they answer is absurd: the run goes on.
+        Empty, with a warning, if clients do not answer or their answers are absurd: the run continues.
 
         Parameters
         ----------
@@ -105,10 +105,10 @@ class Certifier(Part):
         Returns
         -------
         dict of str to float
-            ``certificate`` is ``duality-gap`` or ``residual``, about the data of ``certificate-clients`` clients. From
-            the second time on ``support-stability``: of the entries that psi acts on and that are not 0 now or were not
-            the last time, the share that was and is; and ``rank-stability`` where psi is about singular values: the
-            smaller of the two ranks over the larger one.
+            ``certificate`` is ``duality-gap`` or ``residual``, for the data of ``certificate-clients`` clients. From
+            the second time on also ``support-stability``: of the entries that psi acts on and that are non-zero now or
+            were last time, the fraction that is non-zero both times; and, if psi is about singular values,
+            ``rank-stability``: the smaller of the two ranks over the larger one.
         """
         try:
             found = certify(host, self._inquiry, grid, w)
@@ -138,11 +138,11 @@ class Certifier(Part):
         return numbers
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the structure that was certified last."""
+        """Return the structure of the last certificate."""
         support = {} if self._support is None else {"support": self._support}
         return support if self._rank is None else {**support, "rank": np.array(self._rank)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self._support = arrays.get("support")
         self._rank = float(arrays["rank"]) if "rank" in arrays else None

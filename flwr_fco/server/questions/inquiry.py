@@ -1,4 +1,4 @@
-"""Questions to all clients: who is asked, which answers count, and the options that follow from them."""
+"""Questions to all clients: the clients to ask, the valid answers, and the options chosen from them."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ class Inquiry(Part):
     Attributes
     ----------
     chosen : dict of str to float
-        The options that are ``"auto"`` and what was chosen for them.
+        The values chosen for options that are ``"auto"``.
     reasons : dict of str to str
-        Why.
+        The reasons for these values.
     """
 
     def __init__(self, options: CommonOptions, algorithm: Algorithm, mail: Mail) -> None:
@@ -69,7 +69,7 @@ class Inquiry(Part):
         """Return to the state before the first round."""
         self.chosen: dict[str, float] = {}
         self.reasons: dict[str, str] = {}
-        #: Whether there is something to choose from what clients say.
+        #: Whether there are options to choose from the clients' answers.
         self.due = bool(set(self._names) - {"server_lr"})
 
     def ask(
@@ -80,25 +80,25 @@ class Inquiry(Part):
         wanted: Iterable[str] = (),
         shapes: Mapping[str, tuple[int, ...]] = _NO_SHAPES,
     ) -> list[Answer]:
-        """Ask all connected nodes; nothing changes there or in the state.
+        """Ask all connected nodes; neither the clients nor the state change.
 
-        An answer is checked as a reply of training is: what it must hold and nothing else, finite numbers, the round's
-        stamp, one answer a node, numbers of examples and lengths of vectors within ``max_ratio`` of the median. What
-        does not count is in ``left_out``.
+        An answer is checked like a training reply: exactly the required content, finite numbers, the round's stamp, one
+        answer per node, numbers of examples and norms of vectors within ``max_ratio`` of the median. Rejected answers
+        are listed in ``left_out``.
 
         Parameters
         ----------
         grid : flwr.serverapp.Grid
         question : Question
         wanted : iterable of str
-            The numbers that an answer must hold.
+            Names of the numbers that an answer must hold.
         shapes : mapping of str to tuple of int
-            Its vectors and their shapes.
+            Names and shapes of its vectors.
 
         Returns
         -------
         list of Answer
-            Sorted by partition id, with the weights of training, which sum to 1; empty if no answer counts.
+            Sorted by partition id, with the weights of training, which sum to 1; empty if no answer is valid.
         """
         mail, options = self._mail, self._options
         if getattr(options, "privacy", None) is not None:
@@ -148,7 +148,7 @@ class Inquiry(Part):
     # --- what is "auto" -----------------------------------------------------------------------------------------
 
     def choose(self, host: Host, grid: Grid) -> None:
-        """Ask the clients what their losses are like, and choose the options that are ``"auto"``, once in a run.
+        """Choose the ``"auto"`` options by asking the clients about their losses, once per run.
 
         Parameters
         ----------
@@ -158,7 +158,7 @@ class Inquiry(Part):
         Raises
         ------
         ConfigurationError
-            If nobody answers, or theory has no answer for this geometry or these losses.
+            If no client answers, or theory gives no value for this geometry or these losses.
         """
         facts = self._facts(host, grid)
         problem = host.problem._replace(asked=self._mail.nodes.ordered)
@@ -192,11 +192,11 @@ class Inquiry(Part):
         return LossFacts(smoothness, norm, convexity, steps, probed, len(answers), clipped)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what was chosen: a run that is resumed has the same rates."""
+        """Return the chosen values: a resumed run keeps its rates."""
         return {name: np.array(value) for name, value in self.chosen.items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         unknown = arrays.keys() - set(self._names)
         if unknown:
             raise ValueError(f"it has chosen {sorted(unknown)}, which are not 'auto' here")
@@ -207,11 +207,11 @@ class Inquiry(Part):
         self.due = not set(self._names) - {"server_lr"} <= self.chosen.keys()
 
     def describe(self) -> list[tuple[str, str]]:
-        """Return a line for each option that was chosen."""
+        """Return a line for each chosen option."""
         return [(f"Chosen {name}", f"{self.chosen[name]:.4g} = {reason}") for name, reason in self.reasons.items()]
 
 
-#: The share of the increments' mean square below which a mean is no direction.
+#: Fraction of the increments' mean square below which their mean has no meaningful direction.
 _ROUNDING = 1e-6
 
 
@@ -225,9 +225,9 @@ def extrapolation(uplinks: Sequence[Uplink]) -> float:
 
     References
     ----------
-    Jhunjhunwala, Wang, Joshi: FedExP, speeding up federated averaging via extrapolation (ICLR 2023), equation (4),
-    there with equal weights and a small constant in the denominator, which is in proportion to the increments here:
-    clients that pull in opposite directions leave a mean of nothing but rounding, which no rate may blow up.
+    Jhunjhunwala, Wang, Joshi: FedExP, speeding up federated averaging via extrapolation (ICLR 2023), equation (4), with
+    equal weights and a small constant in the denominator. Here that constant is proportional to the increments: clients
+    that pull in opposite directions leave a mean of pure rounding error, which no rate may amplify.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What is known of the clients' losses where rates are left to theory, bounded so that one client cannot set them."""
+"""Information on the clients' losses for theoretical rates, bounded so that no single client can set them."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.mirror_maps import DiagonalMetric, Euclidean, MirrorMap, PNorm, SimplexEntropy
 from flwr_fco.mirror_maps.product import BoundProduct
 
-#: How many times the clients' median a claim counts at most. Rates of 1/(4 L) are stable to 2/L, eight times as much,
-#: so an honest client whose loss is up to eighty times as steep as the median's still takes stable steps.
+#: Cap on a claim, as a multiple of the clients' median. Rates of 1/(4 L) are stable up to 2/L, eight times as much, so
+#: an honest client whose loss is up to eighty times as steep as the median's still takes stable steps.
 LARGEST_CLAIM = 10.0
-#: What share of the clients' median a claim of strong convexity counts at least.
+#: Lower bound on a claim of strong convexity, as a fraction of the clients' median.
 SMALLEST_CLAIM = 0.01
 
 
 class LossFacts(NamedTuple):
-    """What the clients say of their losses, as the server counts it.
+    """The clients' reports about their losses, as the server uses them.
 
     Parameters
     ----------
     smoothness : float
-        L, of all clients' gradients of minibatches, in the norm of the mirror map.
+        L, for the minibatch gradients of all clients, in the norm of the mirror map.
     norm : str
-        Which norm that is.
+        Name of that norm.
     convexity : float
-        mu, of all clients' losses in the Euclidean norm; 0 where it is not known.
+        mu, of all clients' losses in the Euclidean norm; 0 if unknown.
     steps : int
-        K, of the client that takes the most.
+        K, the largest number of steps among the clients.
     probed : bool
         Whether L was probed at the start point, because a client's loss does not know it.
     clients : int
-        How many have answered.
+        Number of clients that have answered.
     clipped : int
-        How many claims counted as ten times the median.
+        Number of claims clipped to ten times the median.
 
     Examples
     --------
@@ -77,12 +77,12 @@ class LossFacts(NamedTuple):
 
 
 def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:
-    """Return the largest claim, none counting as more than ten times the lower median, and how many were more.
+    """Return the largest claim, clipped to ten times the lower median, and the number of clipped claims.
 
     Parameters
     ----------
     claims : sequence of float
-        At least one; those below 0 count as 0.
+        At least one; negative claims count as 0.
 
     Examples
     --------
@@ -98,12 +98,12 @@ def bounded_largest(claims: Sequence[float]) -> tuple[float, int]:
 
 
 def bounded_smallest(claims: Sequence[float]) -> float:
-    """Return the smallest claim, none counting as less than a hundredth of the upper median.
+    """Return the smallest claim, raised to at least a hundredth of the upper median.
 
     Parameters
     ----------
     claims : sequence of float
-        At least one; those below 0 count as 0.
+        At least one; negative claims count as 0.
 
     Examples
     --------
@@ -115,7 +115,7 @@ def bounded_smallest(claims: Sequence[float]) -> float:
 
 
 def smoothness_for(mirror_map: MirrorMap, l2: float, l1: float) -> tuple[float, str]:
-    """Return the Lipschitz constant in the norm in which the mirror map is 1-strongly convex, and that norm's name.
+    """Return the Lipschitz constant in the norm in which the mirror map is 1-strongly convex, and the norm's name.
 
     Euclidean: L_2. DiagonalMetric: L_2 / min weight. SimplexEntropy: radius L_1. PNorm, in its q-norm:
     L_1^(1 - 2/p) L_2^(2/p), by the Riesz-Thorin theorem between l1 -> linf and l2 -> l2. A product: L_2, because each
@@ -124,7 +124,7 @@ def smoothness_for(mirror_map: MirrorMap, l2: float, l1: float) -> tuple[float, 
     Parameters
     ----------
     mirror_map : MirrorMap
-        Bound to the layout, or not.
+        Mirror map, bound to the layout or not.
     l2, l1 : float
         ||grad(u) - grad(v)||_2 <= l2 ||u - v||_2, and with the norms linf and l1.
 
@@ -158,7 +158,7 @@ def smoothness_for(mirror_map: MirrorMap, l2: float, l1: float) -> tuple[float, 
 
 
 def _modulus(mirror_map: MirrorMap) -> float:
-    """Return a modulus of strong convexity in the l2 norm; 0 where there is none."""
+    """Return a modulus of strong convexity in the l2 norm; 0 if there is none."""
     if isinstance(mirror_map, Euclidean | PNorm):
         return 1.0
     if isinstance(mirror_map, DiagonalMetric):

@@ -1,4 +1,4 @@
-"""The strength of psi from the data: where everything becomes 0, a path down from there, and which point to take.
+"""A data-driven strength of psi: the strength at which all entries are 0, a path down from it, and the best point.
 
     start: strength_max = the dual norm of the clients' averaged gradient at 0, the arrays that psi leaves alone optimal
     strengths = strength_max * (1, ..., ratio), in equal steps of the logarithm
@@ -35,32 +35,32 @@ from flwr_fco.server.parts import Host
 from flwr_fco.server.questions.inquiry import Inquiry
 from flwr_fco.wire.model import primal_record, primal_vector
 
-#: Up to how many points of the unregularized arrays are asked about, and how small their gradient is to become.
+#: Maximum number of points at which the unregularized arrays are evaluated, and the tolerance on their gradient.
 _QUESTIONS, _TOLERANCE = 100, 1e-11
-#: How far above it the largest strength of a path is, relatively.
+#: Relative excess of the path's largest strength over `strength_max`.
 _ABOVE = 1e-6
 
 
 class _Strategy(Host, Protocol):
-    """What a path needs of a strategy: a :class:`flwr_fco.strategies.CompositeStrategy` has it."""
+    """The interface of a strategy for a path; see :class:`flwr_fco.strategies.CompositeStrategy`."""
 
     regularizer: Regularizer
     strength: Literal["auto"] | None
 
     @property
     def inquiry(self) -> Inquiry:
-        """By which clients are asked."""
+        """The inquiry that asks the clients."""
 
     @property
     def pass_through_arrays(self) -> dict[str, NDArray[Any]]:
         """The model's arrays that are not optimised."""
 
     def prepare(self, initial_arrays: ArrayRecord) -> None:
-        """Begin anew from a model."""
+        """Start a new run from a model."""
 
     @property
     def start(self) -> Any:
-        """Run the strategy: a function of grid, initial arrays, number of rounds, timeout and options."""
+        """The strategy's run: a function of grid, initial arrays, number of rounds, timeout and options."""
 
 
 def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
@@ -74,7 +74,7 @@ def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
     Raises
     ------
     ConfigurationError
-        If it has no strength: a constraint, a psi per array.
+        If the regularizer has no strength, such as a constraint or a psi per array.
 
     Examples
     --------
@@ -91,26 +91,26 @@ def with_strength(regularizer: Regularizer, strength: float) -> Regularizer:
 
 
 def strength_max(strategy: _Strategy, grid: Grid) -> tuple[float, Vector]:
-    """Return the smallest strength at which the solution is 0 wherever psi acts, by asking the clients for gradients.
+    """Return the smallest strength at which the solution is 0 wherever psi acts, from the clients' gradients.
 
-    The arrays that psi leaves alone, such as an intercept, are optimised first: a question for each step of L-BFGS.
+    Arrays without psi, such as an intercept, are optimised first, with one question for each step of L-BFGS.
 
     Parameters
     ----------
     strategy : CompositeStrategy
-        Prepared with a model.
+        A strategy that is prepared with a model.
     grid : flwr.serverapp.Grid
 
     Returns
     -------
     float
     ndarray of float64, shape (d,)
-        That solution: the arrays that psi leaves alone.
+        That solution, with the optimised arrays without psi.
 
     Raises
     ------
     ConfigurationError
-        If psi has no such strength, nobody answers, or the gradient at 0 is 0 (in a deep network it is).
+        If psi has no such strength, no client answers, or the gradient at 0 is 0 (as in a deep network).
     """
     psi, layout, inquiry = strategy.problem.psi, strategy.plan.layout, strategy.inquiry
     acts = layout.regularized_mask()
@@ -149,19 +149,19 @@ def held_out_loss(strategy: _Strategy, grid: Grid, w: Vector) -> tuple[float, fl
     """Return the mean loss on the clients' held-out data and its standard error over the clients.
 
     With weights p_m (by held-out examples) and losses l_m: l = sum_m p_m l_m and
-    sqrt(M / (M - 1) sum_m p_m^2 (l_m - l)^2), which is the usual one for equal weights.
+    sqrt(M / (M - 1) sum_m p_m^2 (l_m - l)^2), the usual standard error for equal weights.
 
     Parameters
     ----------
     strategy : CompositeStrategy
-        Prepared.
+        A prepared strategy.
     grid : flwr.serverapp.Grid
     w : ndarray of float64, shape (d,)
 
     Raises
     ------
     ConfigurationError
-        If nobody answers, or clients have no data other than their training data.
+        If no client answers, or clients have no data apart from their training data.
     """
     inquiry = strategy.inquiry
     answers = inquiry.ask(grid, inquiry.question("validation", w), wanted=("loss", "held-out"))
@@ -185,11 +185,11 @@ class PathPoint(NamedTuple):
     ----------
     strength : float
     result : Result
-        Of its run.
+        Result of the run at this strength.
     nonzero : int
-        Entries that are not 0 among those that psi acts on.
+        Number of non-zero entries among those that psi acts on.
     held_out, standard_error : float
-        The loss on held-out data; NaN without validation.
+        Loss on held-out data and its standard error; NaN without validation.
     """
 
     strength: float
@@ -215,7 +215,7 @@ class PathResult:
 
     @property
     def best(self) -> PathPoint:
-        """The point with the smallest loss on held-out data; of equal ones, the largest strength.
+        """The point with the smallest loss on held-out data; ties go to the largest strength.
 
         Raises
         ------
@@ -226,7 +226,7 @@ class PathResult:
 
     @property
     def one_standard_error(self) -> PathPoint:
-        """The largest strength whose loss on held-out data is within one standard error of the smallest one."""
+        """The point of largest strength whose loss on held-out data is within one standard error of the smallest."""
         best = self.best
         return next(p for p in self._validated() if p.held_out <= best.held_out + best.standard_error)
 
@@ -280,17 +280,17 @@ class PathResult:
 
 @dataclass(eq=False)
 class StrengthPath:
-    """A strategy that is run at a path of strengths; ``start`` has the arguments of the strategy's own.
+    """A strategy run at a path of strengths; ``start`` takes the arguments of the strategy's own ``start``.
 
     Parameters
     ----------
     strategy : CompositeStrategy
-        Its regularizer has a strength, which is not used.
+        Strategy whose regularizer has a strength; the value of that strength is ignored.
     num_strengths : int, default 20
     ratio : float, default 0.01
-        The smallest strength over the largest one.
+        Ratio of the smallest to the largest strength.
     strengths : sequence of float, optional
-        Instead of both; they are sorted from the largest.
+        Strengths to use instead of `num_strengths` and `ratio`; sorted from the largest.
     validate : bool, default True
         Whether every model is evaluated on the clients' held-out data.
 
@@ -336,7 +336,7 @@ class StrengthPath:
                 raise ConfigurationError(f"strengths={self.strengths!r}; expected finite numbers >= 0")
 
     def __getattr__(self, name: str) -> Any:
-        # What `simulate` looks at before it starts a strategy: fractions and numbers of nodes.
+        # Attributes that `simulate` reads before it starts a strategy: fractions and numbers of nodes.
         if name.startswith(("fraction_", "min_")):
             return getattr(self.strategy, name)
         raise AttributeError(name)
@@ -359,9 +359,9 @@ class StrengthPath:
         ----------
         grid : flwr.serverapp.Grid
         initial_arrays : ArrayRecord
-            The start point of the largest strength.
+            The start point for the largest strength.
         num_rounds : int, default 3
-            For each strength; callbacks such as ``EarlyStopping`` may end a run before.
+            Number of rounds for each strength; callbacks such as ``EarlyStopping`` may end a run earlier.
         timeout : float, default 3600
         **options
             As for the strategy's own ``start``.
@@ -385,7 +385,7 @@ class StrengthPath:
             strengths, arrays = self.strengths, initial_arrays
             if strengths is None:
                 largest, w = strength_max(strategy, grid)
-                # At the strength itself an entry is on the edge: rounding would let it in.
+                # At exactly this strength an entry is on the edge: rounding would let it in.
                 strengths = self.strengths_below(largest * (1.0 + _ABOVE))
                 arrays = primal_record(strategy.plan.layout, w, strategy.pass_through_arrays)
             for strength in strengths:
@@ -406,9 +406,9 @@ class StrengthPath:
 def start_at_chosen(
     strategy: _Strategy, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int, **options: Any
 ) -> Result:
-    """Run a path and return the result at the strength that the held-out data choose, with the path; see `strength`.
+    """Run a path and return the result at the best strength on held-out data, with the path; see `strength`.
 
-    The strategy has the model of that result afterwards.
+    Afterwards the strategy has the model of that result.
 
     Parameters
     ----------
@@ -416,7 +416,7 @@ def start_at_chosen(
     grid : flwr.serverapp.Grid
     initial_arrays : ArrayRecord
     num_rounds : int
-        For each strength.
+        Number of rounds for each strength.
     **options
         As for ``start``.
     """

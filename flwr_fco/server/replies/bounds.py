@@ -1,9 +1,9 @@
-"""What a client says of itself, held against what the server knows: one reply is worth one reply.
+"""Bounds on clients' claims, relative to the server's knowledge: one reply is worth one reply.
 
-A reply whose numbers are in themselves possible can still be absurd: a sum of step sizes that does not fit the number
-of steps, more steps than the plan asks for, an increment a million times as long as everybody's. Such a reply is left
-out, with the reason. The bounds are wide, so that no honest client comes near them; what passes all of them can still
-be a lie, against which a robust ``aggregation`` helps.
+A reply with possible numbers can still be absurd: a sum of step sizes that does not match the number of steps, more
+steps than the plan requests, an increment a million times as long as the other clients'. Such a reply is left out, with
+the reason. The bounds are wide, so that no honest client comes near them; a reply within all of them can still be a
+lie, against which a robust ``aggregation`` helps.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from flwr_fco.core.validation import saved_array
 from flwr_fco.errors import ProtocolError
 from flwr_fco.wire.protocol import NONSMOOTH, Node, Uplink
 
-#: Replies that a first round needs for its median to say something.
+#: Minimum number of replies in a first round for a meaningful median.
 _ENOUGH = 5
-#: By how much the bounds on lengths are wider in a first round of fewer, and those on weights in all such rounds of a
-#: federation that has never had more.
+#: Factors by which bounds are wider with fewer replies: bounds on lengths in a first round, bounds on weights in every
+#: round of a federation that has never had more.
 _FIRST, _FIRST_WEIGHTS = 1_000.0, 100.0
 _REPLIES = "replies"
-#: Models that say how large the model is as a run begins, and how many times as large one is that is far from there.
+#: Number of initial models that set the model's start size, and the multiple of that size that counts as far away.
 _BEGIN, _FAR = 2, 1e4
-#: How many times the median a reply may be there, while that is larger than ever.
+#: Maximum multiple of the median for a reply far away, while the median is larger than ever.
 _AWAY = 3.0
-#: Nothing is longer, whatever is usual.
+#: Absolute maximum of a length, regardless of what is usual.
 LONGEST = 1e15
-#: How many times as long as the others a client with a loop of its own may work.
+#: Maximum work of a client with its own loop, as a multiple of the other clients'.
 _LOOPS = 10.0
-#: Replies that are remembered.
+#: Maximum number of remembered replies.
 _MOST = 200_000
-#: Entries of the fixed vector, which is repeated for larger models.
+#: Length of the fixed vector, which is repeated for larger models.
 _DIRECTION = 1 << 16
-#: Relative differences of models below which they are the same: a run that has converged repeats itself.
+#: Relative difference below which models count as equal: a converged run repeats itself.
 _SAME, _SAME_ROUNDED = 1e-9, 1e-3
 
 #: The square of a model's norm, and its product with a fixed vector.
 _Print = tuple[float, float]
-#: What the reason says where the others' sizes are the measure.
+#: Part of the reason if the other clients' sizes set the bound.
 TOO_LONG = "more than max_ratio="
-#: What our own solvers report is client_lr times steps, up to the order of the operations.
+#: This package's solvers report client_lr times steps, up to the order of the operations.
 _ROUNDING = 1e-9
-#: A client with a schedule of its own may take other step sizes than the server's.
+#: A client with its own schedule may use other step sizes than the server's.
 LARGEST_FACTOR = 1_000
 _FIRST_EARLIER = "largest-"
 
 
 def check_examples(examples: float, most: float) -> None:
-    """Refuse an impossible number of examples.
+    """Reject an impossible number of examples.
 
     Raises
     ------
@@ -68,9 +68,9 @@ def check_examples(examples: float, most: float) -> None:
 
 
 def check_steps(steps: int, most: int) -> None:
-    """Refuse a number of steps that the plan does not ask for.
+    """Reject more steps than the plan requests.
 
-    Fewer are no lie: a client may stop early, and says so.
+    Fewer steps are allowed: a client may stop early and report it.
 
     Raises
     ------
@@ -82,24 +82,24 @@ def check_steps(steps: int, most: int) -> None:
 
 
 def check_elapsed(elapsed: float, steps: int, step_size: float, *, exact: bool) -> None:
-    """Refuse a sum of step sizes that does not fit the number of steps.
+    """Reject a sum of step sizes that does not match the number of steps.
 
     Parameters
     ----------
     elapsed : float
-        The sum that a client reports.
+        The reported sum.
     steps : int
-        The number of steps that it reports.
+        The reported number of steps.
     step_size : float
-        What the server has told it to take.
+        The step size requested by the server.
     exact : bool
-        Whether the client runs one of our solvers, which take that size in every step. Others may have schedules, and
-        are within a factor of 1,000.
+        Whether the client runs one of this package's solvers, which use that size in every step. Other clients may have
+        schedules, within a factor of 1,000.
 
     Raises
     ------
     ProtocolError
-        If it does not.
+        If it does not match.
 
     Examples
     --------
@@ -119,52 +119,53 @@ def check_elapsed(elapsed: float, steps: int, step_size: float, *, exact: bool) 
 
 
 class IncrementBounds:
-    """Bounds on what clients send and say, by what is usual among them; an object that a strategy holds.
+    """Bounds on the clients' vectors and claims, relative to the usual values; an object that a strategy holds.
 
-    Compared are the Euclidean norms of vectors per unit of `elapsed` (that is of a mean gradient), the weights, their
-    products (what a client moves the mean by), the weights times `elapsed` (what it moves the mean of these by), and
-    how far arrays that pass through have changed. The reference is the larger of the round's median and the largest
-    median of an earlier round: near the optimum the median is small, and one unlucky client is no liar. A round's
-    median counts as at most `ratio` times what was usual before, so that a round of absurd replies makes nothing usual.
+    The bounds apply to the Euclidean norms of vectors per unit of `elapsed` (the norm of a mean gradient), the weights,
+    their products (a client's influence on the mean), the weights times `elapsed` (its influence on the mean of these),
+    and the change of pass-through arrays. The reference is the larger of the round's median and the largest median of
+    an earlier round: near the optimum the median is small, and one unlucky client is not a liar. A round's median
+    counts as at most `ratio` times the earlier reference, so that a round of absurd replies does not make them usual.
 
-    In a round with fewer than five replies before anything is known the bounds are 1,000 times as wide; those on
-    weights are 100 times as wide in every round of a federation that never has five replies, whose shards need not be
-    alike. Nothing is longer than 1e15, even where nothing is known or the median is 0.
+    In a first round with fewer than five replies the bounds are 1,000 times as wide; bounds on weights are 100 times as
+    wide in every round of a federation that never has five replies, whose shards may be unequal. Lengths never exceed
+    1e15, even if there is no reference or the median is 0.
 
     Parameters
     ----------
     ratio : float or None
-        The largest multiple of the reference; None: any.
+        Largest multiple of the reference; None for no bound.
     norm : float or None
-        The largest norm of an increment as it comes, whatever the others send; None: any.
+        Largest norm of an increment as received, whatever the other clients send; None for no bound.
 
     Attributes
     ----------
     largest : dict of str to float
-        The largest median so far, by what it is the median of.
+        Largest median so far, by the name of the quantity.
     """
 
     def __init__(self, ratio: float | None, norm: float | None) -> None:
         self.ratio, self.norm = ratio, norm
         self.largest: dict[str, float] = {}
-        #: Whether the model is far from where it has begun, and the norms that say what far is.
+        #: Whether the model is far from its start, and the initial norms that define far.
         self._far, self._begin = False, list[float]()
-        #: Arrays that pass through and began without negative entries, as variances and counters do.
+        #: Pass-through arrays that started without negative entries, such as variances and counters.
         self._positive: frozenset[str] | None = None
 
     def look(self, size: int, entries: Vector) -> None:
-        """Look at the model: far from where the run has begun, what is larger than ever before is no longer usual.
+        """Check whether the model is far from its start, where medians larger than ever no longer count as usual.
 
         Honest gradients grow with the distance. A liar who may be a thousand times as long would pull the model away,
-        be allowed more by that, and end the run in the end. So there, while the median is larger than ever, nobody may
-        be more than three times as long: the others pull the model back, or diverge by themselves.
+        thereby widen its own bound, and finally end the run. So, far from the start and while the median is larger than
+        ever, a reply may be at most three times as long as the median: the other clients pull the model back, or
+        diverge without the liar.
 
         Parameters
         ----------
         size : int
-            Of the model.
+            Size of the model.
         entries : ndarray of float64
-            All of the model's, or those that are not zero.
+            The model's entries, all or only the non-zero ones.
         """
         norm = math.sqrt(np.vdot(entries, entries))
         if len(self._begin) < _BEGIN:
@@ -180,24 +181,24 @@ class IncrementBounds:
         passed: Mapping[str, NDArray[Any]] = MappingProxyType({}),
         step_size: float | None = None,
     ) -> dict[int, str]:
-        """Return which uplinks of a round are too long, and why.
+        """Return the uplinks of a round that are too long, with reasons.
 
         Parameters
         ----------
         uplinks : sequence of Uplink
         remember : bool, default True
-            Whether the median of this round counts in later ones.
+            Whether the median of this round counts in later rounds.
         weights : sequence of float, optional
-            With which they are averaged; by default their numbers of examples.
+            Weights in the average; by default the numbers of examples.
         passed : mapping of str to ndarray
-            The arrays that pass through, as the clients were sent them.
+            The pass-through arrays as sent to the clients.
         step_size : float, optional
-            Of clients that run loops of their own, whose `elapsed` is compared too.
+            Step size of clients with their own loops, whose `elapsed` is compared too.
 
         Returns
         -------
         dict of int to str
-            The reason, by the place in `uplinks`.
+            The reason, by position in `uplinks`.
         """
         found: dict[int, str] = {}
         if not uplinks or (self.ratio is None and self.norm is None):
@@ -240,9 +241,9 @@ class IncrementBounds:
     def _compare_loops(
         self, times: Sequence[float], examples: Sequence[float], found: dict[int, str], remember: bool
     ) -> None:
-        """Note who says that it has worked far longer than the others, for all clients and for its own data.
+        """Record clients that claim far more work than the others, both in total and relative to their data.
 
-        Unequal shards differ by their sizes in an epoch, and not at all in a fixed number of steps.
+        Shards of unequal size differ in the steps of an epoch, but not in a fixed number of steps.
         """
         for_all, for_its_data = dict[int, str](), dict[int, str]()
         each = [time / max(1.0, number) for time, number in zip(times, examples, strict=True)]
@@ -253,7 +254,7 @@ class IncrementBounds:
     def _compare_passed(
         self, uplinks: Sequence[Uplink], passed: Mapping[str, NDArray[Any]], found: dict[int, str], remember: bool
     ) -> None:
-        """Note whose running statistics or counters have changed far more than the others', or are no such thing."""
+        """Record clients whose running statistics or counters changed far more than the others', or are invalid."""
         if self._positive is None:
             began = {name: old > 0 if old.dtype.kind == "f" else old >= 0 for name, old in passed.items()}
             self._positive = frozenset(name for name, entries in began.items() if entries.all())
@@ -280,26 +281,26 @@ class IncrementBounds:
         first: float = _FIRST,
         lasting: bool = False,
     ) -> None:
-        """Note who is far above what is usual.
+        """Record replies far above the usual size.
 
         Parameters
         ----------
         name : str
-            What is compared.
+            Name of the quantity.
         sizes : sequence of float
-            Of each reply.
+            Size in each reply.
         found : dict of int to str
-            Takes the reasons.
+            Receives the reasons.
         remember : bool, default True
             Whether the median counts in later rounds.
         factor : float, default 1.0
-            By which the bound is wider.
+            Factor that widens the bound.
         ratio : float, optional
-            The bound; by default that of all.
+            The bound; by default the common one.
         first : float
-            By how much the bound is wider in a first round of few replies.
+            Factor that widens the bound in a first round with few replies.
         lasting : bool, default False
-            Whether it is so in every round of a federation that has never had more.
+            Whether this factor applies in every round of a federation that has never had more replies.
         """
         if not sizes:
             return
@@ -320,7 +321,7 @@ class IncrementBounds:
                 if size > limit:
                     text = f"its {name} is {size:.3g}, {TOO_LONG}{self.ratio:g} times {usual:.3g}, the clients' median"
                     found.setdefault(i, text)
-        # A round whose median is left out says nothing of what is usual.
+        # A left-out median is not evidence of usual sizes.
         if remember and 0.0 < median <= limit and not away:
             self.largest[name] = usual
 
@@ -330,7 +331,7 @@ class IncrementBounds:
         return begin | {_FIRST_EARLIER + name: np.array(value) for name, value in self.largest.items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[np.float64]]) -> None:
-        """Take back what :meth:`to_arrays` gave; other arrays are not looked at."""
+        """Restore what :meth:`to_arrays` returned; other arrays are not looked at."""
         self.largest = {
             name.removeprefix(_FIRST_EARLIER): float(saved_array(arrays, name, np.float64, (), smallest=0.0))
             for name in arrays
@@ -343,22 +344,22 @@ class IncrementBounds:
 def metric_objections(
     metrics: Sequence[Mapping[str, Any]], weighted_by_key: str, ratio: float, bounds: IncrementBounds
 ) -> dict[int, str]:
-    """Return which evaluations are not to be averaged with the others, by their places, and why.
+    """Return the evaluations that must not be averaged with the others, by position, with reasons.
 
-    Numbers of examples are bounded as in training. A metric may be as far from the median as a tenth of `ratio` times
-    the larger of the median's size and the median distance from it; in fewer than five replies none is compared, nor
-    where most are the same and 0.
+    Numbers of examples are bounded as in training. A metric may differ from the median by at most a tenth of `ratio`
+    times the larger of the median's size and the median distance from it; metrics are not compared with fewer than five
+    replies, or if most values are equal and 0.
 
     Parameters
     ----------
     metrics : sequence of mapping of str to number or list
-        Of each reply.
+        Metrics of each reply.
     weighted_by_key : str
         The metric that is the weight.
     ratio : float
-        As of :class:`IncrementBounds`.
+        As for :class:`IncrementBounds`.
     bounds : IncrementBounds
-        Those of the run.
+        Bounds of the run.
 
     Examples
     --------
@@ -389,12 +390,12 @@ def metric_objections(
 
 
 class Replays:
-    """Remembers a few numbers of each reply and of the model that it answered; an object that a strategy holds.
+    """Remembers a few numbers of each reply and of the model it answered; an object that a strategy holds.
 
-    A reply repeats an earlier one if its norm and two of its entries do, to the last bit. It is a replay if the model
-    was another one, and most clients do not repeat themselves in that round. Vectors of zeros are none. Where most
-    clients of the first round that counts say that their losses are not smooth, nothing is looked for: the gradient of
-    a hinge loss is the same as long as no margin is passed.
+    A reply repeats an earlier one if its norm and two of its entries are bit-identical. It is a replay if the model was
+    a different one, and most clients do not repeat themselves in that round. Vectors of zeros are never replays. If
+    most clients of the first round that counts report nonsmooth losses, replays are not checked: the gradient of a
+    hinge loss stays the same as long as no margin is crossed.
     """
 
     def __init__(self) -> None:
@@ -405,13 +406,13 @@ class Replays:
         self._smooth: bool | None = None
 
     def take_model(self, primal: Vector, nonzeros: NonZeros | None = None) -> None:
-        """Take note of the model that the next replies answer.
+        """Record the model that the next replies answer.
 
         Parameters
         ----------
         primal : ndarray of float64, shape (d,)
         nonzeros : NonZeros, optional
-            The same, where it is known where it is not zero.
+            The model with its non-zeros, if these are known.
         """
         length = min(primal.size, _DIRECTION)
         if self._direction.size != length:
@@ -426,13 +427,13 @@ class Replays:
         self._model, self._primal = (float(np.vdot(primal, primal)), along), primal
 
     def objections(self, good: Sequence[tuple[Node, Uplink, Any]], *, rounded: bool = False) -> dict[int, str]:
-        """Return which replies of a round are replays, by their places, and why.
+        """Return the replays among a round's replies, by position, with reasons.
 
         Parameters
         ----------
         good : sequence of (Node, Uplink, content)
         rounded : bool, default False
-            Whether vectors or models are in float32, in which increments repeat while the model still moves a little.
+            Whether vectors or models are float32, so that increments repeat while the model still moves a little.
         """
         same = _SAME_ROUNDED if rounded else _SAME
         found, seen = list[int](), self._seen
@@ -447,7 +448,7 @@ class Replays:
                 if norm != 0.0:
                     held = vector
                     if isinstance(vector, SparseVector):
-                        # A client sees no more of the model than this.
+                        # A client does not see more of the model than this.
                         held, places = vector.parts
                         seen_part = self._primal[places]
                         along = np.vdot(seen_part, self._direction[places % self._direction.size])
@@ -464,7 +465,7 @@ class Replays:
         return dict.fromkeys(found, "it repeats an earlier answer byte for byte, though the model is another one")
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what is remembered of replies; of the model it is known."""
+        """Return the remembered numbers of replies; those of the model are known."""
         nodes, names, *numbers = zip(*self._seen, strict=True) if self._seen else ((), (), (), (), ())
         return {
             "seen-by": np.array(nodes, dtype=np.uint64),
@@ -474,7 +475,7 @@ class Replays:
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         keys = arrays["seen-by"].tolist(), arrays["seen-names"].tolist()
         self._seen = {
             (node, name, norm, first, last): (one, along)

@@ -1,11 +1,11 @@
 """Centres of the clients' increments that a minority cannot move far: trimmed mean, median, geometric median.
 
-The mean is what the algorithms are about, and one client owns it: whatever the others say, it can say what makes the
-mean anything at all. A robust centre bounds what a minority (by weight) can do. It has a price: where the clients are
-honest and different, it is not the mean, so the limit is another point.
+The algorithms are defined for the mean, but a single client controls it: whatever the other clients send, it can move
+the mean anywhere. A robust centre bounds the influence of a minority (by weight). The price is that with honest but
+different clients it is not the mean, so the limit is another point.
 
-All of them are weighted: a client counts as its weight p_m, and a liar's weight is what it reports, within
-``max_examples`` and ``max_ratio``; ``weighting="uniform"`` or ``client_weights`` leave it none to report.
+All centres are weighted: a client has its weight p_m, and a liar's weight is what it reports, within ``max_examples``
+and ``max_ratio``; with ``weighting="uniform"`` or ``client_weights`` clients do not report a weight.
 
 Sources: Yin, Chen, Ramchandran, Bartlett (ICML 2018) for the median and the trimmed mean, coordinate by coordinate;
 Pillutla, Kakade, Harchaoui (IEEE TSP 2022) for the geometric median by smoothed Weiszfeld steps.
@@ -26,9 +26,9 @@ from flwr_fco.wire.protocol import Uplink
 
 Matrix = NDArray[np.float64]
 
-#: Coordinates that are sorted at a time: the clients' rows of them fit into the cache.
+#: Coordinates sorted at a time, so that the clients' rows of them fit into the cache.
 _BLOCK = 4096
-#: Weiszfeld steps at most, and the relative change at which they end.
+#: Maximum number of Weiszfeld steps, and the relative change at which they stop.
 _STEPS, _TOLERANCE = 100, 1e-10
 
 
@@ -51,7 +51,7 @@ def centre(rule: str, rows: Sequence[Vector], weights: Sequence[float], *, trim:
 
 
 def trimmed_mean(rows: Matrix, weights: Vector, trim: float) -> Vector:
-    """Return the mean of each coordinate without the `trim` of the weight at either end.
+    """Return the mean of each coordinate, without the fraction `trim` of the weight at each end.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def trimmed_mean(rows: Matrix, weights: Vector, trim: float) -> Vector:
 
 
 def median(rows: Matrix, weights: Vector) -> Vector:
-    """Return the weighted median of each coordinate; between two values where half of the weight is on either side.
+    """Return the weighted median of each coordinate; the midpoint if half of the weight is on either side.
 
     Parameters
     ----------
@@ -93,7 +93,7 @@ def median(rows: Matrix, weights: Vector) -> Vector:
 
     def part(values: Matrix, shares: Matrix) -> Vector:
         ends = np.cumsum(shares, axis=0)
-        # 1e-12: sums of equal weights must find the middle.
+        # 1e-12: sums of equal weights must find the middle despite rounding.
         low = (ends < 0.5 - 1e-12).sum(axis=0)
         high = np.minimum((ends <= 0.5 + 1e-12).sum(axis=0), len(rows) - 1)
         columns = np.arange(values.shape[1])
@@ -132,7 +132,7 @@ def geometric_median(rows: Matrix, weights: Vector) -> Vector:
 
 
 def _by_coordinate(rows: Matrix, weights: Vector, part: Callable[[Matrix, Matrix], Vector]) -> Vector:
-    """Sort the values of each coordinate with their weights, and put the blocks' results together."""
+    """Apply a function to the sorted values of each coordinate and their weights, block by block."""
     result = np.empty(rows.shape[1])
     for begin in range(0, rows.shape[1], _BLOCK):
         block = rows[:, begin : begin + _BLOCK]
@@ -156,12 +156,12 @@ def mean_increment(
     uplinks : sequence of Uplink
         With weights p_m that sum to 1.
     normalize : bool
-        Multiply each increment and its elapsed time by mean(elapsed) / elapsed_m first, so that all clients have
-        done the same work (FedNova's idea). With equal work: not a bit changes.
+        Multiply each increment and its elapsed time by mean(elapsed) / elapsed_m first, so that all clients have done
+        the same work (the idea of FedNova). With equal work the result is bit-identical.
     name : str, default "increment"
-        Which vector.
+        Name of the vector.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
-        Another centre in the place of the means.
+        Centre to use instead of the means.
     trim : float, default 0.0
         For ``"trimmed"``.
 
@@ -198,13 +198,13 @@ def mean_increment(
 
 
 def factors_of(uplinks: Sequence[Uplink], *, normalize: bool) -> tuple[list[float], float]:
-    """Return with what the mean multiplies each client's increment, and the mean of the elapsed times.
+    """Return the factors of the clients' increments in the mean, and the mean of the elapsed times.
 
     Parameters
     ----------
     uplinks : sequence of Uplink
     normalize : bool
-        As of :func:`mean_increment`.
+        As for :func:`mean_increment`.
     """
     first = uplinks[0].step_sizes
     equal = all(uplink.elapsed == first for uplink in uplinks)
@@ -214,7 +214,7 @@ def factors_of(uplinks: Sequence[Uplink], *, normalize: bool) -> tuple[list[floa
 
 
 class Direction(Protocol):
-    """What the server goes along in a round: a :class:`Centre`, or what a part makes of one."""
+    """The direction of the server's step: a :class:`Centre`, or a part that modifies one."""
 
     def __call__(self, uplinks: Sequence[Uplink]) -> tuple[Vector, float]:
         """Return the centre of the increments, a new array, and the mean of the elapsed times."""
@@ -224,7 +224,7 @@ class Direction(Protocol):
 
 
 class Centre(NamedTuple):
-    """What the server goes along in a round: the mean of the increments, or another centre of them.
+    """The direction of the server's step: the mean of the increments, or another centre.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""A round under way, and which of its replies count: reading, checking, leaving out, asking again."""
+"""The current round and its valid replies: reading, checking, leaving out, asking again."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from flwr_fco.wire.protocol import Node, Uplink
 from flwr_fco.work import Work
 
 _Read = TypeVar("_Read")
-#: Characters of a reason that are kept: clients choose parts of it.
+#: Maximum length of a reason, because clients choose parts of it.
 _LONGEST_REASON = 500
-#: Rows of the table of what was left out.
+#: Maximum number of rows in the table of left-out replies.
 MOST_ROWS = 100_000
 
 
@@ -35,9 +35,9 @@ class Reply(NamedTuple, Generic[_Read]):
     ----------
     node : Node
     value : Any
-        What was read from it: of a training round, an :class:`Uplink` with the client's examples.
+        The parsed value; in a training round, an :class:`Uplink` with the client's examples.
     content : RecordDict or dict
-        What it was read from; of an answer without a message, its metrics.
+        The content that was read; for an answer without a message, its metrics.
     """
 
     node: Node
@@ -46,13 +46,13 @@ class Reply(NamedTuple, Generic[_Read]):
 
 
 class LeftOut(NamedTuple):
-    """A reply that did not count: a row of ``strategy.left_out`` and of the result's.
+    """A reply that did not count: a row of ``strategy.left_out`` and of the result's ``left_out``.
 
     Parameters
     ----------
     round : int
     node_id : int
-        Of the node that was asked, or of whoever answered without being asked.
+        Id of the node that was asked, or of a node that answered without being asked.
     partition_id : int or None
     reason : str
     kind : {"train", "evaluate"}
@@ -65,53 +65,53 @@ class LeftOut(NamedTuple):
     kind: str = "train"
 
 
-#: Flower's code of the SuperLink's answer for a node that has not been heard of for too long.
+#: Flower's error code in the SuperLink's reply for a node without recent heartbeats.
 _NODE_UNAVAILABLE = 5
 
 
 @dataclass
 class Round:
-    """What the server remembers between asking and aggregating.
+    """The server's record of a round between asking and aggregating.
 
     Parameters
     ----------
     number : int
         Flower's round, from 1; 0 before it.
     nodes : dict of int to Node
-        Who was asked, by node id, in the order of their sums.
+        The nodes that were asked, by node id, in the order in which replies are summed.
     messages : list of Message
-        What they were sent.
+        The messages to them.
     repeats : list of Message
-        What those were sent that were asked again.
+        The messages to nodes that were asked again.
     config : ConfigRecord or None
-        The user's train config, with the round in it, where messages are made.
+        The user's train config with the round, if messages are made.
     bytes_down : int
         Bytes of arrays in the messages.
     restoring : set of int
-        Ids of nodes that have lost what they knew.
+        Ids of nodes that have lost their state.
     works : dict of int to Work
-        What the nodes were told to do, by node id.
+        The work requested from each node, by node id.
     left_out : list of LeftOut
-        What did not count, duplicates and late replies too.
+        Replies that did not count, including duplicates and late replies.
     rows : int
-        How many rows of it are this round's, those that have no more room too.
+        Number of its rows from this round, including rows that no longer fit.
     refused : int
-        How many nodes are not asked because another one has their partition.
+        Number of nodes that are not asked because another node has their partition.
     kind : {"train", "evaluate"}
     wire_dtype : {"float64", "float32"}
-        The precision of the round's vectors both ways, where the strategy chooses it.
+        Precision of the round's vectors in both directions, if the strategy chooses it.
     shapes : dict of str to tuple of int
         Name and shape of each vector that a client sends.
     problem : Problem or None
-        What the round is about.
+        The problem of the round.
     state : NamedTuple or None
-        The server's state as the round began.
+        The server's state at the beginning of the round.
     answered : set of int
         Ids of nodes whose reply was good.
     checked : dict of int to (RecordDict, Any)
-        What was read of replies that have been checked already, by the identity of their contents.
+        Values read from replies that have been checked already, by the identity of their contents.
     possible : tuple
-        What a client has said of its work that can be.
+        The last valid claims of a client about its work, which need no second check.
     """
 
     number: int
@@ -135,16 +135,16 @@ class Round:
     checked: dict[int, tuple[RecordDict, Any]] = field(default_factory=dict)
 
     def leave_out(self, caller: str, node: Node | None, node_id: int, reason: str) -> None:
-        """Note and log that a reply does not count.
+        """Record and log that a reply does not count.
 
         Parameters
         ----------
         caller : str
-            For the log.
+            Caller's name in the log.
         node : Node or None
-            Who was asked; None for an answer that was not asked for.
+            The node that was asked; None for an unsolicited answer.
         node_id : int
-            Who answered.
+            Id of the node that answered.
         reason : str
         """
         who = str(node) if node is not None else f"node {node_id}"
@@ -163,14 +163,14 @@ class Round:
             self.left_out.append(LeftOut(self.number, *node, text, self.kind))
 
     def without(self, caller: str, good: Sequence[Reply[_Read]], objections: Mapping[int, str]) -> list[Reply[_Read]]:
-        """Return the replies to which there is no objection; the others are left out.
+        """Return the replies without objections; the others are left out.
 
         Parameters
         ----------
         caller : str
         good : sequence of Reply
         objections : mapping of int to str
-            Reasons, by the place in `good`.
+            Reasons, by position in `good`.
         """
         for i, reason in sorted(objections.items()):
             self.leave_out(caller, good[i].node, good[i].node.node_id, reason)
@@ -178,7 +178,7 @@ class Round:
         return [reply for i, reply in enumerate(good) if i not in objections]
 
     def node_of(self, reply: Message) -> Node | None:
-        """Return who a reply is from; the SuperLink answers for dead nodes under its own id."""
+        """Return the node that a reply is from; the SuperLink answers for dead nodes under its own id."""
         node = self.nodes.get(reply.metadata.src_node_id)
         if node is None:
             for message in (*self.messages, *self.repeats):
@@ -194,11 +194,11 @@ class Round:
         Parameters
         ----------
         caller : str
-            For the log.
+            Caller's name in the log.
         replies : iterable of Message
         read : callable
-            ``(node, content)``: checks a content and returns what is wanted of it, or raises :class:`ProtocolError`
-            with the reason.
+            ``(node, content)``: checks a content and returns the parsed value, or raises :class:`ProtocolError` with
+            the reason.
         """
         good: dict[int, Reply[_Read]] = {}
         answered: set[int] = set()
@@ -213,7 +213,7 @@ class Round:
             try:
                 if content is None:
                     reason = f"error {reply.error.code}: {reply.error.reason}"
-                    # Before what the client says, which may be cut.
+                    # Before the client's own text, which may be cut.
                     raise ProtocolError(f"{FOR_A_MODEL}: {reason}" if "state_dict" in reason else reason)
                 if node is None:
                     raise ProtocolError("this node was not asked")
@@ -238,12 +238,12 @@ class Round:
     def bad(
         self, caller: str, replies: Sequence[Message], read: Callable[[Node, RecordDict], Any]
     ) -> tuple[list[Message], list[Message]]:
-        """Sort replies into those that may count and those that cannot; what was read is kept for :meth:`good`.
+        """Sort replies into those that may count and those that cannot; parsed values are kept for :meth:`good`.
 
         Parameters
         ----------
         caller : str
-            For the log.
+            Caller's name in the log.
         replies : sequence of Message
         read : callable
             As for :meth:`good`.
@@ -273,23 +273,23 @@ class Round:
     def to_ask_again(
         self, replies: Sequence[Message], *, state_lost: Callable[[Node, bool], bool], silent: bool
     ) -> tuple[list[Message], list[tuple[Node, str | None]]]:
-        """Sort replies into those that are kept and the nodes that are to be asked again.
+        """Sort replies into those to keep and the nodes to ask again.
 
         Parameters
         ----------
         replies : sequence of Message
         state_lost : callable
-            ``(node, altered)``: whether a node that has lost its state, or whose answer was altered on its way, can be
-            sent it again.
+            ``(node, altered)``: whether a node that has lost its state, or whose answer was altered in transit, can get
+            it again.
         silent : bool
-            Whether nodes that have not answered, or with an error, are asked again as well; one that the SuperLink
-            has given up is not, for it would be waited for as long again.
+            Whether silent nodes, and nodes that answered with an error, are asked again as well; a node that the
+            SuperLink has given up is not, because the wait would be as long again.
 
         Returns
         -------
         kept : list of Message
         again : list of (Node, str or None)
-            With what the node lacks: ``"plan"``, ``"state"`` or None.
+            The nodes, with what each of them lacks: ``"plan"``, ``"state"`` or None.
         """
         kept: list[Message] = []
         again: list[tuple[Node, str | None]] = []
@@ -315,13 +315,13 @@ class Round:
         if silent:
             again += [(node, None) for node_id, node in self.nodes.items() if node_id not in answered]
             asked = {node.node_id for node, _ in again}
-            # An error reply of a node that gets another chance must not be counted beside its second answer.
+            # If a node is asked again, its error reply must not count in addition to its second answer.
             kept = [reply for reply in kept if (node := self.node_of(reply)) is None or node.node_id not in asked]
         return kept, again
 
 
 def weights_of(examples: Sequence[float], weighting: str) -> list[float]:
-    """Return the weights p_m of the replies, summing to 1; nothing if there is nothing to weigh.
+    """Return the weights p_m of the replies, which sum to 1; empty if the total weight is zero.
 
     Examples
     --------
@@ -349,16 +349,16 @@ def weighted(good: Sequence[Reply[Uplink]], weights: Sequence[float]) -> list[Up
 def averaged_pass_through(
     arrays: Mapping[str, NDArray[Any]], uplinks: Sequence[Uplink], *, aggregation: str = "mean", trim: float = 0.0
 ) -> dict[str, NDArray[Any]]:
-    """Return the pass-through arrays after a round: the centre of floating ones, of the others the lower median.
+    """Return the pass-through arrays after a round: the centre of floating-point ones, the lower median of the others.
 
-    It is over the replies that carry an array; without any it stays as it is.
+    Only replies with the array count; without any, the array does not change.
 
     Parameters
     ----------
     arrays : mapping of str to ndarray
-        As they were.
+        The arrays before the round.
     uplinks : sequence of Uplink
-        With weights.
+        The uplinks, with weights.
     aggregation : {"mean", "trimmed", "median", "geometric-median"}, default "mean"
     trim : float, default 0.0
         For ``"trimmed"``.
@@ -384,7 +384,7 @@ def averaged_pass_through(
 
 
 def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weighted_by_key: str) -> MetricRecord:
-    """Return the averaged metrics of replies; none, with a warning, where they cannot be averaged."""
+    """Return the averaged metrics of replies; empty, with a warning, if they cannot be averaged."""
     if not contents:
         return MetricRecord()
     try:
@@ -398,6 +398,6 @@ def average_metrics(aggregate: MetricsFunction, contents: list[RecordDict], weig
             f"{name}, which averages the clients' metrics, returned a {type(metrics).__name__}; expected a MetricRecord"
         )
     if "elapsed" in metrics:
-        # On the wire it stands beside a dual; in a table of metrics it would be read as seconds.
+        # In messages it accompanies a dual; in a table of metrics it would be read as seconds.
         metrics["sum-of-step-sizes"] = metrics.pop("elapsed")
     return metrics

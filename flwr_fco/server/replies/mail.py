@@ -1,4 +1,4 @@
-"""The mail of a strategy: what goes to the nodes in a round, and which of their answers count."""
+"""The messages of a strategy: requests to the nodes in a round, and the valid answers."""
 
 from __future__ import annotations
 
@@ -45,34 +45,34 @@ from flwr_fco.wire.protocol import OWN_LOOP, Downlink, Node, Plan, Uplink
 from flwr_fco.wire.uplink import Sent, SentReader, as_reply, num_examples, read_uplink
 from flwr_fco.work import FirstOrder
 
-#: How often the silent nodes of a round are asked again where everyone must take part.
+#: Number of repeated requests to silent nodes if all clients must take part.
 _REPEATS = 2
-#: By what factor the number of examples that a client takes its steps for may grow from one of its answers to the next.
+#: Maximum growth of the number of examples behind a client's steps, from one of its answers to the next.
 _GROWTH = 2.0
 
 
-#: Bytes of clients' places that the server remembers; of others it sends whole vectors.
+#: Bytes of clients' coordinates that the server remembers; other clients get whole vectors.
 MOST_PLACES = 2**28
-#: From how many coefficients on it is asked whether most of what everyone is told is zero.
+#: Model size from which on the server checks whether most of a broadcast is zero.
 LONG = 10_000
 
 
 class Language(Protocol):
-    """How clients of a kind are told something, and how their answers are read."""
+    """The way to address clients of one kind, and to read their answers."""
 
     def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: RoundCache) -> RecordDict:
-        """Return what a node is sent."""
+        """Return the content of a node's message."""
 
     def read(self, mail: Mail, content: RecordDict) -> Uplink:
-        """Return the uplink of a reply, or raise :class:`ProtocolError` with the reason for which it does not count."""
+        """Return the uplink of a reply, or raise :class:`ProtocolError` with the reason why it does not count."""
 
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
-        """Hold what a client says of itself against what the server knows.
+        """Check a client's claims against the server's knowledge.
 
         Raises
         ------
         ProtocolError
-            With the reason for which the reply does not count.
+            With the reason why the reply does not count.
         """
 
 
@@ -80,7 +80,7 @@ class OwnClients:
     """The language of this package's ClientApp."""
 
     def content(self, mail: Mail, node: Node, downlink: Downlink, serialised: RoundCache) -> RecordDict:
-        """Return what a node is sent, with the plan if it is the first time."""
+        """Return the content of a node's message, with the plan on the first occasion."""
         informed = node.node_id in mail.nodes.informed
         known = serialised.content(downlink, informed)
         if known is None:
@@ -111,13 +111,13 @@ class OwnClients:
         )
 
     def check(self, mail: Mail, node: Node, uplink: Uplink, num_examples: float | None) -> None:
-        """Hold what a client says of itself against what the server knows."""
+        """Check a client's claims against the server's knowledge."""
         current = mail.current
         work, own_loop = current.works.get(node.node_id) or mail.plan.work, mail.own_loops
         if own_loop is None:
             own_loop = OWN_LOOP in uplink.metrics
         declared = mail.declared.get(node.node_id, num_examples) if mail.declared else num_examples
-        # Most clients of a round say the same.
+        # Most clients of a round report the same.
         claims = (work, num_examples, declared, uplink.examples, uplink.steps, uplink.elapsed, own_loop)
         if claims == current.possible:
             return
@@ -129,7 +129,7 @@ class OwnClients:
             return
         if work.steps is None and num_examples is None:
             raise ProtocolError("it does not report 'num-examples', from which its number of steps follows")
-        # Data may grow, but not at a stroke.
+        # Data may grow, but not suddenly.
         count = num_examples if declared is None else min(num_examples or 1.0, _GROWTH * declared)
         most = max(1, work.num_draws(int(count or 1)))
         check_steps(uplink.steps, LARGEST_FACTOR * most if own_loop else most)
@@ -139,7 +139,7 @@ class OwnClients:
 
 
 class Mail(Part):
-    """Messages of a training round: made, sent again where something was lost, checked when they come back.
+    """Messages of a training round: made, sent again after losses, and checked on return.
 
     Parameters
     ----------
@@ -149,33 +149,33 @@ class Mail(Part):
     Attributes
     ----------
     language : Language
-        How clients are told something.
+        The language of the clients.
     nodes : Nodes
-        Who is connected.
+        The connected nodes.
     current : Round
-        The round under way.
+        The current round.
     left_out : list of LeftOut
-        Which replies did not count, and why.
+        The replies that did not count, with reasons.
     bounds : IncrementBounds
-        How long an increment may be.
+        Bounds on the length of increments.
     replays : Replays
-        Who sends what it has sent before.
+        Detector of repeated replies.
     declared : dict of int to float
-        By node id, the numbers of examples that clients said last, where their numbers of steps follow from them.
+        Last reported numbers of examples by node id, if the numbers of steps follow from them.
     own_loops : bool or None
-        Whether the clients run training loops of their own; None before it is known.
+        Whether the clients run their own training loops; None before it is known.
     pass_through_arrays : dict of str to ndarray
         The model's arrays that are not optimised.
     grid : flwr.serverapp.Grid or None
-        Where the nodes are, once it is known.
+        The grid that connects the nodes, once it is known.
     timeout : float
         Seconds to wait for the replies of a round.
     config : ConfigRecord
         The user's train config.
     num_needed : int
-        How many nodes must be connected before a round begins.
+        Number of nodes that must be connected before a round begins.
     output : Output or None
-        The model of the state, where the user sees it as it is.
+        The model of the state, if the user sees it unchanged.
     """
 
     def __init__(self, options: CommonOptions, algorithm: Algorithm) -> None:
@@ -209,7 +209,7 @@ class Mail(Part):
 
     @property
     def plan(self) -> Plan:
-        """What all messages of this run have in common."""
+        """The settings that all messages of this run share."""
         if self._plan is None:
             raise ConfigurationError(
                 f"{type(self.algorithm).__name__} does not know the model yet; call `prepare(initial_arrays)` or "
@@ -218,7 +218,7 @@ class Mail(Part):
         return self._plan
 
     def announce(self, plan: Plan) -> None:
-        """Take a new plan; every node is told of it in its next message.
+        """Adopt a new plan, which every node receives in its next message.
 
         Parameters
         ----------
@@ -232,7 +232,7 @@ class Mail(Part):
     # --- a round on its way ---------------------------------------------------------------------------------------
 
     def exchange(self, letters: Sequence[Letter], server_round: int) -> list[Reply[Uplink]]:
-        """Tell nodes something, and return the replies that count: the way by which clients are reached.
+        """Send downlinks to nodes, and return the replies that count; with or without messages.
 
         Parameters
         ----------
@@ -243,14 +243,14 @@ class Mail(Part):
         Returns
         -------
         list of Reply
-            Sorted by partition id: the node, its uplink, and in its ``examples`` the weight with which it counts.
+            Sorted by partition id: the node, and its uplink with its weight in ``examples``.
         """
         assert self.grid is not None
         caller, informed = "aggregate_train" if server_round else "round 0", self.nodes.informed
         sent = self._without_messages(letters)
         if sent is not None and all(sent):
             replies = [(node, answer) for (node, _), answer in zip(letters, sent, strict=True) if answer]
-            # Where everyone must take part, one whose answer cannot count is asked again, by messages.
+            # If all clients must take part, a client whose answer cannot count is asked again, by message.
             everyone = self.algorithm.participation == "everyone"
             good = self._read_sent(caller, replies, all_or_none=everyone)
             if good is not None:
@@ -258,14 +258,14 @@ class Mail(Part):
                 self.current.bytes_down += bytes_of([*(told.vectors for _, told in letters), *plans])
                 return self._bounded(caller, good)
             sent = None
-        # Who has answered is not asked again: those that live in a new process lack what a message brings.
+        # Clients that have answered are not asked again: those in a new process lack data that only messages carry.
         asked = list(zip(self.post(letters), sent or [None] * len(letters), strict=True))
         answered = [as_reply(message, answer) for message, answer in asked if answer is not None]
         rest = [message for message, answer in asked if answer is None]
         return self.collect(caller, [*answered, *send_and_receive(self.grid, rest, self.timeout)])
 
     def _without_messages(self, letters: Sequence[Letter]) -> Sequence[Sent | None] | None:
-        """Return the answers of clients that need no message, in their order; None where all of them do."""
+        """Return the answers of clients that need no message, in their order; None if all clients need one."""
         current, options, exchange = self.current, self.options, getattr(self.grid, "exchange", None)
         if (
             exchange is None
@@ -287,9 +287,9 @@ class Mail(Part):
     def _read_sent(
         self, caller: str, sent: Iterable[tuple[Node, Sent]], *, all_or_none: bool
     ) -> list[Reply[Uplink]] | None:
-        """Return the good ones of answers that came without messages; the others are left out and logged.
+        """Return the good answers among those without messages; the others are left out and logged.
 
-        With `all_or_none` it returns None, and notes nothing, if one cannot count.
+        With `all_or_none` it returns None, and records nothing, if one answer cannot count.
         """
         current, plan, key = self.current, self.plan, self.options.weighted_by_key
         timed, remembers = isinstance(plan.work, FirstOrder), self._memories is not None
@@ -322,7 +322,7 @@ class Mail(Part):
 
     @property
     def config_of_round(self) -> ConfigRecord:
-        """The user's train config, with the round in it: made where there are messages."""
+        """The user's train config with the round, for messages."""
         current = self.current
         if current.config is None:
             current.config = config_of_round(self.config, current.number)
@@ -331,7 +331,7 @@ class Mail(Part):
     def open(
         self, server_round: int, nodes: Sequence[Node], config: ConfigRecord, problem: Problem, state: Any
     ) -> Problem:
-        """Begin a round: whom it asks, and what about; return the problem with what is known of the round.
+        """Begin a round with its nodes; return the problem with the information on the round.
 
         Parameters
         ----------
@@ -367,7 +367,7 @@ class Mail(Part):
         return problem
 
     def letters(self, nodes: Iterable[Node]) -> list[Letter]:
-        """Return what these nodes are told in the round under way.
+        """Return the downlinks for these nodes in the current round.
 
         Parameters
         ----------
@@ -392,7 +392,7 @@ class Mail(Part):
         return [(node, self._at_its_places(node, told)) for node, told in found] if self.places else found
 
     def _at_its_places(self, node: Node, told: Downlink) -> Downlink:
-        """Return what a node is told, at the places that its features have if it has said which these are."""
+        """Return a node's downlink at the coordinates of its features, if the node has reported them."""
         places = self.places.get(node.key)
         if places is None:
             return told
@@ -401,9 +401,9 @@ class Mail(Part):
         return told._replace(vectors=vectors)
 
     def _by_non_zeros(self, told: Downlink, known: dict[int, Any]) -> Downlink:
-        """Return what those are told who have not said which features they have: shorter while most of it is zero.
+        """Return the downlink for nodes that have not reported their features: shorter while most of it is zero.
 
-        `known` holds by their ids the vectors that others are told as well.
+        `known` holds shared vectors by id.
         """
         seldom = self.places or self.current.number <= 1
         if not (seldom and self._takes_sparse and self.plan.options.get("sparse-wire", True)):
@@ -417,7 +417,7 @@ class Mail(Part):
         return told._replace(vectors=vectors)
 
     def _note_places(self, good: Sequence[Reply[Uplink]]) -> None:
-        """Remember which features clients have, of those whose last answer said it."""
+        """Record the clients' features from their last answers."""
         for node in self.current.nodes.values() if self.places else ():
             self.places.pop(node.key, None)
         for node, uplink, _ in good:
@@ -429,7 +429,7 @@ class Mail(Part):
             held -= self.places.pop(next(iter(self.places))).nbytes
 
     def _told(self, problem: Problem, node: Node) -> Downlink:
-        """Return what one node is told."""
+        """Return the downlink for a node."""
         told = self.algorithm.downlink(problem, self.current.state, node)
         if problem.memories is None:
             return told
@@ -453,13 +453,13 @@ class Mail(Part):
         return messages
 
     def take_model(self, primal: Vector, nonzeros: NonZeros | None = None) -> None:
-        """Take note of the model that the next replies answer.
+        """Record the model that the next replies answer.
 
         Parameters
         ----------
         primal : ndarray of float64, shape (d,)
         nonzeros : NonZeros, optional
-            The same, where it is known where it is not zero.
+            The model with its non-zeros, if these are known.
         """
         self.replays.take_model(primal, nonzeros)
         self.bounds.look(primal.size, primal if nonzeros is None else nonzeros.values)
@@ -467,18 +467,18 @@ class Mail(Part):
     # --- what comes back ------------------------------------------------------------------------------------------
 
     def collect(self, caller: str, replies: Iterable[Message]) -> list[Reply[Uplink]]:
-        """Return the replies that count, those of nodes that had to be asked again among them.
+        """Return the replies that count, including those of nodes that had to be asked again.
 
         Parameters
         ----------
         caller : str
-            For the log.
+            Caller's name in the log.
         replies : iterable of Message
         """
         return self._bounded(caller, self.current.good(caller, self.retry_missing(replies), self._read))
 
     def _bounded(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
-        """Return the replies that are within all bounds, with the weights with which they count."""
+        """Return the replies that are within all bounds, with their weights."""
         current, options = self.current, self.options
         if self.own_loops is None and good:
             good = self._without_other_loops(caller, good)
@@ -514,9 +514,9 @@ class Mail(Part):
         return [reply._replace(value=reply.value._replace(examples=self._weight(reply))) for reply in good]
 
     def _without_other_loops(self, caller: str, good: list[Reply[Uplink]]) -> list[Reply[Uplink]]:
-        """Decide whether clients run loops of their own: the server has asked for none, so most of them say so.
+        """Decide by majority whether clients run their own loops, as the server has not asked for any.
 
-        One that says so among clients of this package is held to what these may say.
+        A single client that claims it among clients of this package is held to their limits.
         """
         saying = sum(OWN_LOOP in reply.value.metrics for reply in good)
         self.own_loops = 2 * saying > len(good)
@@ -534,7 +534,7 @@ class Mail(Part):
         Parameters
         ----------
         caller : str
-            For the log.
+            Caller's name in the log.
         replies : iterable of Message
         """
         options, current, key = self.options, self.current, self.options.weighted_by_key
@@ -562,7 +562,7 @@ class Mail(Part):
         return None if self.current.problem is None else self.current.problem.memories
 
     def step_size(self) -> float:
-        """Return what a client adds to its `elapsed` in a step: client_lr, or 1 in a method without rates."""
+        """Return the increase of a client's `elapsed` per step: client_lr, or 1 in a method without rates."""
         problem = self.current.problem
         return 1.0 if problem is None or math.isnan(problem.client_lr) else problem.client_lr
 
@@ -588,9 +588,9 @@ class Mail(Part):
         return reply.value.examples if given is None or partition is None else given[partition]
 
     def retry_missing(self, replies: Iterable[Message]) -> list[Message]:
-        """Ask again the nodes that have lost the plan or their state (both die with a SuperNode), and send it.
+        """Ask nodes again that have lost the plan or their state (both are lost with a SuperNode), and send it.
 
-        Where everyone must take part, nodes that are silent, or whose answer is an error or cannot count, are asked
+        If all clients must take part, nodes that are silent, or whose answer is an error or cannot count, are asked
         again as well.
 
         Parameters
@@ -600,14 +600,14 @@ class Mail(Part):
         Returns
         -------
         list of Message
-            The answers to keep, from the first asking and the others.
+            The answers to keep, from all requests.
         """
         kept = list(replies)
         everyone = self.algorithm.participation == "everyone"
-        # At most twice: a node may find out about its state only once it has the plan.
+        # At most twice: a node may detect a lost state only once it has the plan.
         for _ in range(_REPEATS if self.grid is not None else 0):
             if everyone:
-                # One that gave a bad answer is as good as silent, and what it said must not stand beside its next word.
+                # A bad answer is treated as silence, and must not count in addition to the node's next answer.
                 kept, _ = self.current.bad("aggregate_train", kept, self._read)
             kept, again = self.current.to_ask_again(kept, state_lost=self._state_lost, silent=everyone)
             if not again:
@@ -623,7 +623,7 @@ class Mail(Part):
         return kept
 
     def _state_lost(self, node: Node, altered: bool) -> bool:
-        """Whether a node that has lost its state, or whose answer was altered, can be sent it again."""
+        """Whether a node that has lost its state, or whose answer was altered, can get it again."""
         memories = self._memories
         if memories is None:
             return False
@@ -632,7 +632,7 @@ class Mail(Part):
         return bool(memories.lost(node))
 
     def weighted(self, good: Sequence[Reply[Uplink]]) -> list[Uplink]:
-        """Return the uplinks of replies with weights that sum to 1; nothing if there is nothing to weigh.
+        """Return the uplinks of replies with weights that sum to 1; empty if the total weight is zero.
 
         Parameters
         ----------
@@ -644,7 +644,7 @@ class Mail(Part):
     # --- saving ---------------------------------------------------------------------------------------------------
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what replies are held against: medians of earlier rounds, what clients have said before."""
+        """Return the basis of the checks: medians of earlier rounds, and earlier claims of clients."""
         return {
             **self.bounds.to_arrays(),
             **self.replays.to_arrays(),
@@ -653,9 +653,9 @@ class Mail(Part):
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self.bounds.from_arrays({name: np.asarray(value) for name, value in arrays.items()})
-        # A state that an earlier release has saved has none of the others.
+        # A state saved by an earlier release lacks the other arrays.
         if "declared" in arrays:
             self.replays.from_arrays(arrays)
             self.declared = dict(zip(arrays["declared-by"].tolist(), arrays["declared"].tolist(), strict=True))

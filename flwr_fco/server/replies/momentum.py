@@ -1,4 +1,4 @@
-"""Momentum of the server: a memory of the centres of earlier rounds."""
+"""Momentum of the server: it accumulates the centres of earlier rounds."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from flwr_fco.wire.protocol import Uplink
 
 
 class Momentum(Part):
-    """In the place of a centre: velocity <- beta velocity + centre, and the same of `elapsed`.
+    """Replaces a centre: velocity <- beta velocity + centre, and likewise for `elapsed`.
 
     Parameters
     ----------
     beta : float
         In (0, 1).
     centre : Centre
-        Of a round's increments.
+        Centre of a round's increments.
     """
 
     def __init__(self, beta: float, centre: Centre) -> None:
         self.beta, self.centre = beta, centre
-        #: Of the model; 0 before it is known.
+        #: Size of the model; 0 before it is known.
         self.size = 0
         self.forget()
 
@@ -63,7 +63,7 @@ class Momentum(Part):
         return self.centre.mean(uplinks, name, normalize=normalize)
 
     def after_round(self, host: Host, before: Any, uplinks: Sequence[Uplink]) -> None:
-        """Keep the velocity of a round that has succeeded."""
+        """Keep the velocity of a successful round."""
         self._velocity = self._next
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
@@ -72,7 +72,7 @@ class Momentum(Part):
         return {"velocity": velocity, "elapsed": np.array(elapsed)}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         velocity, elapsed = (
             saved_array(arrays, "velocity", np.float64, (None,)),
             saved_array(arrays, "elapsed", float, ()),

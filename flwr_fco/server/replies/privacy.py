@@ -1,4 +1,4 @@
-"""What of Flower's differential privacy cannot act on increments of a dual, and is refused."""
+"""Rejects those wrappers of Flower's differential privacy that cannot act on increments of a dual."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from flwr_fco.errors import ConfigurationError
 
 
 def refuse_privacy_wrappers(caller: str, *, unmodified: bool) -> None:
-    """Refuse Flower's differential-privacy wrappers, which call a strategy's hooks from their own modules.
+    """Reject Flower's differential-privacy wrappers, which call a strategy's hooks from their own modules.
 
-    Flower gives a wrapped strategy no sign of its wrapper: neither an argument nor an attribute, and ``start``, which
-    the wrapper replaces, is not called. The module of the caller is all there is to tell them apart from a user's own
-    loop over the hooks, and without a refusal the model would silently be wrong.
+    Flower does not tell a wrapped strategy about its wrapper: there is no argument or attribute, and ``start``, which
+    the wrapper replaces, is not called. Only the caller's module distinguishes a wrapper from a user's own loop over
+    the hooks, and without this error the model would silently be wrong.
     """
     if caller.startswith("flwr.serverapp.strategy.dp_"):
         if unmodified:

@@ -1,4 +1,4 @@
-"""Private rounds: who takes part in them, and the one noisy mean that is all that anything else sees of the replies."""
+"""Private rounds: the choice of clients, and the one noisy mean through which all other code sees the replies."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from flwr_fco.wire.protocol import Node, Uplink
 
 
 class _Run(NamedTuple):
-    """What is settled before round 1: rounds in all, sigma / clip, the denominator, and the keys of nodes in turn."""
+    """Settings fixed before round 1: total rounds, sigma / clip, the denominator, and the order of the nodes' keys."""
 
     rounds: int
     noise_multiplier: float
@@ -34,7 +34,7 @@ class _Run(NamedTuple):
 
 
 class _OpenRound(NamedTuple):
-    """Who may answer a round, on what scale."""
+    """The nodes that may answer a round, and the scale."""
 
     keys: frozenset[tuple[int, int]]
     size: int
@@ -44,25 +44,25 @@ class _OpenRound(NamedTuple):
 
 
 class PrivateMean(Part):
-    """Asks those whose turn it is, and makes one noisy mean of their clipped increments.
+    """Asks the nodes whose turn it is, and makes one noisy mean of their clipped increments.
 
     Parameters
     ----------
     privacy : GaussianDP
     options : CommonOptions
-        Of the strategy.
+        Options of the strategy.
     """
 
     def __init__(self, privacy: GaussianDP, options: CommonOptions) -> None:
-        # A default, where the others may be a choice.
+        # Set silently, because it is a default; the other options may be a user's choice, and are checked.
         options.max_ratio = None
         if isinstance(options, WorkOptions):
-            # Never by what most clients say: one of them must not decide whether another one counts.
+            # Never decided by the majority of clients: a client must not affect whether another one counts.
             options.own_loops = bool(options.own_loops)
         _check(options)
         library()
         self.privacy, self._options = privacy, options
-        # 1e-9: a fraction of 1 / 49 is 49 blocks, not 48.
+        # 1e-9: a fraction of 1 / 49 gives 49 blocks, not 48.
         separation = 1 if privacy.noise == "independent" else math.floor(1.0 / options.fraction_train + 1e-9)
         bands = (privacy.bands or separation) if privacy.noise == "banded" else 1
         self.accountant = Accountant(privacy.noise, options.fraction_train, separation, bands)
@@ -70,7 +70,7 @@ class PrivateMean(Part):
         self.forget()
 
     def forget(self) -> None:
-        """Return to the state before the first round; what has been released is not forgotten."""
+        """Return to the state before the first round, except for the record of released rounds."""
         self.round = 0
         self._run: _Run | None = None
         self._open: _OpenRound | None = None
@@ -81,12 +81,12 @@ class PrivateMean(Part):
 
     @property
     def rounds(self) -> int | None:
-        """How many rounds are accounted for; None before that is known."""
+        """Number of rounds in the privacy accounting; None before it is known."""
         known: int | None = self.privacy.rounds or getattr(self._options, "num_rounds", None)
         return known if self._run is None else self._run.rounds
 
     def before_round(self, host: Host, nodes: Sequence[Node]) -> Sequence[Node]:
-        """Return the nodes whose turn it is, or which are drawn."""
+        """Return the nodes whose turn it is, or that are drawn."""
         if self._open is None:
             self._open = self._begin(host)
         there = self._open.keys
@@ -94,7 +94,7 @@ class PrivateMean(Part):
 
     def _begin(self, host: Host) -> _OpenRound:
         plan, privacy = host.plan, self.privacy
-        # Options are attributes, which can be set after a strategy is made.
+        # Options are attributes, which may be set after a strategy is made.
         _check(self._options)
         if plan.layout.passed_through:
             names = ", ".join(entry.name for entry in plan.layout.passed_through)
@@ -177,10 +177,10 @@ class PrivateMean(Part):
         return lambda: rng.standard_normal(size)
 
     def clipped_sum(self, uplinks: Sequence[Uplink]) -> Vector:
-        """Return the sum of clipped increments of those who may answer, one for each: all that privacy is about.
+        """Return the sum of the clipped increments of nodes that may answer, one per node: the basis of the privacy.
 
-        One client that is added, removed or says nothing moves it by `clip` at most, one that says something else by
-        twice that.
+        A client that is added, removed or silent changes the sum by at most `clip`, a client that sends another
+        increment by at most twice that.
 
         Parameters
         ----------
@@ -200,7 +200,7 @@ class PrivateMean(Part):
         return total
 
     def release(self, uplinks: Sequence[Uplink]) -> Uplink:
-        """Return the noisy mean of a round in the place of its replies; without any, it is noise.
+        """Return the noisy mean of a round, which replaces its replies; without replies, it is pure noise.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ class PrivateMean(Part):
         return Uplink({"increment": mean}, opened.elapsed, opened.steps, weight=1.0, examples=1.0)
 
     def epsilon(self) -> float:
-        """Return what the rounds so far have cost, at the privacy's delta; infinite if the noise is known."""
+        """Return epsilon after the rounds so far, at the privacy's delta; infinite if the noise is known."""
         if self._run is None or self.round == 0:
             return 0.0
         if self.privacy.noise_seed is not None:
@@ -230,7 +230,7 @@ class PrivateMean(Part):
         return {"epsilon": self.epsilon(), "delta": self.privacy.delta, **seeded}
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return noise, shuffle and how far the run is: secrets of the server."""
+        """Return noise, shuffle and progress of the run, which are the server's secrets."""
         arrays: dict[str, NDArray[Any]] = {"round": np.array(self.round)}
         if self._run is not None:
             numbers = self._run[:3]
@@ -238,7 +238,7 @@ class PrivateMean(Part):
         return arrays | {f"noise/{name}": value for name, value in self._stream.to_arrays().items()}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         expected = None if self._run is not None else self.rounds
         self.forget()
         self.round = int(arrays["round"])
@@ -255,7 +255,7 @@ class PrivateMean(Part):
         )
 
     def describe(self) -> list[tuple[str, str]]:
-        """Return the lines about what is promised to whom, at what price."""
+        """Return the lines about the privacy guarantee and its cost."""
         privacy, accountant, rounds = self.privacy, self.accountant, self.rounds
         if privacy.noise_seed is not None:
             log(WARNING, "noise_seed=%s: this run is NOT private, for anybody can draw its noise", privacy.noise_seed)
@@ -275,7 +275,7 @@ class PrivateMean(Part):
 
 
 def _check(options: CommonOptions) -> None:
-    """Refuse all at once what a private run cannot have."""
+    """Reject, in one error, all options that a private run does not allow."""
 
     def own(name: str) -> Any:
         return getattr(options, name, None)

@@ -1,4 +1,4 @@
-"""Which primal point the user sees: the last one, an average, a moving average, each as it is or made sparse."""
+"""The primal point that the user sees: the last one, an average, or a moving average, each dense or sparsified."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_fco.server.parts import Part
 
 
 def largest_entries(vector: Vector, count: int) -> Vector:
-    """Return the vector with only its `count` entries of largest absolute value; of equal ones the first are kept.
+    """Return the vector with only its `count` entries of largest absolute value; ties keep the first entries.
 
     Parameters
     ----------
@@ -43,12 +43,12 @@ class PointAverage(Part):
     Parameters
     ----------
     output : {"last", "average", "moving-average"} or another word
-        The last point, the mean over all rounds, or the mean over the last `window` rounds. Any other word is the mean
-        of points of the strategy's own, such as FedDualAvg's ``"shadow"``.
+        The last point, the mean over all rounds, or the mean over the last `window` rounds. Any other word means the
+        mean of points that the strategy provides, such as FedDualAvg's ``"shadow"``.
     window : int, default 100
         Number of rounds in the moving average.
     sparsity : int, optional
-        How many entries of the output are kept; all by default.
+        Number of entries of the output to keep; all by default.
 
     Examples
     --------
@@ -62,20 +62,20 @@ class PointAverage(Part):
     def __init__(self, output: str, window: int = 100, sparsity: int | None = None) -> None:
         self.output, self.window, self.sparsity = output, window, sparsity
         self.averages = output != "last"
-        #: Whether the point is the last one as it is.
+        #: Whether the output is the unchanged last point.
         self.idle = not self.averages and sparsity is None
         self.forget()
 
     def forget(self) -> None:
         """Return to the state before the first round."""
-        #: The sum of the points that count, and how many have come; of a moving average also the last points.
+        #: Sum and number of the averaged points; for a moving average also the last points.
         self._total: Vector = np.zeros(0)
         self._count = 0
         self._points: Vector = np.zeros((0, 0))
         self._before: tuple[Vector, int, list[tuple[int, Vector]]] = (self._total, 0, [])
 
     def start(self, size: int) -> None:
-        """Begin with no point: a sum of none, and room for the last points, one below the other.
+        """Start without points: a zero sum, and room for the last points, one per row.
 
         Parameters
         ----------
@@ -85,7 +85,7 @@ class PointAverage(Part):
         Raises
         ------
         ConfigurationError
-            If that many points do not fit into the memory.
+            If the points do not fit into memory.
         """
         self._count = 0
         if not self.averages:
@@ -100,7 +100,7 @@ class PointAverage(Part):
             ) from error
 
     def add(self, points: Iterable[Vector]) -> None:
-        """Count more points.
+        """Add points to the average.
 
         Parameters
         ----------
@@ -112,24 +112,24 @@ class PointAverage(Part):
                 replaced = self._points[place].copy()
                 self._before[2].append((place, replaced))
                 self._points[place] = point
-                # Once in a window the sum is taken anew: what rounding adds to it does not grow with the rounds.
+                # Once per window the sum is recomputed, so that its rounding error does not grow with the rounds.
                 self._total = self._total + (point - replaced) if place else self._points.sum(axis=0)
             else:
                 self._total = self._total + point
             self._count += 1
 
     def begin_round(self) -> None:
-        """Note where :meth:`take_back` goes back to."""
+        """Store the state that :meth:`take_back` restores."""
         self._before = (self._total, self._count, [])
 
     def take_back(self) -> None:
-        """Undo what has come since :meth:`begin_round`: the round has not counted."""
+        """Undo the changes since :meth:`begin_round`, because the round did not count."""
         self._total, self._count, replaced = self._before
         for place, point in reversed(replaced):
             self._points[place] = point
 
     def mean(self) -> Vector:
-        """Return the mean of the points that count."""
+        """Return the mean of the averaged points."""
         return np.asarray(self._total / min(self._count, self.window if len(self._points) else self._count))
 
     def point(self, last: Callable[[], Vector]) -> Vector:
@@ -144,19 +144,19 @@ class PointAverage(Part):
         return point if self.sparsity is None else largest_entries(point, self.sparsity)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the points that count, or their sum, and their number."""
+        """Return the averaged points, or their sum, and their number."""
         if not self.averages:
             return {}
         points = {"points": self._points} if len(self._points) else {}
         return {"total": self._total, "count": np.array(self._count), **points}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave.
+        """Restore what :meth:`to_arrays` returned.
 
         Raises
         ------
         ValueError
-            If the points are of another shape.
+            If the points have another shape.
         """
         if not self.averages:
             return

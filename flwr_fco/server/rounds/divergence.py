@@ -1,4 +1,4 @@
-"""When a run has diverged, what that was due to, and the last model before it."""
+"""Detection of diverged runs, with the cause and the last good model."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 
 from flwr_fco.core.layout import Vector
 
-#: A model of this many times the first models' norm has diverged. No run that converges grows like that: one whose
-#: steps are small enough moves no further in a round than in the first ones, and its solution would be a million
-#: rounds away.
+#: A model with this many times the first models' norm has diverged. No convergent run grows like that: with
+#: sufficiently small steps a run never moves further in a round than in the first ones, so its solution would be a
+#: million rounds away.
 _TOO_LARGE = 1e6
-#: A model of at most this many times the first models' norm is worth keeping.
+#: A model with at most this many times the first models' norm is worth keeping.
 _GOOD = 10.0
 
 
 class DivergenceWatch:
-    """Follows the norm of the model from round to round.
+    """Tracks the norm of the model from round to round.
 
-    A run has diverged in a round whose model has a norm beyond 1e6 times the largest of: that of the initial model,
-    that after the first round that counted, sqrt(d) (coefficients of size 1). The last good model is the last one of
+    A run has diverged when the norm of its model exceeds 1e6 times the largest of: the norm of the initial model, the
+    norm after the first round that counted, sqrt(d) (coefficients of size 1). The last good model is the last one with
     at most ten times that size.
 
     Parameters
@@ -32,7 +32,7 @@ class DivergenceWatch:
     arrays : ArrayRecord
         The initial model.
     w : ndarray of float64, shape (d,)
-        The same as a vector.
+        The initial model as a vector.
 
     Attributes
     ----------
@@ -56,14 +56,14 @@ class DivergenceWatch:
         self.good = (0, arrays)
 
     def look(self, server_round: int, arrays: ArrayRecord, w: Vector) -> str:
-        """Look at the model after a round; return what is wrong with it, nothing if it is as it should be.
+        """Check the model after a round; return what is wrong with it, or an empty string.
 
         Parameters
         ----------
         server_round : int
         arrays : ArrayRecord
         w : ndarray of float64
-            Its entries, all or those that may not be zero.
+            The model's entries, all or only those that may be non-zero.
         """
         norm = _norm(w)
         if not norm <= _TOO_LARGE * self._scale:
@@ -75,7 +75,7 @@ class DivergenceWatch:
         return ""
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the size of the first models, and the last good one."""
+        """Return the size of the first models, and the last good model."""
         number, arrays = self.good
         return {
             "sizes": np.array([self._scale, self._first, number]),
@@ -83,7 +83,7 @@ class DivergenceWatch:
         }
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         scale, first, number = arrays["sizes"].tolist()
         self._scale, self._first = scale, bool(first)
         good = {name.removeprefix("good/"): Array(value) for name, value in arrays.items() if name != "sizes"}
@@ -91,5 +91,5 @@ class DivergenceWatch:
 
 
 def _norm(w: Vector) -> float:
-    # A product with itself needs no second array; where it overflows, the norm is too large for anything anyway.
+    # A dot product with itself needs no second array; if it overflows, the norm is too large anyway.
     return math.sqrt(np.vdot(w, w))

@@ -1,4 +1,4 @@
-"""The callbacks of a run: functions that are called after each round, or objects with hooks around it."""
+"""The callbacks of a run: functions called after each round, or objects with hooks around it."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from flwr_fco.results import Number
 
 #: Called after each round with the round, the primal arrays and the round's metrics; True ends the run.
 Callback = Callable[[int, ArrayRecord, MetricRecord | None], bool | None]
-#: What ``on_round_end`` may return: nothing, whether to stop, or that and metrics to add to the round's.
+#: Return value of ``on_round_end``: nothing, whether to stop, or a pair of that and metrics to add to the round's.
 Answer = tuple[bool, Mapping[str, Number]] | bool | None
 
 _METHODS = ("on_run_begin", "on_round_begin", "on_round_end", "on_save_point", "on_run_end")
 
 
 def _is_numpys(value: Any) -> bool:
-    """Whether a value is a number of NumPy's, or an array of one."""
+    """Whether a value is a NumPy number or array."""
     return isinstance(value, np.generic | np.ndarray) and value.size == 1
 
 
 def _wants_to_stop(callback: Any, answer: Any, expected: str) -> bool:
-    """Return whether an answer is to end the run: anything else that counts as true would end it unawares."""
+    """Return whether an answer ends the run; other truthy values are rejected, as they would end it by accident."""
     if hasattr(answer, "item"):
-        # A comparison of NumPy's or of PyTorch's; of more than one element there is no item.
+        # The result of a NumPy or PyTorch comparison; with more than one element there is no item.
         with suppress(TypeError, ValueError, RuntimeError):
             answer = answer.item()
     if answer is not None and not isinstance(answer, bool):
@@ -47,9 +47,9 @@ def _refuse(callback: Any, answer: Any, expected: str) -> NoReturn:
 
 
 class RoundHooks(Protocol):
-    """An object that a run calls after each round, and around it where it has the other methods.
+    """An object that a run calls after each round, and around it if it has the other methods.
 
-    They are those of :class:`flwr_fco.callbacks.Callback`.
+    The methods are those of :class:`flwr_fco.callbacks.Callback`.
     """
 
     def on_round_end(self, server_round: int, arrays: ArrayRecord, metrics: Mapping[str, Number]) -> Answer:
@@ -62,14 +62,14 @@ class Hooks:
     Parameters
     ----------
     callbacks : sequence of callable or callback
-        The user's.
+        The user's callbacks.
     own : sequence of callback, default ()
-        The strategy's, which are called first.
+        The strategy's callbacks, which are called first.
 
     Raises
     ------
     ConfigurationError
-        If one is neither a function nor has any method of a callback.
+        If a callback is neither a function nor has any callback method.
 
     Examples
     --------
@@ -94,7 +94,8 @@ class Hooks:
                 )
 
     def _begin_round(self) -> None:
-        #: How many callbacks have seen the end of the round under way, whether one wants to stop, what they have added.
+        #: Number of callbacks that have seen the end of the current round, whether one wants to stop, and added
+        #: metrics.
         self._ended, self._stop, self._added = 0, False, dict[str, Number]()
 
     @staticmethod
@@ -103,11 +104,11 @@ class Hooks:
 
     @property
     def wants_numbers(self) -> bool:
-        """Whether any callback is more than a function, and is told all numbers of a round."""
+        """Whether any callback is an object, which gets all numbers of a round."""
         return any(map(self._is_object, self._callbacks))
 
     def call(self, method: str, *arguments: Any) -> None:
-        """Call a method of all callbacks that have it.
+        """Call a method on all callbacks that have it.
 
         Parameters
         ----------
@@ -121,23 +122,23 @@ class Hooks:
     def end_round(
         self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None, numbers: Mapping[str, Number]
     ) -> tuple[bool, dict[str, Number]]:
-        """Tell all callbacks of a round; return whether any wants to stop, and the metrics that they add.
+        """Call all callbacks after a round; return whether any wants to stop, and the metrics that they add.
 
         Parameters
         ----------
         server_round : int
         arrays : ArrayRecord
         metrics : MetricRecord or None
-            Of training: what functions are given.
+            Training metrics, passed to functions.
         numbers : mapping of str to number
-            All of the round: what objects are given, with what those before them have added.
+            All numbers of the round, passed to objects together with the metrics added by earlier callbacks.
 
         Raises
         ------
         ConfigurationError
-            If one answers anything but whether to stop.
+            If a callback returns an invalid answer.
         """
-        # A callback may fail: the run is resumed behind those that have seen the round.
+        # A callback may fail: a resumed run continues after the callbacks that have seen the round.
         for callback in self._callbacks[self._ended :]:
             if not self._is_object(callback):
                 wants: Any = callback(server_round, arrays, metrics)
@@ -149,7 +150,7 @@ class Hooks:
                 self._stop = _wants_to_stop(callback, wants, expected) or self._stop
                 if not isinstance(more, Mapping):
                     _refuse(callback, answer, expected)
-                # NumPy's numbers too, as a float32 model's norm is one: JSON and trackers take Python's only.
+                # Includes NumPy numbers, such as a float32 model's norm: JSON and trackers accept only Python numbers.
                 self._added.update({name: value.item() if _is_numpys(value) else value for name, value in more.items()})
             self._ended += 1
         stop, added = self._stop, self._added
@@ -157,7 +158,7 @@ class Hooks:
         return stop, added
 
     def _savers(self) -> dict[str, Any]:
-        """Return the callbacks that have something to save, by the names of their classes and their number."""
+        """Return the callbacks with a state to save, by class name and index."""
         found: dict[str, Any] = {}
         for callback in self._callbacks:
             if hasattr(callback, "to_arrays") and hasattr(callback, "from_arrays"):
@@ -166,14 +167,14 @@ class Hooks:
         return found
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what the callbacks save, and which of them have seen the round under way."""
+        """Return the state of the callbacks, and which of them have seen the current round."""
         arrays = {"ended": np.array(json.dumps([self._ended, self._stop, self._added]))}
         for name, callback in self._savers().items():
             arrays.update({f"{name}/{key}": np.asarray(value) for key, value in callback.to_arrays().items()})
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave; a callback that is new in the run begins with nothing."""
+        """Restore what :meth:`to_arrays` returned; a callback that is new in the run starts without a state."""
         self._ended, self._stop, self._added = json.loads(str(arrays["ended"]))
         for name, callback in self._savers().items():
             start = f"{name}/"

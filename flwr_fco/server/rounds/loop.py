@@ -1,4 +1,4 @@
-"""The rounds of a run: what ``start`` does, as a function of any strategy with Flower's hooks."""
+"""The rounds of a run: ``start`` as a function of any strategy with Flower's hooks."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from flwr_fco.server.rounds.resuming import Progress
 from flwr_fco.wire.arrays import NOT_FINITE
 from flwr_fco.wire.delivery import send_and_receive
 
-#: How often in a row a run goes back.
+#: Maximum number of rollbacks in a row.
 _IN_A_ROW = 3
-#: A run has diverged after so many rounds in a row in which every increment was too long: less than `evict_after`.
+#: Rounds in a row with only overlong increments after which a run has diverged; less than `evict_after`.
 _TOO_LONG_IN_A_ROW = 2
 #: ``(round, arrays) -> metrics or None``: evaluation on the server.
 EvaluateFunction = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 class Runnable(Host, Protocol):
-    """What the rounds of a run need of a strategy: :class:`flwr_fco.strategies.CompositeStrategy` has it."""
+    """The interface of a strategy for the rounds of a run; see :class:`flwr_fco.strategies.CompositeStrategy`."""
 
     on_divergence: Literal["raise", "rollback", "warn", "stop"]
     overflowed: bool
@@ -51,13 +51,13 @@ class Runnable(Host, Protocol):
 
     @property
     def private_mean(self) -> PrivateMean | None:
-        """What makes one noisy mean of a round's replies."""
+        """The part that makes one noisy mean of a round's replies."""
 
     def prepare(self, initial_arrays: ArrayRecord) -> None:
-        """Begin anew from a model."""
+        """Start a new run from a model."""
 
     def resume(self, path: str | os.PathLike[str], progress: Progress) -> None:
-        """Restore a run that was saved while it was under way."""
+        """Restore an unfinished run."""
 
     def primal_arrays(self) -> ArrayRecord:
         """Return the primal model."""
@@ -72,7 +72,7 @@ class Runnable(Host, Protocol):
         """Keep a copy of the state."""
 
     def roll_back(self) -> ArrayRecord:
-        """Return to the state that was kept last, and return its model."""
+        """Restore the state that was kept last, and return its model."""
 
     def summary(self) -> None:
         """Log the settings."""
@@ -94,7 +94,7 @@ class Runnable(Host, Protocol):
         """Return a model as one vector."""
 
     def entries(self, arrays: ArrayRecord) -> Vector:
-        """Return the entries of a model, all or those that may not be zero."""
+        """Return the entries of a model, all or only those that may be non-zero."""
 
     def certificate(self, server_round: int, grid: Grid, arrays: ArrayRecord) -> dict[str, float]:
         """Return the metrics of a round's certificate, if one is due."""
@@ -116,7 +116,7 @@ def run_rounds(
     """Run a strategy; the arguments are those of :meth:`CompositeStrategy.start`."""
     hooks, began = Hooks(callbacks, strategy.watches()), time.monotonic()
     strategy.prepare(initial_arrays)
-    # Whose reply did not count is said without noise.
+    # The noise does not hide whose replies were left out.
     private = strategy.private_mean is not None
     strategy.result = result = Result(arrays=initial_arrays, left_out=[] if private else strategy.left_out)
     watch = _Watch(strategy, result)
@@ -152,10 +152,11 @@ def run_rounds(
                 aggregated, metrics = strategy.train_round(number, result.arrays, train_config, grid)
                 result.arrays = result.arrays if aggregated is None else aggregated
                 if metrics is not None:
-                    # Before the watch, which may end the run with an error: its result has that round's numbers too.
+                    # Before the watch, which may end the run with an error: its result includes the numbers of that
+                    # round.
                     result.train_metrics_clientapp[number] = metrics
                 if private:
-                    # Before anything is said of the round: it must never be run again with other noise.
+                    # Before anything about the round is published: it must never be run again with other noise.
                     progress.save_point(number, complete=False)
                 sound = watch.round_done(number, result.arrays, metrics)
                 if metrics is not None and sound:
@@ -181,7 +182,7 @@ def run_rounds(
                 log(INFO, "A callback ended the run after round %s", number)
                 break
     except BaseException as error:
-        # Not in the midst of a round, where the state may be half of the next one's.
+        # Not in the middle of a round, when the state may be half of the next one.
         if progress.round == number or strategy.current.number < number:
             hooks.call("on_save_point", progress.round, True)
         done = max(result.train_metrics_clientapp, default=0)
@@ -206,10 +207,10 @@ def run_rounds(
 
 
 def _why_nothing(strategy: Runnable, result: Result) -> str:
-    """Return why no round counted, the most frequent reasons first."""
+    """Return why no round counted, most frequent reasons first."""
     rounds = result.train_metrics_clientapp
     text = f"{type(strategy).__name__}: 0 of {len(rounds)} rounds counted, so the model is still the initial one: "
-    # An error's first line: a client's traceback follows it.
+    # First line of the error only: a client's traceback follows it.
     reasons = Counter(entry.reason.partition("\n")[0][:200] for entry in result.left_out if entry.kind == "train")
     if not reasons:
         replies = rounds[min(rounds)]["num-replies"]
@@ -220,11 +221,11 @@ def _why_nothing(strategy: Runnable, result: Result) -> str:
 
 
 class _Watch:
-    """Looks at the model after each round, and says when the run has diverged."""
+    """Checks the model after each round for divergence."""
 
     def __init__(self, strategy: Runnable, result: Result) -> None:
         self._strategy, self._result = strategy, result
-        #: Whether the run has gone back in this round, to the result's arrays.
+        #: Whether this round was rolled back to the result's arrays.
         self.rolled_back = False
         self._times, self._too_long = 0, 0
         self._keeps = strategy.on_divergence == "rollback"
@@ -234,16 +235,16 @@ class _Watch:
 
     @property
     def stops(self) -> bool:
-        """Whether the run has not gone on from a divergence."""
+        """Whether a divergence stops the run."""
         return self._watch is not None
 
     def round_done(self, number: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
-        """Look at a round; return whether it has ended in a model.
+        """Check a round; return whether it has ended with a model.
 
         Raises
         ------
         DivergedError
-            If the run has diverged and the strategy is to stop then.
+            If the run has diverged and the strategy must stop.
         """
         self.rolled_back = False
         if metrics is None:
@@ -265,7 +266,7 @@ class _Watch:
             self._diverged(number, "the update overflows")
         elif not metrics["num-replies"] and self._all_left_out(number, NOT_FINITE):
             self._diverged(number, "the local steps of all clients overflow", locally=True)
-        # A private round does not say how many answered.
+        # A private round does not report its number of replies.
         too_long = skipped and not metrics.get("num-replies", 1) and self._all_left_out(number, TOO_LONG)
         self._too_long = self._too_long + 1 if too_long else 0
         if self._too_long >= _TOO_LONG_IN_A_ROW:
@@ -275,18 +276,18 @@ class _Watch:
         return True
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what the watch goes by; that it is over, after a warning."""
+        """Return the state of the watch; or that it is off, after a warning."""
         return {"over": np.array(True)} if self._watch is None else self._watch.to_arrays()
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         if "over" in arrays or self._watch is None:
             self._watch = None
         else:
             self._watch.from_arrays(arrays)
 
     def _all_left_out(self, number: int, why: str) -> bool:
-        """Whether there were replies in a round, and each was left out for this reason."""
+        """Whether there were replies in a round, and all of them were left out for this reason."""
         reasons = [entry.reason for entry in self._strategy.left_out if entry.round == number]
         return bool(reasons) and all(why in reason for reason in reasons)
 
@@ -316,7 +317,7 @@ class _Watch:
 
 
 def _advice(strategy: Runnable, locally: bool) -> str:
-    """Return which rate was too large, and what would do."""
+    """Return the rate that was too large, and advice."""
     client_lr, server_lr = strategy.problem.client_lr, strategy.problem.server_lr
     if math.isnan(client_lr):
         return "Its steps are too large for these data: lower its rates."
@@ -327,7 +328,7 @@ def _advice(strategy: Runnable, locally: bool) -> str:
             f"server_lr={server_lr:g} with client_lr={client_lr:g} is too large for these data; try server_lr=1 first, "
             f"then client_lr={client_lr / 10:g}."
         )
-    # Scaffnew's server has no rate.
+    # Scaffnew's server has no learning rate.
     rates = f"client_lr={client_lr:g}" + ("" if math.isnan(server_lr) else f" with server_lr={server_lr:g}")
     return f"{rates} is too large for these data; try client_lr={client_lr / 10:g}."
 

@@ -1,4 +1,4 @@
-"""The model that the user sees after a round, and the same as a vector."""
+"""The model that the user sees after a round, as arrays and as a vector."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Output(NamedTuple):
     arrays : ArrayRecord
         Under the user's names, in the user's shapes and dtypes.
     vector : ndarray of float64, shape (d,), or NonZeros
-        The same as one vector.
+        The model as one vector.
     """
 
     state: Any
@@ -40,12 +40,12 @@ class Output(NamedTuple):
 
     @property
     def entries(self) -> Vector:
-        """The model's entries, all or those that may not be zero."""
+        """The model's entries, all or only those that may be non-zero."""
         return self.vector.values if isinstance(self.vector, NonZeros) else self.vector
 
     @classmethod
     def of_nonzeros(cls, state: Any, plan: Plan, point: NonZeros) -> Output:
-        """Return a point as the user sees it, made when somebody looks.
+        """Return a point as the user sees it; the arrays are made on first access.
 
         Parameters
         ----------
@@ -69,14 +69,14 @@ class Output(NamedTuple):
         passed : mapping of str to ndarray
             The arrays that are not optimised.
         takes : bool, default False
-            Whether the point is rounded in place, unless it is part of the state.
+            Whether the point may be rounded in place, unless it is part of the state.
         """
         takes = takes and not any(isinstance(own, np.ndarray) and np.may_share_memory(own, point) for own in state)
         point = plan.layout.rounded(point, point if takes else None)
         return cls(state, plan, primal_record(plan.layout, point, passed), point)
 
     def finite(self) -> bool:
-        """Whether there is no NaN and no infinity in it: a map's exponential, or a dtype, may have no room for it."""
+        """Whether the model is finite: a map's exponential, or a conversion to the user's dtype, may overflow."""
         if not all_finite(self.entries):
             return False
         passed = (self.arrays[entry.name].numpy() for entry in self.plan.layout.passed_through)

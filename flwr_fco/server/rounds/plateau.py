@@ -1,4 +1,4 @@
-"""Rates that are halved when a score stops getting better."""
+"""Learning rates that are halved when a score stops improving."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from flwr_fco.errors import ConfigurationError
 
 
 def score_of(name: str, score: Callable[[ArrayRecord], float], arrays: ArrayRecord) -> float:
-    """Return what a user's function says of a model.
+    """Return the score of a model from a user's function.
 
     Parameters
     ----------
     name : str
-        Of the argument, for the message.
+        Name of the argument, for the message.
     score : callable
     arrays : ArrayRecord
 
     Raises
     ------
     ConfigurationError
-        If it is no number.
+        If the score is not a number.
     """
     found: Any = score(arrays)
     try:
@@ -39,7 +39,7 @@ def score_of(name: str, score: Callable[[ArrayRecord], float], arrays: ArrayReco
 class Plateau:
     """The rule of the authors' experiments: halve both rates after `patience` scores without a new best.
 
-    An object of this class is a callback, and it makes the rates that it controls.
+    An object of this class is a callback, and it provides the rates that it controls.
 
     Parameters
     ----------
@@ -48,19 +48,19 @@ class Plateau:
     every : int, default 10
         Rounds between two scores.
     patience : int, default 30
-        Scores without a new best after which the rates shrink; then the count begins anew.
+        Number of scores without a new best after which the rates shrink; then the count restarts.
     factor : float, default 0.5
-        What the rates are multiplied by.
+        Factor by which the rates are multiplied.
     forget_at_restart : bool, default False
-        Whether a new stage of :class:`MultistepReFedDAGT` begins with no best score and a new count, as in the authors'
-        code. By default the best score is that of the whole run.
+        Whether a new stage of :class:`MultistepReFedDAGT` resets the best score and the count, as in the authors' code.
+        By default the best score is that of the whole run.
 
     Attributes
     ----------
     scale : float
-        What the rates are multiplied by at present.
+        Current factor on the rates.
     best : float
-        The best score so far.
+        Best score so far.
 
     Examples
     --------
@@ -94,17 +94,17 @@ class Plateau:
         self.scale, self.best, self._waited, self._stage = 1.0, math.inf, 0, 0
 
     def rate(self, start: float) -> Callable[[int], float]:
-        """Return a rate for a strategy's ``client_lr`` or ``server_lr``.
+        """Return a rate function for a strategy's ``client_lr`` or ``server_lr``.
 
         Parameters
         ----------
         start : float
-            Its first value.
+            Initial rate.
 
         Raises
         ------
         ConfigurationError
-            If it is no finite number > 0.
+            If `start` is not a finite number > 0.
         """
         start = checked("start", start, float)
         if not 0.0 < start < math.inf:
@@ -112,16 +112,16 @@ class Plateau:
         return lambda server_round: start * self.scale
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what it goes by."""
+        """Return the state to save."""
         return {"numbers": np.array([self.scale, self.best, self._waited, self._stage])}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
         self.scale, self.best, waited, stage = arrays["numbers"].tolist()
         self._waited, self._stage = int(waited), int(stage)
 
     def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
-        """Score the model of a round, if it is one of every `every`."""
+        """Score the model every `every` rounds."""
         stage = self._stage if metrics is None else int(metrics.get("stage", self._stage))  # type: ignore[arg-type]
         if stage != self._stage:
             self._stage = stage

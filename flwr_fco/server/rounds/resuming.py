@@ -1,4 +1,4 @@
-"""How far a run is: what is saved with a strategy's state, so that the run can be resumed where it was killed."""
+"""The progress of a run: saved with the strategy's state, so that a killed run can be resumed."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ from flwr_fco.server.rounds.hooks import Hooks
 
 
 class Saves(Protocol):
-    """What has something to save: the protocol of parts."""
+    """An object with a state to save: the protocol of parts."""
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return what is saved."""
+        """Return the arrays to save."""
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave."""
+        """Restore what :meth:`to_arrays` returned."""
 
 
 class Progress:
-    """How far a run is, and what is remembered of it outside the strategy.
+    """The progress of a run, and the state outside the strategy.
 
     Parameters
     ----------
     result : Result
-        So far; changed by :meth:`from_arrays`.
+        Result so far; modified by :meth:`from_arrays`.
     nodes : Nodes
-        Who has been told the plan.
+        The nodes, with those that have the plan.
     grid : flwr.serverapp.Grid
-        Its nodes' memories are saved where it has them (our own in this process).
+        Grid; the memories of its nodes are saved if it has them (the in-process grid does).
     hooks : Hooks
         The callbacks.
     watch : Saves
-        Of divergence.
+        The divergence watch.
 
     Attributes
     ----------
     round : int
-        The last round whose replies have been aggregated.
+        Last round whose replies have been aggregated.
     complete : bool
-        Whether that round is over, its evaluation and its callbacks too.
+        Whether that round is over, including its evaluation and callbacks.
     stopped : bool
-        Whether a callback has ended the run after that round.
+        Whether a callback ended the run after that round.
     """
 
     def __init__(self, result: Result, nodes: Nodes, grid: Grid, hooks: Hooks, watch: Saves) -> None:
@@ -73,7 +73,7 @@ class Progress:
         }
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all of it."""
+        """Return the whole progress as arrays."""
         told = {
             "progress": [self.round, self.complete, self.stopped],
             "informed": sorted(self._nodes.informed) if self._in_process else [],
@@ -86,7 +86,7 @@ class Progress:
         return arrays
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave; the callbacks, which a run has yet to begin, by :meth:`begin`."""
+        """Restore what :meth:`to_arrays` returned; callbacks are restored later, by :meth:`begin`."""
         told = json.loads(arrays["run"].tobytes())
         self.round, self.complete, self.stopped = (int(told["progress"][0]), *map(bool, told["progress"][1:]))
         for name, history in self._histories().items():
@@ -101,7 +101,7 @@ class Progress:
         self._of_hooks = _under("hooks", arrays)
 
     def begin(self, strategy: Any, num_rounds: int) -> None:
-        """Tell the callbacks that the run begins, and give them back what was saved of them.
+        """Tell the callbacks that the run begins, and restore their saved states.
 
         Parameters
         ----------
@@ -113,16 +113,16 @@ class Progress:
             self.hooks.from_arrays(self._of_hooks)
 
     def save_point(self, number: int, *, complete: bool, stopped: bool = False, last: bool = False) -> None:
-        """Note how far the run is, and tell the callbacks that it can be resumed from here.
+        """Record the progress of the run, and tell the callbacks that it can be resumed from here.
 
         Parameters
         ----------
         number : int
             The round.
         complete, stopped : bool
-            See above.
+            See the attributes.
         last : bool, default False
-            Whether there is no more to come.
+            Whether this is the last save point.
         """
         self.round, self.complete, self.stopped = number, complete, stopped
         self.hooks.call("on_save_point", number, last)

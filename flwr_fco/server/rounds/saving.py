@@ -1,4 +1,4 @@
-"""A strategy's state in a file: written beside it first and renamed, so there is never half a file."""
+"""Files of a strategy's state: written to a temporary file and renamed, so there is never an incomplete file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from flwr_fco.errors import ConfigurationError
 _STATE, _PASS, _PARTS = "state/", "pass/", "part/"
 _GRAPH = f"{_PARTS}graph/rows"
 _SETTINGS, _CHECKSUM, _FORMAT, _OPTIONS = "digest", "checksum", "format", "options"
-#: Of a file in which every part of a strategy has its own place, and which says with what options it was made.
+#: Version of the file format, in which each part of a strategy has its own place and the options are recorded.
 _VERSION = 3
-#: Options that may be others when a state is loaded; what the plan says is in its own digest.
+#: Options that may change before a state is loaded; the plan's options are in its own digest.
 MAY_CHANGE = frozenset(
     {
         "fraction_evaluate",
@@ -54,7 +54,7 @@ MAY_CHANGE = frozenset(
 
 
 class Saved(NamedTuple):
-    """What a file of a strategy's state holds.
+    """Content of a file with a strategy's state.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Saved(NamedTuple):
     pass_through : dict of str to ndarray
         Arrays of the model that are not optimised.
     parts : dict of str to dict of str to ndarray
-        What the parts that a strategy holds remember, by the part: clients, places in a graph, points of an average.
+        States of the strategy's parts by name: clients, places in a graph, points of an average.
     """
 
     state: Any
@@ -78,14 +78,14 @@ def write(
     Parameters
     ----------
     path : path-like
-        Ends in ``.npz``.
+        File name ending in ``.npz``.
     digest : str
-        Of the settings; a file of other settings is refused.
+        Digest of the settings; a file with another digest is refused.
     saved : Saved
     options : str
-        What :func:`options_text` says of the strategy.
+        The strategy's :func:`options_text`.
     secret : bool, default False
-        Whether nobody but the owner may read the file, from the moment in which it is made.
+        Whether only the owner may read the file, from its creation on.
     """
     target = Path(path)
     partial = target.with_name(f".{target.name}.partial")
@@ -101,7 +101,7 @@ def write(
         file.flush()
         os.fsync(file.fileno())
     partial.replace(target)
-    # The new name is on the disk only once the folder is.
+    # The new name is only on disk once the folder is.
     with suppress(OSError):
         folder = os.open(target.parent, os.O_RDONLY)
         try:
@@ -120,10 +120,10 @@ def _checksum(arrays: Mapping[str, NDArray[Any]]) -> str:
 
 
 def options_text(options: Any) -> str:
-    """Return what belongs to the settings of a saved state as JSON: a strategy's class, and its options by name.
+    """Return the settings of a saved state as JSON: the strategy's class, and its options by name.
 
-    Those that say how long to wait, what to leave out, what to report and what to do when something goes wrong may be
-    others when a state is loaded.
+    Options about waiting, leaving out replies, reporting and error handling are excluded; they may change before a
+    state is loaded.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def options_text(options: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    """Return an option as text that is the same in another process."""
+    """Return an option as text that is the same in every process."""
     if isinstance(value, np.ndarray):
         return f"{value.dtype.str}{value.shape}{hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()}"
     if isinstance(value, Mapping):
@@ -154,18 +154,18 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved, options: str = 
     ----------
     path : path-like
     digest : str
-        Of this strategy's settings.
+        Digest of this strategy's settings.
     like : Saved
-        Of the kind that is expected: its types and names.
+        A state with the expected types and names.
     options : str
-        What :func:`options_text` says of this strategy.
+        The strategy's :func:`options_text`.
 
     Raises
     ------
     ConfigurationError
         If the file comes from other settings (regularizer, seed, local work, ...) or another model, or is damaged.
     FileNotFoundError
-        If there is none.
+        If there is no such file.
     """
     where = os.fspath(path)
     try:
@@ -180,14 +180,14 @@ def read(path: str | os.PathLike[str], digest: str, like: Saved, options: str = 
 
 
 def check_sizes(path: str | os.PathLike[str]) -> None:
-    """Refuse an archive whose arrays take more memory than the file has bytes, before any of them is read.
+    """Reject an archive whose arrays take more memory than the file has bytes, before reading any of them.
 
-    What is saved is not compressed, so each array's header, member and place in the file must say the same.
+    Saved arrays are not compressed, so each array's header, archive member and place in the file must agree.
 
     Raises
     ------
     ValueError
-        If they do not.
+        If they do not agree.
     """
     with ZipFile(path) as archive:
         members = archive.infolist()
@@ -205,7 +205,7 @@ def check_sizes(path: str | os.PathLike[str]) -> None:
 
 
 def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Saved, options: str = "{}") -> Saved:
-    """Return what the arrays of a file hold, after holding it against what is expected.
+    """Return the content of a file's arrays after comparing it with the expected one.
 
     Parameters
     ----------
@@ -214,11 +214,11 @@ def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Save
     arrays : dict of str to ndarray
         As :func:`write` wrote them.
     digest : str
-        Of this strategy's settings.
+        Digest of this strategy's settings.
     like : Saved
-        Of the kind that is expected: its types, names, dtypes and shapes.
+        A state with the expected types, names, dtypes and shapes.
     options : str
-        What :func:`options_text` says of this strategy.
+        The strategy's :func:`options_text`.
 
     Raises
     ------
@@ -247,7 +247,7 @@ def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Save
         rows = len(arrays[_GRAPH]) if "graph" in like.parts and arrays.get(_GRAPH, np.zeros(())).ndim else 0
         for name, value in like.state._asdict().items():
             if isinstance(value, np.ndarray):
-                # On a graph there is a row for each node, once they are known.
+                # On a graph there is a row for each node, once the nodes are known.
                 shape = (rows, *value.shape[1:]) if rows and value.size else value.shape
                 values[name] = saved_array(arrays, _STATE + name, value.dtype, shape)
             elif isinstance(value, int):
@@ -273,7 +273,7 @@ def checked(where: str, arrays: dict[str, NDArray[Any]], digest: str, like: Save
 
 
 def _check_options(where: str, saved: str, options: str) -> None:
-    """Refuse a state of another strategy or of other options, by name."""
+    """Reject a state of another strategy or other options, and name them."""
     try:
         theirs, ours = json.loads(saved), json.loads(options)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""A network that becomes sparse while it is trained: what goes wrong with it is said, with what helps."""
+"""Warnings, with remedies, for a network that becomes sparse during training."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from flwr_fco.core.logs import log
 from flwr_fco.results import Number
 from flwr_fco.server.rounds.loop import Runnable
 
-#: An array with less than this share of the model's density holds up the whole network.
+#: An array with less than this fraction of the model's density blocks the whole network.
 _NEARLY_EMPTY = 0.1
-#: A loss that had come down to the first of these shares of that of round 1, and is back at the second.
+#: Fractions of the loss in round 1: a loss that had fallen to the first and is back at the second is lost again.
 _LEARNT, _LOST = 0.8, 0.95
 
 
 class SparseTraining:
-    """Warns of a run that is too short, of arrays that are nearly empty, and of a loss that is back where it began.
+    """Warns about a run that is too short, arrays that are nearly empty, and a loss that is back at its start.
 
     Parameters
     ----------
     needed : int
-        How many rounds the run should have.
+        Minimum number of rounds for the run.
     rounds : int or None
-        In how many rounds the user says that the density is reached.
+        Number of rounds in which the density is reached, if the user has set it.
     """
 
     def __init__(self, needed: int, rounds: int | None) -> None:
         self._needed, self._rounds = needed, rounds
 
     def on_run_begin(self, strategy: Runnable, num_rounds: int) -> None:
-        """Say before round 1 that a run is too short.
+        """Warn before round 1 if the run is too short.
 
         Parameters
         ----------
@@ -53,7 +53,7 @@ class SparseTraining:
             log(WARNING, "density_rounds=%s: the run ends after %s, before it is reached", self._rounds, num_rounds)
 
     def on_round_end(self, server_round: int, arrays: Any, metrics: Mapping[str, Number]) -> None:
-        """Look at the arrays and the losses of a round.
+        """Check the arrays and the losses of a round.
 
         Parameters
         ----------
@@ -67,7 +67,7 @@ class SparseTraining:
             first, least = self._losses.setdefault(name, (now, now))
             self._losses[name] = first, min(least, now)
             over = server_round == self._num_rounds > 1
-            # Where a loss of 0 is reported, or one that has no sign, there is nothing to compare.
+            # A reported loss of 0, or a negative one, cannot be compared.
             if now >= _LOST * first > 0.0 and (least <= _LEARNT * first or over) and "loss" not in self._told:
                 self._told.add("loss")
                 text = (
@@ -78,7 +78,7 @@ class SparseTraining:
                 log(WARNING, text, server_round, name, now, first)
 
     def _look_at_arrays(self, server_round: int, arrays: Any) -> None:
-        """Name the arrays that have become nearly empty, each once."""
+        """Warn about arrays that have become nearly empty, once for each."""
         w = self._strategy.as_vector(arrays)
         entries = [entry for entry in self._strategy.plan.layout.optimized if entry.regularized and entry.size]
         kept = {entry.name: int(np.count_nonzero(w[entry.block])) for entry in entries}

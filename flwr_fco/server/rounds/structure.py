@@ -1,4 +1,4 @@
-"""What psi promises, looked at in the model of each round: zeros, low rank, feasibility."""
+"""The structure that psi promises, measured in each round's model: zeros, low rank, feasibility."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from flwr_fco.regularizers.base import Array, BoundRegularizer
 from flwr_fco.regularizers.separable import Zero
 from flwr_fco.regularizers.spectral import MatrixRegularizer
 
-#: What rounding leaves of a zero singular value, in units of eps times the largest one times the longer side.
+#: Rounding error of a zero singular value, in units of eps times the largest one times the longer side.
 _NOISE = 64.0
-#: Random directions that a large matrix is first multiplied with.
+#: Number of random directions by which a large matrix is multiplied first.
 _DIRECTIONS = 64
 
 
 def structure(psi: BoundRegularizer, layout: Layout, w: Vector | NonZeros) -> dict[str, int | float]:
-    """Return what a model has of what psi promises.
+    """Return metrics of the structure that psi promises, for a model.
 
     Parameters
     ----------
     psi : BoundRegularizer
     layout : Layout
-        With the user's dtypes: a float32 model that is on the boundary of a set up to float32 is feasible.
+        Layout with the user's dtypes: a float32 model on the boundary of a set, up to float32 rounding, is feasible.
     w : ndarray of float64, shape (d,), or NonZeros
         The flat model.
 
     Returns
     -------
     dict of str to number
-        ``density``, the fraction of the entries that are not exactly 0, of all arrays with a psi that is not about
-        matrices; ``rank``, the largest rank of the arrays with one that is; ``feasible``, 1 or 0, where a psi is a
-        constraint. Nothing without psi.
+        ``density``, the fraction of non-zero entries over all arrays whose psi is not about matrices; ``rank``, the
+        largest rank over the arrays whose psi is about matrices; ``feasible``, 1 or 0, if a psi is a constraint. Empty
+        without psi.
 
     Examples
     --------
@@ -75,7 +75,7 @@ def structure(psi: BoundRegularizer, layout: Layout, w: Vector | NonZeros) -> di
 
 
 def _density(psi: BoundRegularizer, w: NonZeros) -> dict[str, int | float] | None:
-    """Return the density of a model by its non-zeros; None where psi promises something else."""
+    """Return the density of a model by its non-zeros; None if psi promises something else."""
     if psi.scope == "joint" or any(isinstance(own, MatrixRegularizer) or own.constraint for *_, own in psi.blocks):
         return None
     nonzero = size = 0
@@ -88,15 +88,15 @@ def _density(psi: BoundRegularizer, w: NonZeros) -> dict[str, int | float] | Non
 
 @lru_cache(maxsize=8)
 def _directions(length: int, number: int) -> Array:
-    """Return random directions, the same ones at every call."""
+    """Return random directions, the same at every call."""
     return np.random.default_rng(0).standard_normal((length, number))
 
 
 def _rank(matrix: Array) -> int:
-    """Return the numerical rank; of large matrices of low rank from their products with a few random directions.
+    """Return the numerical rank; large low-rank matrices are first multiplied by a few random directions.
 
-    A product with more random directions than its rank has a matrix's rank, at the price of a few local steps' matrix
-    products instead of that of a singular value decomposition.
+    The product with more random directions than the rank has the matrix's rank. It costs as much as a few local steps'
+    matrix products, instead of a singular value decomposition.
     """
     eps, sides = float(np.finfo(matrix.dtype).eps), max(matrix.shape)
     number = _DIRECTIONS

@@ -1,7 +1,7 @@
-"""Rounds of sparse replies: the server's step and its primal point, at the cost of what replies have touched.
+"""Rounds of sparse replies: the server's step and its primal point, at the cost of the touched coordinates.
 
-While a run has touched few places of its dual, both the dual and the primal point are zero in all others: so what is
-to be checked, retrieved, measured and counted are these places. The numbers are those of the whole vectors to
+As long as a run has touched few coordinates of its dual, dual and primal point are zero in all others, so only the
+touched coordinates are checked, retrieved, measured and counted. The numbers equal those of the whole vectors up to
 rounding.
 """
 
@@ -20,17 +20,17 @@ from flwr_fco.mirror_maps.base import Coordinates
 from flwr_fco.server.algorithm import Algorithm, Problem
 from flwr_fco.wire.protocol import Plan, Uplink
 
-#: How many times as many coordinates there are at least as places that were touched, ever, and in a round.
+#: Minimum ratio of all coordinates to the touched ones, overall and in a round.
 _FEW = 4
 
 
 class Touched:
-    """The places of a run's state that may not be zero; an object that a strategy holds.
+    """The coordinates of a run's state that may be non-zero; an object that a strategy holds.
 
     Attributes
     ----------
     primal : ndarray of float64, shape (d,)
-        The point of the last step, written in place by the next one.
+        Point of the last step; the next step writes into it in place.
     """
 
     def __init__(self) -> None:
@@ -42,39 +42,39 @@ class Touched:
         self._state: Any = None
         self._plan: Plan | None = None
         self._places: NDArray[np.int32] = np.zeros(0, dtype=np.int32)
-        #: Those at which the point is not zero.
+        #: Coordinates at which the point is non-zero.
         self._nonzero = self._places
         self._coordinates: Coordinates | None = None
-        #: Where replies have written, and the number of each such place.
+        #: Mask of the coordinates in replies, and the number of each.
         self._mask, self._numbers = np.zeros(0, dtype=bool), self._places
         self._refused: Plan | None = None
 
     def step(
         self, algorithm: Algorithm, problem: Problem, before: Any, uplinks: Sequence[Uplink], *, lent: bool
     ) -> tuple[Any, NonZeros] | None:
-        """Return the next state and its primal point: the algorithm's step on the places that were ever touched.
+        """Return the next state and its primal point: the algorithm's step on all coordinates touched so far.
 
         Parameters
         ----------
         algorithm : Algorithm
-            One that acts coordinate by coordinate.
+            An algorithm that acts coordinate by coordinate.
         problem : Problem
         before : NamedTuple
             The state.
         uplinks : sequence of Uplink
         lent : bool
-            Whether others have the state, so that its vectors must not be changed in place.
+            Whether others hold the state, so that its vectors must not change in place.
 
         Returns
         -------
         (NamedTuple, NonZeros) or None
-            None, and nothing has changed, where it takes whole vectors: replies are not sparse or touch too much, h or
-            psi do not leave zeros, or a number has no room in float64.
+            None, with nothing changed, if the step needs whole vectors: replies are not sparse or touch too much, h or
+            psi do not preserve zeros, or a number overflows float64.
         """
         vectors = [vector for uplink in uplinks for vector in uplink.vectors.values()]
         if not all(isinstance(vector, SparseVector) for vector in vectors):
             return None
-        # Places in no order cost several times what a pass over the same number does.
+        # Unsorted coordinates cost several times as much as a pass over the same number of sorted ones.
         if _FEW * sum(vector.indices.size for vector in vectors) > before.dual.size or not self._knows(problem, before):
             return None
         if not self._touch(problem, [vector.indices for vector in vectors]):
@@ -93,7 +93,7 @@ class Touched:
         values = self._coordinates.retrieve(after.dual, after.elapsed)
         if not all_finite(values):
             return None
-        # Most of what was touched is zero again where psi makes it so.
+        # psi has set most of the touched coordinates back to zero.
         kept = np.flatnonzero(values.view(np.int64))
         point = NonZeros(self._places[kept], values[kept], before.dual.size)
         self.primal[self._nonzero] = 0.0
@@ -107,7 +107,7 @@ class Touched:
         return self._state, point
 
     def _knows(self, problem: Problem, before: Any) -> bool:
-        """Whether it is known where a state is not zero; it is looked for if it is another one's."""
+        """Whether the non-zeros of a state are known; they are searched for in an unknown state."""
         plan = problem.plan
         if plan is self._refused:
             return False
@@ -128,7 +128,7 @@ class Touched:
         return _FEW * count <= self._mask.size
 
     def _touch(self, problem: Problem, touched: Sequence[NDArray[np.int32]]) -> bool:
-        """Take note of places; return whether these are few."""
+        """Record coordinates; return whether there are few."""
         grown = self._coordinates is None
         for indices in touched:
             known = self._mask[indices]
@@ -150,7 +150,7 @@ def _vectors_of(state: Any) -> dict[str, Vector]:
 
 
 def _leaves_zeros(problem: Problem) -> bool:
-    """Whether a coordinate whose dual is zero is zero itself."""
+    """Whether a coordinate with a zero dual is zero itself."""
     if type(problem.plan.mirror_map) not in (Euclidean, DiagonalMetric):
         return False
     found = problem.h.at(problem.psi, np.arange(problem.layout.size))

@@ -1,6 +1,6 @@
 """Fast-FedDA, C-FedDA and MC-FedDA: dual averaging with quadratic lower models, for strongly convex losses.
 
-Bao, Crawshaw, Luo, Liu (ICML 2022), and what Liang, Peng and Zhang ran under these names; their symbols in brackets.
+Bao, Crawshaw, Luo, Liu (ICML 2022), and the variants run by Liang, Peng and Zhang; their symbols in brackets.
 
 ``variant="bao"`` (from the authors' public code; the paper's pseudo-code was not at hand)::
 
@@ -27,18 +27,18 @@ Bao, Crawshaw, Luo, Liu (ICML 2022), and what Liang, Peng and Zhang ran under th
 
 Without a graph (``mixing=None``) the server takes the mean, U = 11'/M.
 
-Other mirror maps are an extension: x and V sum grad h at the points and the minimisers go through `retrieve`, which in
-the Euclidean geometry is the above. Any psi composes by it.
+Other mirror maps are an extension: x and V sum grad h at the points and the minimisers go through `retrieve`, which is
+the above in the Euclidean geometry. Any psi composes through `retrieve`.
 
 Differs from the sources in: 1. with unequal numbers of steps ``normalize_local_work`` scales the increments, as
 elsewhere (Liang's variant wants `local_steps`); 2. C-FedDA's radius is off by default, as in Bao's experiments.
 There are no learning rates.
 
-Errata: Bao's Fast-FedDA sums K + 1 points a round for K gradients, which shifts its limit by an error of the order of
-mu/K (measured: .098 and .0094 at mu .1 and .01, K 1); kept by default, ``last_point=False`` has the optimum as limit.
-Bao's constrained map is soft threshold, then projection, which is not the exact proximal map of the sum; kept.
-Liang's Fast-FedDA passes L but uses mu; kept. Their C-FedDA forgets to add r back after the projection, which is wrong
-once r is not 0: it is added here.
+Errata: Bao's Fast-FedDA sums K + 1 points a round for K gradients, which shifts its limit by an error of order mu/K
+(measured: .098 and .0094 at mu .1 and .01, K 1). This is the default; ``last_point=False`` converges to the optimum.
+Bao's constrained map applies the soft threshold and then the projection, which is not the exact proximal map of the
+sum; kept. Liang's Fast-FedDA passes L but uses mu; kept. Their C-FedDA does not add r back after the projection, which
+is wrong once r is not 0; it is added here.
 """
 
 from __future__ import annotations
@@ -89,9 +89,9 @@ class FastState(NamedTuple):
     gradients, points, primal, anchor : ndarray of float64, shape (M, d)
         g, x, w, x0 in Bao's variant; N, V, W, r in Liang's.
     steps : float
-        Local steps behind the gradients.
+        Number of local steps summed in the gradients.
     stage, stage_round : int
-        The stage, from 0, and the rounds that it has had.
+        Current stage, from 0, and number of its completed rounds.
     round : int
         Number of successful rounds.
     """
@@ -113,21 +113,21 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
     Parameters
     ----------
     variant : {"bao", "liang"}, default "bao"
-        Whose algorithm; see the module's description.
+        Algorithm of Bao and others, or of Liang and others; see the module docstring.
     convexity : float, default 0.1
-        mu. Bao's LASSO experiments take 0.1, EMNIST 1e-3, Liang's linear regression 8.
+        mu. Bao's LASSO experiments use 0.1, EMNIST 1e-3, Liang's linear regression 8.
     anchor_weight : float or "auto", default 10.0
-        gamma, Bao only: at least the losses' curvature. Bao's experiments take 550 (LASSO) and 25 (EMNIST). ``"auto"``:
-        the clients' smoothness L, which they are asked for before round 1.
+        gamma, Bao only: at least the losses' curvature. Bao's experiments use 550 (LASSO) and 25 (EMNIST). ``"auto"``:
+        the smoothness L that the clients report before round 1.
     last_point : bool, default True
         Bao only: whether a client's last local point enters the model, as in the authors' code. No gradient is taken
         there, so a round adds K + 1 points for K gradients, and the limit is not the optimum but the minimiser of
         F + psi - mu/(4K) ||w||^2. False leaves that point out: the limit is the optimum.
     mixing : Topology, array of shape (M, M), str or None, default None
-        Liang only: a graph; None is the server's mean.
+        Liang only: the graph; with None the server takes the mean.
     weighting : {"examples", "uniform"}, optional
-        Weights p_m of the clients: their numbers of examples (the default without a graph) or equal (the default and
-        the only choice on a graph).
+        Client weights p_m: numbers of examples (the default without a graph) or equal (the default and only choice on a
+        graph).
 
     References
     ----------
@@ -168,17 +168,17 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
 
     @property
     def model_smoothness(self) -> float:
-        """L of the models, in Liang's variant of C-FedDA."""
+        """Smoothness L of the models, for Liang's variant of C-FedDA."""
         return 0.0
 
     def theory(self, problem: Problem, facts: LossFacts) -> dict[str, tuple[float, str]]:
-        """Return L for the curvature of the models."""
+        """Return L for `anchor_weight` and `smoothness`."""
         return {"anchor_weight": (facts.curvature, "L"), "smoothness": (facts.curvature, "L")}
 
     # --- stages (MC-FedDA) and the ball (C-FedDA) ---------------------------------------------------------------
 
     def stage_at(self, stage: int) -> ModelStage:
-        """Return the settings of a stage; Fast-FedDA has one, without a ball and without an end."""
+        """Return the settings of a stage; Fast-FedDA has one stage, without a ball or an end."""
         return ModelStage(0, 0.0)
 
     def _model(self, problem: Problem, state: FastState, row: int) -> LowerModel:
@@ -226,11 +226,11 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
 
     @property
     def personal(self) -> bool:  # type: ignore[override]
-        """Whether each node is told something of its own: on a graph."""
+        """Whether each node gets its own message, as on a graph."""
         return self.mixing is not None
 
     def downlink(self, problem: Problem, state: FastState, node: Node | None) -> Downlink:
-        """Return a node's sums and points, and where in the stage the run is."""
+        """Return a node's sums and points, and the position in the stage."""
         row = 0 if problem.graph is None or node is None else problem.graph.rows[node.key]
         vectors = {"gradients": state.gradients[row], "points": state.points[row], "primal": state.primal[row]}
         if (self.variant == "bao" or self.constrained) and state.anchor[row].any():
@@ -252,7 +252,7 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
         return shapes
 
     def aggregate(self, problem: Problem, state: FastState, uplinks: Sequence[Uplink]) -> FastState:
-        """Return the mixed sums, the points that follow from them, and the next stage where one ends."""
+        """Return the mixed sums, the resulting points, and the next stage if one ends."""
         following = (self._bao if self.variant == "bao" else self._liang)(problem, state, uplinks)
         following = following._replace(round=state.round + 1, stage_round=state.stage_round + 1)
         stage = self.stage_at(state.stage)
@@ -321,14 +321,14 @@ class FastFedDA(GraphOptions, WorkOptions, CompositeStrategy):
 class CFedDA(FastFedDA):
     """C-FedDA: only the server's points enter the model, and an l1 ball may bound them.
 
-    Bao's LASSO experiments take anchor_weight 600.
+    Bao's LASSO experiments use anchor_weight 600.
 
     Parameters
     ----------
     smoothness : float or "auto", default 10.0
-        L, Liang only. ``"auto"``: what the clients say before round 1.
+        L, Liang only. ``"auto"``: the value that the clients report before round 1.
     radius : float, optional
-        Of the l1 ball around the start point; none by default, as in Bao's experiments.
+        Radius of the l1 ball around the start point; no ball by default, as in Bao's experiments.
 
     References
     ----------
@@ -353,13 +353,13 @@ class CFedDA(FastFedDA):
         return self.number("smoothness")
 
     def stage_at(self, stage: int) -> ModelStage:
-        """Return the one stage: without an end, with the ball."""
+        """Return the only stage, which has the ball and no end."""
         return ModelStage(0, self.radius or 0.0)
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class MCFedDA(CFedDA):
-    """MC-FedDA: C-FedDA in stages, each around the last one's point, with a smaller ball and a weaker psi.
+    """MC-FedDA: C-FedDA in stages, each around the previous stage's point, with a smaller ball and a weaker psi.
 
     Parameters
     ----------
@@ -367,9 +367,9 @@ class MCFedDA(CFedDA):
         The schedule; the last stage has no end. Bao's LASSO experiments: rounds 250, 250, 1500, radius 1e4 / 2^s,
         strengths 1/8, 1/16, 1/32 for s = 1, 2, 3. By default one stage, which is C-FedDA.
     smoothness : float or "auto", default 10.0
-        L, Liang only. ``"auto"``: what the clients say before round 1.
+        L, Liang only. ``"auto"``: the value that the clients report before round 1.
     radius : float, optional
-        Of the l1 ball of the default stage.
+        Radius of the l1 ball of the default stage.
 
     References
     ----------
@@ -393,7 +393,7 @@ class MCFedDA(CFedDA):
                 )
 
     def stage_at(self, stage: int) -> ModelStage:
-        """Return the settings of a stage; those of the last one go on for ever."""
+        """Return the settings of a stage; the last stage never ends."""
         if not self.stages:
             return super().stage_at(stage)
         if stage >= len(self.stages) - 1:

@@ -13,8 +13,8 @@ brackets::
                 elapsed <- elapsed + server_lr mean(elapsed)
                 primal   = retrieve(dual, elapsed)
 
-where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). Whatever psi promises (zeros, low rank, feasibility) holds
-exactly for the server's model, because it comes out of the proximal map last.
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The structure that psi promises (zeros, low rank,
+feasibility) is exact in the server's model, because the proximal map comes last.
 
 Differs from the paper in: 1. elapsed is the sum of the step sizes that clients report, not eta_s eta_c r K, so unequal
 and changing local work keep psi in proportion (with equal K it is the paper's); 2. clients with more steps do not
@@ -77,7 +77,7 @@ class DualState(NamedTuple):
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class DualStrategy(CompositeStrategy):
-    """A strategy whose clients start from one dual and send what their local steps add to it."""
+    """A strategy whose clients start from a common dual and send their local increments to it."""
 
     def init(self, problem: Problem, primal: Vector) -> DualState:
         """Return the state before round 1: dual = grad h(primal), elapsed = 0."""
@@ -101,7 +101,7 @@ class DualStrategy(CompositeStrategy):
     def averaged_points(
         self, problem: Problem, before: DualState, after: DualState, uplinks: Sequence[Uplink]
     ) -> Iterable[Vector]:
-        """Return the point in which the round ends, or the points of all its local steps (shadow, ergodic)."""
+        """Return the last point of the round, or the points of all its local steps (shadow, ergodic)."""
         if self.output not in ("shadow", "ergodic"):
             yield self.retrieve(problem, after)
             return
@@ -118,14 +118,14 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
     client_prox : bool, default True
         Whether psi acts in the local steps; False is :class:`FedDualAvgOSP`.
     sparse_wire : {"auto", False}, default "auto"
-        ``"auto"``: a client whose features are sparse sends the coordinates that its rows have, where that takes fewer
-        bytes; it tells the server which features the client has. False: whole vectors, which do not say so by their
-        form (what is zero in them still does; see docs/sparse.md).
+        ``"auto"``: a client with sparse features sends only the coordinates that occur in its rows when that takes
+        fewer bytes, which tells the server which features the client has. False: whole vectors, whose form does not
+        reveal this (their zeros still do; see docs/sparse.md).
     output : {"last", "average", "moving-average", "shadow"}, default "last"
-        The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or over
-        the last `window` rounds (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r
-        and local steps k of retrieve(mean_m z_{r,k}^m, t_r + client_lr k), which the theory is about. For research:
-        the uplink holds all local steps, so it needs `local_steps`.
+        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
+        last `window` rounds (an average is neither sparse nor of low rank). ``"shadow"``: the mean over rounds r and
+        local steps k of retrieve(mean_m z_{r,k}^m, t_r + client_lr k), which the theory analyses. For research: the
+        uplink holds all local steps, so it needs `local_steps`.
 
     References
     ----------
@@ -200,7 +200,7 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
             )
 
     def solver_options(self) -> dict[str, Option]:
-        """Return whether psi acts in the local steps, and whether they are all sent."""
+        """Return whether psi acts in the local steps, and whether all local steps are sent."""
         options: dict[str, Option] = {"client-prox": self.client_prox, "trajectory": self.output == "shadow"}
         # Unmodified clients are sent no plan: these are there so that a state of another schedule is refused.
         if self.threshold_per_round is not None:
@@ -212,18 +212,18 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
         return options
 
     def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
-        """Return the increment's shape, and that of all local steps for ``output="shadow"``."""
+        """Return the shape of the increment and, for ``output="shadow"``, of all local steps."""
         shapes = super().uplink_shapes(problem)
         if self.output == "shadow":
             shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
         return shapes
 
     def short_wire(self, problem: Problem, state: DualState) -> bool:
-        """Whether the dual may be rounded: of a Euclidean float32 model, while it is at most 1,000 times the weights.
+        """Whether the dual may be rounded: for a Euclidean float32 model, up to 1,000 times the size of the weights.
 
-        float32 errs by 6e-8 of the dual, which is about the threshold plus the weight; so by at most 6e-5 of the root
-        mean square of the weights that are not 0. The server's dual is float64 all the same, and increments are
-        counted from what was sent.
+        The error of float32 is 6e-8 of the dual, which is about the threshold plus the weight, so at most 6e-5 of the
+        root mean square of the non-zero weights. The server's dual stays float64, and increments are relative to what
+        was sent.
         """
         if not isinstance(self.mirror_map, Euclidean):
             return False
@@ -263,8 +263,8 @@ class FedDualAvg(PrivacyOptions, MomentumOptions, UnmodifiedOptions, RateOptions
 class FedDualAvgOSP(FedDualAvg):
     """Federated dual averaging, only server proximal, algorithm 5: psi acts in retrieval alone.
 
-    Erratum: its dual never feels psi, so it is FedAvg's iterate while the weight of psi grows, and the output tends
-    to exactly 0. Only an early window of rounds is of use.
+    Erratum: psi never acts on the dual, which is therefore FedAvg's iterate while the weight of psi grows, and the
+    output tends to exactly 0. Only an early window of rounds is useful.
 
     References
     ----------

@@ -2,7 +2,7 @@
 
 Algorithm 1 (FedDA, FedDA-GT) of Liang, Peng, Zhang, 'Gradient tracking for high dimensional federated optimization',
 for U = 11'/M, and its equation (4) for partial participation; their symbols in brackets. `own` is a client's control
-variate (what its gradients were like when it last took part), `control` the weighted mean of `own` over all clients::
+variate (its mean gradient when it last took part), `control` the weighted mean of `own` over all clients::
 
     server: dual [z_0] = grad h(primal [w_0]), elapsed = 0
     round 0 (tracker_start="gradient"): each client sends one gradient g at w_0: own [c_0^m] = g, control [c_0] = mean g
@@ -17,25 +17,25 @@ variate (what its gradients were like when it last took part), `control` the wei
             dual    <- dual + server_lr mean(increment);  elapsed <- elapsed + server_lr mean(elapsed)
             primal   = retrieve(dual, elapsed)
 
-The weighted sum of all clients' trackers is 0 after any round, whoever took part. Local steps go along the global
+The weighted sum of all clients' trackers is 0 after every round, for any sample. Local steps follow the global
 gradient, so the method converges to the optimum with any number of local steps.
 
-Traffic. If everybody took part in the last round, control = (z_{r-1} - z_r) / (server_lr mean(elapsed)): a client that
-remembers the last broadcast derives it from the next one, and the method sends what FedAvg sends. Otherwise `control`
-travels as one more vector down. Nothing more ever goes up.
+Traffic. If all clients took part in the last round, control = (z_{r-1} - z_r) / (server_lr mean(elapsed)): a client
+that remembers the last broadcast derives it from the next one, and the traffic is FedAvg's. Otherwise `control` is sent
+down as one more vector. Nothing more is ever sent up.
 
-psi is an extension: the method has none. It composes through `retrieve` as in FedDualAvg; without psi (``Zero()``)
-this is the paper's algorithm.
+psi is an extension that the paper does not have. It composes through `retrieve` as in FedDualAvg; without psi
+(``Zero()``) this is the paper's algorithm.
 
-Sparse features. Off the columns that a client's rows have, its gradients and its `own` are 0, and its dual moves by
--elapsed control, as everybody's does. So it sends increment + elapsed control, which is 0 there, as a sparse vector,
-remembers `own` as one, and the server applies the rest: mean(increment) = mean(sent) - mean(elapsed) control.
+Sparse features. In columns that are missing from a client's rows, its gradients and its `own` are 0, and its dual moves
+by -elapsed control, as on every client. So it sends increment + elapsed control, which is 0 there, as a sparse vector
+and stores `own` as one, and the server applies the rest: mean(increment) = mean(sent) - mean(elapsed) control.
 
-Differs from the paper in: 1. client m weighs p_m, not 1/M (``weighting="uniform"`` is the paper's); 2. clients with
+Differs from the paper in: 1. client m has weight p_m, not 1/M (``weighting="uniform"`` is the paper's); 2. clients with
 more steps do not weigh more (``normalize_local_work``); 3. psi, see above.
 
-Errata: equation (4) as printed divides by |S_r| where M belongs, so that `control` is not the mean of the clients' own
-variates when some are absent, and the method stalls; here it is.
+Errata: equation (4) as printed divides by |S_r| instead of M, so `control` is not the mean of the clients' own variates
+when some are absent, and the method stalls. Here `control` is that mean.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from flwr_fco.wire.protocol import ClientState, Downlink, Node, Option, Uplink
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedDA(FedDualAvg):
-    """Federated dual averaging as Liang, Peng and Zhang run it: :class:`FedDualAvg` with their mirror map in mind.
+    """Federated dual averaging as run by Liang, Peng and Zhang: :class:`FedDualAvg` under their name.
 
-    Without tracking, unequal clients and several local steps leave a bias of the order of client_lr times the local
-    work; :class:`FedDAGT` removes it. The paper's mirror map is ``PNorm(p)``, its weights are ``"uniform"``; psi is
+    Without tracking, unequal clients and several local steps leave a bias of order client_lr times the local work;
+    :class:`FedDAGT` removes it. The paper uses the mirror map ``PNorm(p)`` and ``"uniform"`` weights; psi is
     FedDualAvg's.
 
     References
@@ -101,7 +101,7 @@ class TrackingState(NamedTuple):
     population : float
         Sum of the weights of all clients.
     advance : float
-        What the last round added to `elapsed`.
+        Increase of `elapsed` in the last round.
     derivable : int
         1 if clients can derive `control` from the last two broadcasts.
     started : int
@@ -125,8 +125,8 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     Parameters
     ----------
     sparse_wire : {"auto", False}, default "auto"
-        As of :class:`FedDualAvg`: whether a client whose features are sparse sends, and remembers, the coordinates that
-        its rows have.
+        As in :class:`FedDualAvg`: whether a client with sparse features sends, and stores, only the coordinates that
+        occur in its rows.
 
     References
     ----------
@@ -162,7 +162,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
 
     @property
     def variate_source(self) -> str:
-        """Where a client's own control variate comes from: the mean of its gradients, or one full gradient."""
+        """Source of a client's own control variate: the mean of its gradients, or one full gradient."""
         return "average"
 
     def init(self, problem: Problem, primal: Vector) -> TrackingState:
@@ -170,7 +170,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         return TrackingState(problem.h.gradient(primal), 0.0, 0, np.zeros(primal.size))
 
     def downlink(self, problem: Problem, state: TrackingState, node: Node | None) -> Downlink:
-        """Return what a node is told: as little as it needs to know dual and control."""
+        """Return the smallest message from which a node knows the dual and the control."""
         known = (state.derivable and self.remembers_dual) or not state.control.any()
         vectors, numbers = {"dual": state.dual}, {}
         if problem.round == 0:
@@ -198,7 +198,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         advance, dual = problem.server_lr * elapsed, state.dual + problem.server_lr * mean
         derivable = self._derivable(memories, state, uplinks, population)
         if derivable:
-            # As the clients will derive it, to the bit: so the ledger has the bits of what they remember.
+            # Computed as the clients will derive it, so that the ledger matches their memories to the bit.
             control = (state.dual - dual) / advance
         else:
             control = state.control * (state.population or population)
@@ -219,7 +219,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         )
 
     def _control_apart(self, problem: Problem, uplinks: Sequence[Uplink]) -> float:
-        """Return how much of the control is to be taken off the mean of what clients have sent: theirs who left it out.
+        """Return the multiple of `control` to subtract from the mean, for the clients that left it out.
 
         0 where the increments are whole.
         """
@@ -232,7 +232,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         return sum(factor * uplink.step_sizes for factor, uplink, without in parts if without)
 
     def variate_change(self, state: TrackingState, uplink: Uplink) -> Any:
-        """Return what a client adds to its own control variate: -control - move, or with sparse features -sent/elapsed.
+        """Return a client's change of its own control variate: -control - move, or -sent/elapsed with sparse features.
 
         Parameters
         ----------
@@ -253,7 +253,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     def _add_changes(
         self, control: Vector, state: TrackingState, uplinks: Sequence[Uplink], weights: Sequence[float]
     ) -> None:
-        """Add weights times what clients add to their variates, where only weighted sums of their vectors are known."""
+        """Add the weighted changes of clients' variates when only weighted sums of their vectors are known."""
         if not uplinks:
             return
         name = "variate-increment" if self.variate_source == "gradient" else "increment"
@@ -268,7 +268,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
     def _derivable(
         self, memories: ClientMemories, state: TrackingState, uplinks: Sequence[Uplink], population: float
     ) -> bool:
-        """Whether the new control is the mean of the moves, so that it shows in the duals."""
+        """Whether the new control is the mean of the moves, so that clients can derive it from the duals."""
         if self.variate_source != "average" or not memories.everybody(uplinks):
             return False
         if population != state.population and state.control.any():
@@ -300,7 +300,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
             return {"own": sent}
         own: Any = memory["own"]
         if isinstance(sent, SparseVector):
-            # In the client's order of operations, for its bits.
+            # In the client's order of operations, to match its bits.
             change = sent.values if of_variate else -(sent.values / uplink.step_sizes)
             if memories_of(problem).begins(uplink):
                 return {"own": sent.with_values(0.0 + change)}
@@ -315,27 +315,27 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         return {"own": np.asarray(own - before.control - sent / uplink.step_sizes)}
 
     def memories_changed(self, problem: Problem, state: TrackingState, change: Change) -> TrackingState:
-        """Return the state with `control` as the mean over the clients that are there."""
+        """Return the state with `control` as the mean over the current clients."""
         population = memories_of(problem).population()
         control = state.control * (state.population / population) if change.means is None else change.means["own"]
         return state._replace(control=control, population=population, derivable=0)
 
     def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
-        """Return the increment's shape, and that of the variate's change if it is not a function of the increment."""
+        """Return the shape of the increment and, if it is not a function of the increment, of the variate's change."""
         shapes = super().uplink_shapes(problem)
         if self.variate_source == "gradient" and problem.round > 0:
             shapes["variate-increment"] = shapes["increment"]
         return shapes
 
     def solver_options(self) -> dict[str, Option]:
-        """Return where the variates come from, whether clients keep the last broadcast, and what they may leave out."""
+        """Return the variates' source, whether clients keep the last broadcast, and whether they omit the control."""
         options: dict[str, Option] = {"variate": self.variate_source, "remember": self.remembers_dual}
         if self.sparse_wire is not False and takes_sparse(type(self)):
             options["control-apart"] = True
         return options
 
     def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(L K): the graph's constant 1/(tau^2 L K) for a mean over all, where tau is 1."""
+        """Return 1/(L K): the graph's 1/(tau^2 L K) for a mean over all clients, where tau = 1."""
         return 1.0 / (smoothness * steps), "1/(L K)"
 
     def describe(self) -> list[tuple[str, str]]:
@@ -343,7 +343,7 @@ class FedDAGT(TrackerOptions, MemoryOptions, RateOptions, WorkOptions, Composite
         return [("Trackers", f"start at {self.tracker_start}")]
 
     def trackers(self) -> dict[tuple[int, int], Vector]:
-        """Return control - own for every client that is there, by :attr:`Node.key` (needs the ledger).
+        """Return control - own for every current client, by :attr:`Node.key` (needs the ledger).
 
         Their sum, weighted by the clients' weights, is 0.
         """

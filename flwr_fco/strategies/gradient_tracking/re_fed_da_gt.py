@@ -10,18 +10,18 @@ federated optimization'; their symbols in brackets::
         next reference v' = the `sparsity` [s] largest entries of the mean of the primals [w_{r,0}, r = 0 .. R-1]
         next radius_squared = radius_squared / 2
 
-A stage needs the mirror map ``PNorm(p)``; ``Euclidean()`` is taken for ``PNorm(2)``. A new stage is a new epoch for the
-clients: they forget their trackers without a message of its own; the reference travels once.
+A stage needs the mirror map ``PNorm(p)``; ``Euclidean()`` stands for ``PNorm(2)``. A new stage is a new epoch for the
+clients: they reset their trackers without a separate message; the reference is sent once.
 
-psi is an extension: the method has none. It composes through `retrieve` around the reference, for the psi that
+psi is an extension that the paper does not have. It composes through `retrieve` around the reference, for any psi that
 ``PNorm`` supports.
 
 Differs from the paper in: 1. psi; 2. weights p_m and unequal local work, as in FedDA-GT.
 
-Whose mean. The paper takes the next reference from the mean over all rounds of a stage of the points in which they
-begin, r = 0 .. R-1: that is the default. The authors' code takes the last 100 rounds (``restart_window=100``, or
-``output="moving-average"`` with its `window`, which then makes the reference as well) and counts the points in which
-rounds end (``restart_newest=True``), so that a window includes the newest one.
+Mean of a stage. The paper takes the next reference from the mean over all rounds of a stage of the points in which
+rounds begin, r = 0 .. R-1: that is the default. The authors' code takes the last 100 rounds (``restart_window=100``, or
+``output="moving-average"``, whose `window` then also sets the reference) and uses the points in which rounds end
+(``restart_newest=True``), so that a window includes the newest one.
 
 Errata of the printed algorithm 2: line 7 must pass -z to its Prox, which minimises <w - v, g> + h; line 12 must be
 z_{r+1} = z_r + eta_s mean(z_K - z_0): with the printed Delta_r the dual moves by differences of gradients. In (4) the
@@ -54,16 +54,16 @@ def restricted_map(mirror_map: MirrorMap, reference: Vector, radius_squared: flo
     Parameters
     ----------
     mirror_map : MirrorMap
-        ``PNorm(p)`` without a center and a radius, or ``Euclidean()``.
+        ``PNorm(p)`` without center and radius, or ``Euclidean()``.
     reference : ndarray of float64, shape (d,)
         v.
     radius_squared : float or None
-        Q; None: no ball.
+        Q; None for no ball.
 
     Raises
     ------
     ConfigurationError
-        If the map is another one, or Q is not positive.
+        If the map is neither, or Q is not positive.
 
     Examples
     --------
@@ -92,13 +92,13 @@ class ReFedDAGT(FedDAGT):
     """Restricted FedDA-GT, algorithm 2: around the start point, within a ball of the map's norm.
 
     The trackers start at 0. The mirror map must be ``PNorm`` or ``Euclidean``. The paper's output is
-    ``output="average", sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of the primals in
-    which they began.
+    ``output="average", sparsity=s``: the s largest entries of the mean over the rounds r = 0 .. R-1 of their initial
+    primals.
 
     Parameters
     ----------
     radius_squared : float, optional
-        Q: the primal points stay within sqrt(Q) of the start point, the reference; by default anywhere.
+        Q: the primal points stay within sqrt(Q) of the start point, the reference; no limit by default.
 
     References
     ----------
@@ -126,7 +126,7 @@ class ReFedDAGT(FedDAGT):
     def averaged_points(
         self, problem: Problem, before: TrackingState, after: TrackingState, uplinks: Sequence[Uplink]
     ) -> Iterable[Vector]:
-        """Return the primal in which the round began."""
+        """Return the primal at the beginning of the round."""
         return (self.retrieve(problem, before),)
 
     def describe(self) -> list[tuple[str, str]]:
@@ -139,7 +139,7 @@ def _ball_text(radius_squared: float | None) -> str:
 
 
 class Stage(NamedTuple):
-    """A stage of the multistep method; what is None is the strategy's, or for the radius half of the stage before.
+    """A stage of the multistep method; None means the strategy's value, or for the radius half of the previous stage's.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def theorem_stages(
     num_clients: int,
     failure: float = 0.05,
 ) -> list[Stage]:
-    """Return the schedule of theorem C.2: the squared l1 error is at most `accuracy` in the end.
+    """Return the schedule of theorem C.2, whose final squared l1 error is at most `accuracy`.
 
     With kappa = L / mu, for n = 1 .. N (the paper's [N]; stage n is the n-th one)::
 
@@ -181,7 +181,7 @@ def theorem_stages(
         K_n = ceil(2^(n+14) s^2 sigma^2 / (mu^2 Q_0 R_n) ((log d)^4 + 2 log(2 n d / delta) / (R_n M)))
         client_lr = min(1/(48 L K), sqrt(2 Q / (R K sigma^2 log d)), sqrt(2 Q M log d / (K sigma^2 log(2 d / delta))))
 
-    with server_lr = 1 and Q = Q_0 / 2^(n-1), the last line from theorem C.1. The constants are those of a proof: the
+    with server_lr = 1 and Q = Q_0 / 2^(n-1); the last line is from theorem C.1. The constants come from a proof, so the
     schedule is long.
 
     Parameters
@@ -189,7 +189,7 @@ def theorem_stages(
     dimension : int
         d.
     sparsity : int
-        s, non-zero entries of the optimum.
+        s, number of non-zero entries of the optimum.
     smoothness : float
         L, of the gradient from the l1 to the largest-entry norm.
     convexity : float
@@ -238,20 +238,20 @@ def theorem_stages(
 
 
 class MultistepState(NamedTuple):
-    """State of the multistep method: that of gradient tracking, and where in the schedule it is.
+    """State of the multistep method: the state of gradient tracking, and the position in the schedule.
 
     Parameters
     ----------
     dual, elapsed, round, control, population, advance, derivable, started
         See :class:`TrackingState`.
     stage : int
-        The stage under way, n, from 0.
+        Index n of the current stage, from 0.
     stage_round : int
-        How many rounds of it are done.
+        Number of completed rounds in the stage.
     reference : ndarray of float64, shape (d,)
         v of the stage.
     stage_points : ndarray of float64, shape (d,) or (window, d)
-        What the next reference is the mean of: the sum of the stage's points, or the last of them.
+        Points that the next reference averages: the sum of the stage's points, or the last of them.
     """
 
     dual: Vector
@@ -270,27 +270,27 @@ class MultistepState(NamedTuple):
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class MultistepReFedDAGT(ReFedDAGT):
-    """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the one before.
+    """Multistep ReFedDA-GT, algorithm 3: stages of ReFedDA-GT, each from the sparsified mean of the previous one.
 
     The trackers start at 0 in every stage. The mirror map must be ``PNorm`` or ``Euclidean``. A rate that is a function
-    gets the round of the whole run; a stage's own rate wins. For the authors' plateau rule see
+    gets the round of the whole run; a stage's own rate takes precedence. For the authors' plateau rule see
     :class:`flwr_fco.strategies.Plateau`.
 
     Parameters
     ----------
     stages : sequence of Stage, optional
-        The schedule; :func:`theorem_stages` makes the theory's. After the last stage its settings go on. By default
-        one stage without an end.
+        The schedule; :func:`theorem_stages` returns the theoretical one. The settings of the last stage stay in force
+        after it. By default one stage without an end.
     radius_squared : float, optional
         Q_0, the first radius; without it and without radii in the stages there is no ball.
     sparsity : int, optional
-        s: entries that a reference keeps, and that an average as output keeps; ``output="last"`` keeps all of a point.
+        s: number of entries kept in a reference and in an averaged output; ``output="last"`` keeps all entries.
     restart_window : int, optional
-        Take the reference from the mean over this many last rounds of a stage. By default over all of them, or over
-        `window` with ``output="moving-average"``. The authors' experiments take 100.
+        Number of last rounds of a stage that the reference averages. By default all rounds of the stage, or `window`
+        with ``output="moving-average"``. The authors' experiments use 100.
     restart_newest : bool, default False
-        Take the mean for the reference over the points in which rounds end, as in the authors' code, so that the newest
-        one is included; by default over those in which rounds begin, as printed.
+        Whether the reference averages the points in which rounds end, as in the authors' code, which includes the
+        newest one; by default the points in which rounds begin, as printed.
 
     References
     ----------
@@ -305,7 +305,8 @@ class MultistepReFedDAGT(ReFedDAGT):
     """
 
     source: ClassVar[str] = "[2], algorithm 3"
-    #: `sparsity` is that of references; ``output="last"`` keeps all entries: it is sparse right after a restart only.
+    #: `sparsity` applies to references; ``output="last"`` keeps all entries, so it is sparse only right after a
+    #: restart.
     sparse_last: ClassVar[bool] = False
 
     stages: Sequence[Stage] | None = None
@@ -324,11 +325,11 @@ class MultistepReFedDAGT(ReFedDAGT):
 
     @property
     def stage(self) -> int:
-        """The number of the stage under way, from 0."""
+        """Index of the current stage, from 0."""
         return 0 if self.state is None else int(self.state.stage)
 
     def radius_of(self, stage: int) -> float | None:
-        """Return Q of a stage: its own, or half of the one before."""
+        """Return Q of a stage: its own, or half of the previous stage's."""
         radius, stages = self.radius_squared, self.stages or ()
         for n in range(stage + 1):
             own = stages[n].radius_squared if n < len(stages) else None
@@ -340,7 +341,7 @@ class MultistepReFedDAGT(ReFedDAGT):
 
     @property
     def _restart_rounds(self) -> int | None:
-        """How many rounds a reference is the mean of; None: all of a stage."""
+        """Number of rounds that a reference averages; None for all rounds of a stage."""
         if self.restart_window is None and self.output == "moving-average":
             return self.window
         return self.restart_window
@@ -349,14 +350,14 @@ class MultistepReFedDAGT(ReFedDAGT):
         return self.stages[0 if state is None else state.stage] if self.stages else None
 
     def work_at(self, state: MultistepState | None) -> Work:
-        """Return what a client does in a round of a state's stage."""
+        """Return a client's work in a round of the state's stage."""
         stage = self._settings_of(state)
         if stage is None or stage.local_steps is None:
             return self.work()
         return FirstOrder(steps=stage.local_steps, batch_size=self.batch_size)
 
     def at(self, problem: Problem, state: MultistepState) -> Problem:
-        """Return the problem with the rates of a state's stage."""
+        """Return the problem with the rates of the state's stage."""
         stage = self._settings_of(state)
         if stage is None:
             return problem
@@ -368,7 +369,7 @@ class MultistepReFedDAGT(ReFedDAGT):
         return restricted_map(mirror_map, primal, self.radius_of(0))
 
     def stage_geometry(self, mirror_map: MirrorMap, state: MultistepState) -> MirrorMap:
-        """Return the mirror map around the reference of a state's stage, within its ball."""
+        """Return the mirror map around the reference of the state's stage, within its ball."""
         return restricted_map(mirror_map, state.reference, self.radius_of(state.stage))
 
     def begins_stage(self, before: MultistepState, after: MultistepState) -> bool:
@@ -385,7 +386,7 @@ class MultistepReFedDAGT(ReFedDAGT):
         return np.zeros(size) if self._restart_rounds is None else np.zeros((0, size))
 
     def aggregate(self, problem: Problem, state: Any, uplinks: Sequence[Uplink]) -> Any:
-        """Return the state of ReFedDA-GT, or where a stage ends the beginning of the next one."""
+        """Return the state of ReFedDA-GT, or the first state of the next stage if a stage ends."""
         following: Any = super().aggregate(problem, state, uplinks)
         if self.stages is None or state.stage + 1 >= len(self.stages):
             return following
@@ -398,7 +399,7 @@ class MultistepReFedDAGT(ReFedDAGT):
         return following if following.stage_round < self.stages[state.stage].rounds else self._next_stage(following)
 
     def _next_stage(self, state: MultistepState) -> MultistepState:
-        """Return the first state of the next stage: a new reference, the sparsified mean; dual 0, trackers 0."""
+        """Return the first state of the next stage: the reference is the sparsified mean, dual and trackers are 0."""
         mean = (
             state.stage_points / state.stage_round if self._restart_rounds is None else state.stage_points.mean(axis=0)
         )

@@ -9,13 +9,13 @@ Karimireddy, Kale, Mohri, Reddi, Stich, Suresh (ICML 2020), algorithm 1; their s
     server: primal <- primal + server_lr [eta_g] mean(increment)
             control <- control + (|S|/N) mean(change of own)                      (the mean of all clients' own)
 
-In the Euclidean geometry without psi this is FedDA-GT with trackers that start at 0 and U = 11'/M, and so it is
-implemented: dual and primal coincide, and with option 2 nothing but the increment goes up.
+In the Euclidean geometry without psi this is FedDA-GT with trackers that start at 0 and U = 11'/M, and it is
+implemented as that: dual and primal coincide, and with option 2 only the increment is sent up.
 
 Other mirror maps and psi are extensions; they compose through `retrieve` as in FedDA-GT.
 
-Differs from the paper in: 1. weights p_m and unequal local work, as in FedDA-GT; 2. with option 2 neither `control`
-(at full participation) nor the change of `own` travels, because the other side can derive them.
+Differs from the paper in: 1. weights p_m and unequal local work, as in FedDA-GT; 2. with option 2 neither `control` (at
+full participation) nor the change of `own` is sent, because the other side can derive them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from flwr_fco.strategies.gradient_tracking.fed_da_gt import FedDAGT
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class Scaffold(FedDAGT):
-    """SCAFFOLD, with control variates that start at 0; psi and other mirror maps than the Euclidean are extensions.
+    """SCAFFOLD, with control variates that start at 0; psi and non-Euclidean mirror maps are extensions.
 
     Parameters
     ----------
@@ -55,5 +55,5 @@ class Scaffold(FedDAGT):
 
     @property
     def variate_source(self) -> str:
-        """Where a client's own control variate comes from."""
+        """Source of a client's own control variate."""
         return self.variate

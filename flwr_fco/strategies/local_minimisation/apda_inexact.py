@@ -8,10 +8,10 @@ table 2: the constraint that all clients agree is dualised, and the server proje
                  V <- y - eta_y beta_y (y + grad f(x_hat)) + eta_y x_bar; send the change of V
     server: mean(V), and mean(x), which is the model
 
-The changes of x go up too, but only to tell the server the model: the method itself needs V alone.
+The changes of x are sent up only to give the server the model: the method itself needs V alone.
 
-Differs from the paper in: 1. it is a reconstruction, see above; 2. client m weighs p_m, not 1/M; 3. the proximal step
-is as exact as its stopping rule says.
+Differs from the paper in: 1. it is a reconstruction, see above; 2. client m has weight p_m, not 1/M; 3. the proximal
+step is as exact as its stopping rule says.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def advance(state: MeanState, change: Vector, local_change: Vector) -> MeanState
     Parameters
     ----------
     state : MeanState
-        Its primal is the mean of the clients' x, its mean that of their V.
+        Its primal is the mean of the clients' x, its mean the mean of their V.
     change, local_change : ndarray of float64, shape (d,)
         Weighted means of the changes of V and of x.
     """
@@ -72,7 +72,7 @@ class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrateg
     dual_step : float, optional
         eta_y; by default 1/(32 eta_x).
     damping : float, default 0.1
-        beta_y, at most 1/L in theory.
+        beta_y; the theory needs at most 1/L.
     convexity : float, default 0.01
         mu, from which the extrapolation follows.
 
@@ -129,7 +129,7 @@ class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrateg
         }
 
     def downlink(self, problem: Problem, state: MeanState, node: Node | None) -> Downlink:
-        """Return what a node is told: the model if it begins, mean(V) if not."""
+        """Return the message to a node: the model if it begins, mean(V) otherwise."""
         told = super().downlink(problem, state, node)
         if node is None or memories_of(problem).member(node).accepted < 0:
             return told
@@ -153,7 +153,7 @@ class APDAInexact(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrateg
         return {"sent": memory["sent"] + increment, "local": memory["local"] + change}
 
     def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
-        """Return the state with the mean over the clients that are there."""
+        """Return the state with the mean over the current clients."""
         population = memories_of(problem).population()
         if change.reason is not None:
             return state._replace(mean=np.zeros_like(state.mean), population=population)

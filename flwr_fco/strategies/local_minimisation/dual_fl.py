@@ -10,16 +10,16 @@ Park, Xu: DualFL, algorithm 1; their symbols in brackets::
                                          control <- (1 + momentum) anchor+ - momentum anchor
 
 The weighted sum of the controls is 0 after every round, however inexact the local solutions are. The momentum of the
-first round is 0 for every rho, because t = 1: its result is the mean of the local minimisers. Nothing but theta
-travels: a client derives its control from the next broadcast.
+first round is 0 for every rho, because t = 1: its result is the mean of the local minimisers. Only theta is sent down:
+a client derives its control from the next broadcast.
 
 Losses that are not strongly convex (section 4): every client adds alpha/2 ||x||^2; then nu = alpha, rho = alpha/(L +
 alpha), and the limit is the minimiser of the regularized problem.
 
-Differs from the paper in: 1. client j weighs p_j, not 1/N (``weighting="uniform"`` is the paper's); 2. the start point
-is the user's model, not 0 (it is only where the first local solver begins); 3. the local solver and its stopping rule
-are options; the paper's are ``engine="aogm", rule="energy", tolerance=1e-12``; 4. a client that stays away can be given
-up (``on_missing="reset"``): the others go on from zeta = a = 0 and t = 1.
+Differs from the paper in: 1. client j has weight p_j, not 1/N (``weighting="uniform"`` is the paper's); 2. the start
+point is the user's model, not 0 (only the first local solver starts from it); 3. the local solver and its stopping rule
+are options; the paper's are ``engine="aogm", rule="energy", tolerance=1e-12``; 4. an absent client can be given up
+(``on_missing="reset"``): the remaining ones continue from zeta = a = 0 and t = 1.
 
 Errata: theorem 3.3's 'rho <= [0, nu/L]' is 'in'; equation (6.9b) needs the averaged theta where theta_j is printed; at
 nu = mu the gap (3.6) is infinite in general, so the rule ``"gap"`` needs nu < mu.
@@ -57,11 +57,11 @@ class DualFLState(NamedTuple):
     t : float
         The momentum's sequence, from 1.
     momentum : float
-        beta of the last round: what the clients need for their controls.
+        beta of the last round, from which the clients derive their controls.
     round : int
-        Rounds that have counted.
+        Number of successful rounds.
     began : int
-        The round in which the controls began at zero: 0, unless clients have been given up.
+        Round in which the controls were zero: 0, unless clients have been given up.
     """
 
     primal: Vector
@@ -165,32 +165,32 @@ def linear_tolerance(round: int, *, rho: float, clients: int, gamma: float) -> f
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
-    """DualFL: dual acceleration of exact local minimisations, the pooled minimiser in O(sqrt(kappa) log 1/eps) rounds.
+    """DualFL: accelerated exact local minimisations, O(sqrt(kappa) log 1/eps) rounds to the pooled minimiser.
 
-    The losses must be strongly convex (with `alpha` or without) and need not be smooth: hinge losses will do.
+    The losses must be strongly convex (with `alpha` or without) but need not be smooth: hinge losses are allowed.
 
     Parameters
     ----------
     nu : float or "auto", optional
         In (0, mu]: at most the modulus of strong convexity of every client's loss, such as the weight of an l2 term on
-        all of its parameters. By default `alpha`, or 0.01 if that is 0. It is not checked, but for the rule ``"gap"``,
-        which clients refuse unless they know that nu < mu: with a larger nu the theory does not hold. ``"auto"``: mu +
-        alpha, mu being the smallest modulus that the clients say before round 1 (nine tenths of it for the rule
+        all of its parameters. By default `alpha`, or 0.01 if that is 0. The theory does not hold for a larger nu. Only
+        the rule ``"gap"`` checks it: clients refuse that rule unless they know that nu < mu. ``"auto"``: mu + alpha,
+        where mu is the smallest modulus that the clients report before round 1 (nine tenths of it for the rule
         ``"gap"``).
     rho : float or "auto", optional
         In [0, nu/L], below 1: how quickly the momentum settles. By default nu / (L + alpha) if `smoothness` is given;
         otherwise 0, which needs no constant and gives O(1/n^2). ``"auto"``: nu / (L + alpha) with the largest L that
-        the clients say; 0 where a loss does not know it, such as a hinge loss.
+        the clients report; 0 if a loss, such as a hinge loss, does not know its L.
     smoothness : float, optional
         L, of all clients' losses; only for the default of `rho`.
     alpha : float, default 0.0
-        Weight of alpha/2 ||x||^2, which makes losses that are not strongly convex so; the limit is the minimiser of the
-        regularized problem.
+        Weight of the term alpha/2 ||x||^2, which makes the losses strongly convex; the limit is then the minimiser of
+        the regularized problem.
     schedule : {"fixed", "sublinear", "linear"}, default "fixed"
-        ``"fixed"``: `rule` and `tolerance` in every round. ``"sublinear"``, ``"linear"``: the rule is the gap, its
-        tolerance in round n that of theorem 3.2 or 3.3, but never below `tolerance`.
+        ``"fixed"``: `rule` and `tolerance` in every round. ``"sublinear"``, ``"linear"``: the rule is the gap, with the
+        tolerance of theorem 3.2 or 3.3 in round n, but never below `tolerance`.
     gamma : float, default 0.5
-        Of those theorems.
+        gamma of theorems 3.2 and 3.3.
 
     References
     ----------
@@ -249,17 +249,17 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
             )
         gap = self.rule == "gap" or self.schedule != "fixed"
         nu = (0.9 * whole if gap else whole) if self.nu == AUTO else self.number("nu")
-        # Where all say 0, which strong convexity contradicts, `curvature` refuses in words.
+        # If all report 0, which contradicts strong convexity, `curvature` raises the error.
         rho = 0.0 if facts.probed else min(nu / (facts.smoothness + self.alpha or facts.curvature), 0.999)
         return {"nu": (nu, "0.9 (mu + alpha)" if gap else "mu + alpha"), "rho": (rho, "nu / (L + alpha)")}
 
     def work(self) -> Work:
-        """Return the minimisation of a round."""
+        """Return the minimisation that clients do in a round."""
         rule = self.rule if self.schedule == "fixed" else "gap"
         return Minimise(self.engine, self.tolerance, rule, self.max_iterations)
 
     def work_of_round(self, problem: Problem, state: DualFLState) -> Work | None:
-        """Return the minimisation to this round's tolerance, where the tolerance changes."""
+        """Return the minimisation with this round's tolerance, if the tolerance changes."""
         if self.schedule == "fixed":
             return None
         number, clients = state.round - state.began, len(problem.asked)
@@ -290,7 +290,7 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
     def remembered(
         self, problem: Problem, before: DualFLState, after: DualFLState, memory: ClientState, uplink: Uplink
     ) -> dict[str, Vector]:
-        """Return zeta_j and a_j as they were in the round, and theta_j: they change with the next broadcast."""
+        """Return zeta_j and a_j as they were in the round, and theta_j; the next broadcast changes them."""
         local = before.primal + uplink.vectors["increment"]
         if memories_of(problem).begins(uplink):
             zeros = np.zeros_like(local)
@@ -300,7 +300,7 @@ class DualFL(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
         return {"control": control, "anchor": anchor, "local": local}
 
     def memories_changed(self, problem: Problem, state: DualFLState, change: Change) -> DualFLState:
-        """Begin the momentum anew if the controls do."""
+        """Restart the momentum if the controls restart."""
         if change.reason is None:
             return state
         return state._replace(t=1.0, momentum=0.0, began=state.round)

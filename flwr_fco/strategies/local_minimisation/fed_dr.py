@@ -6,9 +6,9 @@ Tran-Dinh, Pham, Phan, Nguyen (NeurIPS 2021), algorithm 1; their symbols in brac
                                local <- prox_{eta f_i}(center); send the change of 2 local - center [x-hat_i]
     server: mean [x-tilde] <- mean of all clients' last 2 local - center; primal <- prox_{eta psi}(mean)
 
-Differs from the paper in: 1. client i weighs p_i, not 1/n; 2. centers and local points begin at 0, without the paper's
-round that asks everybody for prox_{eta f_i}(x^0): the method converges from any start, and a client that was never
-asked counts as 0; 3. the local minimisation is as exact as its stopping rule says.
+Differs from the paper in: 1. client i has weight p_i, not 1/n; 2. centers and local points begin at 0, without the
+paper's round that asks all clients for prox_{eta f_i}(x^0): the method converges from any start, and a client that was
+never asked counts as 0; 3. the local minimisation is as exact as its stopping rule says.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def advance(state: MeanState, change: Vector, step: float, psi: BoundRegularizer
     state : MeanState
         Its mean is over 2 local - center.
     change : ndarray of float64, shape (d,)
-        Sum of the clients' increments by their weights among all clients, absent ones included.
+        Sum of the clients' increments, weighted by their share of all clients, absent ones included.
     step : float
         eta.
     psi : BoundRegularizer, optional
@@ -89,7 +89,7 @@ class FedDR(MinimiseOptions, MeanStrategy):
         return {"step": self.step, "relaxation": self.relaxation}
 
     def aggregate(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
-        """Return the mean of all clients' points and prox_{eta psi} of it."""
+        """Return the mean of all clients' points and its prox_{eta psi}."""
         state = self.balanced(problem, state, uplinks)
         return advance(state, weighted_sum(problem, uplinks) / state.population, self.step, problem.psi)
 

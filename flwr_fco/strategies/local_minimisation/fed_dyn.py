@@ -6,11 +6,11 @@ Acar and others (ICLR 2021), algorithm 1; their symbols in brackets::
                                own <- own - alpha (local - theta); send local - theta
     server: dual [h] <- dual - alpha sum over the sample of p_i (local - theta); theta <- mean(local) - dual / alpha
 
-With everybody there, exact solves and zeros at the start, FedDyn(alpha) is FedPD(eta = 1/alpha) and
-FedDR(eta = 1/alpha, alpha = 1), iterate by iterate.
+With full participation, exact solves and zeros at the start, FedDyn(alpha) equals FedPD(eta = 1/alpha) and FedDR(eta =
+1/alpha, alpha = 1), iterate by iterate.
 
-Differs from the paper in: 1. client i weighs p_i, not 1/m; 2. the weights of all clients, over which `dual` is a mean,
-follow clients that come and go; 3. the local minimisation is as exact as its stopping rule says.
+Differs from the paper in: 1. client i has weight p_i, not 1/m; 2. `dual` is a mean over all clients, whose total weight
+follows clients that join and leave; 3. the local minimisation is as exact as its stopping rule says.
 """
 
 from __future__ import annotations

@@ -7,11 +7,12 @@ Zhang, Hong, Dhople, Yin, Liu (2021), algorithm 1; their symbols in brackets::
     send the change of x_0
     server: primal [x_0] <- mean(x_0)
 
-With exact minimisations and zeros at the start FedPD(eta) is FedDR(eta, alpha = 1) and FedDyn(alpha = 1/eta), iterate
-by iterate.
+With exact minimisations and zeros at the start, FedPD(eta) equals FedDR(eta, alpha = 1) and FedDyn(alpha = 1/eta),
+iterate by iterate.
 
-Differs from the paper in: 1. client i weighs p_i, not 1/N; 2. the paper averages with probability 1 - p after every
-step: here it is after every `repeats`-th step; 3. the local minimisation is as exact as its stopping rule says.
+Differs from the paper in: 1. client i has weight p_i, not 1/N; 2. the paper averages with probability 1 - p after every
+step, this implementation after every `repeats`-th step; 3. the local minimisation is as exact as its stopping rule
+says.
 """
 
 from __future__ import annotations
@@ -32,17 +33,17 @@ from flwr_fco.wire.protocol import ClientState, Uplink
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedPD(MinimiseOptions, EveryoneOptions, MemoryOptions, PrimalStrategy):
-    """FedPD: clients minimise their augmented Lagrangians and move their own multipliers.
+    """FedPD: clients minimise their augmented Lagrangians and update their own multipliers.
 
-    The multipliers are sums of what is sent: on a float32 wire it stalls at 1e-8.
+    The multipliers are sums of sent values: on a float32 wire the method stalls at 1e-8.
 
     Parameters
     ----------
     step : float, default 1.0
         eta.
     repeats : int, default 1
-        Local minimisations between two averages. With more than one a client's memory is no function of what it sends,
-        so the server cannot keep a ledger: ``client_state`` is ``"reset"``.
+        Local minimisations between two averages. With more than one, a client's memory is not a function of what it
+        sends, so the server cannot keep a ledger: ``client_state`` is ``"reset"``.
 
     References
     ----------

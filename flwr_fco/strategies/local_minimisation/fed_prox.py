@@ -5,11 +5,11 @@ Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith (MLSys 2020), algorithm 2; their sym
     each client of the sample: local [w_k] ~ argmin F_k(w) + penalty/2 [mu/2] ||w - primal||^2; send local - primal
     server: primal [w] <- mean(local)
 
-Its fixed points are those of the mean of the clients' Moreau envelopes, not of the mean of their losses: unequal
-clients leave a distance of the order of 1/penalty.
+Its fixed points minimise the mean of the clients' Moreau envelopes, not the mean of their losses: unequal clients leave
+a distance of order 1/penalty.
 
 Differs from the paper in: 1. weights p_k with any sample, where the paper samples with these probabilities; 2. the
-local minimisation is as exact as its stopping rule says, where the paper takes some epochs of SGD.
+local minimisation is as exact as its stopping rule says, where the paper runs some epochs of SGD.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from flwr_fco.wire.protocol import Uplink
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedProx(MinimiseOptions, PrimalStrategy):
-    """FedProx: local minimisations around the model, which the server averages.
+    """FedProx: local minimisations around the model, averaged by the server.
 
     Parameters
     ----------
     penalty : float, default 0.1
-        mu of the paper: the larger, the smaller the bias and the steps.
+        mu of the paper; a larger value gives a smaller bias and smaller steps.
 
     References
     ----------

@@ -1,14 +1,14 @@
 """5GCS: client sampling for local training of the fifth generation.
 
-Grudzien, Malinovsky, Richtarik (2022), algorithm 1; their symbols in brackets, every dual times M::
+Grudzien, Malinovsky, Richtarik (2022), algorithm 1; their symbols in brackets, all duals multiplied by M::
 
     server: primal [x_hat] <- (x - gamma dual [v]) / (1 + gamma mu)
     each client of the cohort: y ~ argmin f(y) - mu/2 ||y||^2 + tau/2 ||y - (primal + own [u] / tau)||^2
                                own <- own + tau (primal - y); send the change
     server: dual+ <- mean of all clients' own; x <- primal - gamma M/C (dual+ - dual)
 
-Differs from the paper in: 1. client m weighs p_m, not 1/M, and M/C is the weight of all clients for that of the cohort;
-2. the duals are M times the paper's and tau M times the paper's tau, so that no client has to know M.
+Differs from the paper in: 1. client m has weight p_m, not 1/M, and M/C is the weight of all clients over that of the
+cohort; 2. the duals are M times the paper's and tau M times the paper's tau, so that no client has to know M.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def advance(state: MeanState, change: Vector, *, step: float, convexity: float, 
     state : MeanState
         Its primal is x_hat, its mean the dual v.
     change : ndarray of float64, shape (d,)
-        Sum of the cohort's increments by their weights among all clients.
+        Sum of the cohort's increments, weighted by their share of all clients.
     step : float
         gamma.
     convexity : float
         mu.
     population : float, default 1.0
-        M/C: all clients for each one of the cohort.
+        M/C: weight of all clients relative to the cohort.
     """
     dual = state.mean + change
     x = state.primal - step * population * change
@@ -51,14 +51,15 @@ def advance(state: MeanState, change: Vector, *, step: float, convexity: float, 
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FiveGCS(MinimiseOptions, MeanStrategy):
-    """5GCS: a primal-dual method with accelerated communication that takes samples of clients.
+    """5GCS: a primal-dual method with accelerated communication and client sampling.
 
     Parameters
     ----------
     step : float, default 1.0
-        gamma, of the server.
+        gamma, the server's step size.
     dual_step : float, optional
-        tau times the number of clients; by default 1/(2 gamma), what the theory allows. It must be above `convexity`.
+        tau times the number of clients; by default 1/(2 gamma), the largest that the theory allows. Must exceed
+        `convexity`.
     convexity : float, default 0.01
         mu, at most the modulus of strong convexity of every client's loss.
 

@@ -1,7 +1,7 @@
-"""What FedDR, FedDyn, 5GCS and APDA-Inexact have in common: the server keeps a mean of what all clients remember.
+"""Common parts of FedDR, FedDyn, 5GCS and APDA-Inexact: the server keeps a mean of what all clients remember.
 
-A sample of clients changes its part of the mean, and the part of the absent ones stays. So the mean has to follow who
-is there and what everyone weighs.
+A sample of clients changes its part of the mean, and the part of absent clients stays. So the mean must follow which
+clients there are and how much each of them weighs.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class MeanState(NamedTuple):
     Parameters
     ----------
     primal : ndarray of float64, shape (d,)
-        The model: what the clients are sent.
+        The model, which clients are sent.
     mean : ndarray of float64, shape (d,)
-        The weighted mean over all clients of what the method says; zeros before round 1, or what it begins with.
+        Weighted mean over all clients of the quantity that the method names; zeros, or its start value, before round 1.
     round : int
-        Rounds that have counted.
+        Number of successful rounds.
     population : float
         Sum of the weights of all clients behind `mean`; 0 before round 1.
     """
@@ -44,7 +44,7 @@ class MeanState(NamedTuple):
 
 
 def rescaled(state: MeanState, population: float) -> MeanState:
-    """Return a state whose mean is one over another population, the sum being the same.
+    """Return the state with its mean taken over another population; the sum stays the same.
 
     Parameters
     ----------
@@ -64,11 +64,11 @@ def rescaled(state: MeanState, population: float) -> MeanState:
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class MeanStrategy(MemoryOptions, PrimalStrategy):
-    """A strategy that takes samples of clients and keeps the mean of what all of them remember."""
+    """A strategy that samples clients and keeps the mean of what all of them remember."""
 
     @abstractmethod
     def part_of(self, remembered: Mapping[str, Vector]) -> Vector:
-        """Return what of a client's memory the mean is over: a linear function.
+        """Return the linear function of a client's memory that the mean is over.
 
         Parameters
         ----------
@@ -81,7 +81,7 @@ class MeanStrategy(MemoryOptions, PrimalStrategy):
         return MeanState(primal, np.zeros(primal.size))
 
     def balanced(self, problem: Problem, state: MeanState, uplinks: Sequence[Uplink]) -> MeanState:
-        """Return the state with the mean over the clients of now, before what they send is added.
+        """Return the state with the mean over the current clients, before their replies are added.
 
         Parameters
         ----------
@@ -92,7 +92,7 @@ class MeanStrategy(MemoryOptions, PrimalStrategy):
         return rescaled(state, memories_of(problem).population(uplinks))
 
     def memories_changed(self, problem: Problem, state: MeanState, change: Change) -> MeanState:
-        """Return the state with the mean over the clients that are there."""
+        """Return the state with the mean over the current clients."""
         population = memories_of(problem).population()
         if change.means is None:
             return rescaled(state, population)

@@ -1,4 +1,4 @@
-"""Scaffnew: local gradient steps with a shift, averaged when a coin says so (ProxSkip).
+"""Scaffnew: shifted local gradient steps, averaged after random numbers of steps (ProxSkip).
 
 Mishchenko, Malinovsky, Stich, Richtarik (ICML 2022), algorithm 2; their symbols in brackets::
 
@@ -7,12 +7,12 @@ Mishchenko, Malinovsky, Stich, Richtarik (ICML 2022), algorithm 2; their symbols
     server: primal <- mean(x)
     client, when the new primal arrives: shift <- shift + p/client_lr (primal - x)
 
-The weighted sum of the shifts is 0. With p = 1 it is gradient descent with the rate client_lr. The server tosses the
-coin ahead: the number of steps until it falls is what it sends.
+The weighted sum of the shifts is 0. With p = 1 it is gradient descent with step size client_lr. The server tosses the
+coin in advance and sends the number of steps until it falls.
 
-Differs from the paper in: 1. client i weighs p_i, not 1/n; 2. the coin is tossed once a round, which is the same in
-law; 3. ``coin="periodic"`` averages after every 1/p-th step, as many do in practice; 4. minibatch gradients are allowed
-(then the limit is a neighbourhood of the solution).
+Differs from the paper in: 1. client i has weight p_i, not 1/n; 2. the coin is tossed once a round, which gives the same
+distribution; 3. ``coin="periodic"`` averages after every 1/p-th step, as often done in practice; 4. minibatch gradients
+are allowed (then the limit is a neighbourhood of the solution).
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 from flwr_fco.wire.protocol import ClientState, Uplink
 from flwr_fco.work import FirstOrder, Work
 
-#: What the coin depends on, beside seed and round.
+#: Stream of the coin's random numbers, next to seed and round.
 _COIN = 17
 
 
 def steps_until_heads(probability: float, rng: np.random.Generator | None) -> int:
-    """Return how many local steps come before the next averaging.
+    """Return the number of local steps before the next averaging.
 
     Parameters
     ----------
     probability : float
         p in (0, 1].
     rng : numpy.random.Generator or None
-        Where the coin is tossed; None: every 1/p-th step, rounded.
+        Source of the coin tosses; None: every 1/p-th step, rounded.
 
     Raises
     ------
@@ -70,9 +70,9 @@ class ScaffnewState(NamedTuple):
     ----------
     primal : ndarray of float64, shape (d,)
     rate : float
-        client_lr of the last round that counted, from which the clients derive their shifts; 1.0 before.
+        client_lr of the last successful round, from which the clients derive their shifts; 1.0 before round 1.
     round : int
-        Rounds that have counted.
+        Number of successful rounds.
     """
 
     primal: Vector
@@ -82,7 +82,7 @@ class ScaffnewState(NamedTuple):
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
-    """Scaffnew (ProxSkip): shifted local gradient steps and a coin that says when to communicate.
+    """Scaffnew (ProxSkip): shifted local gradient steps, with a coin that decides when to communicate.
 
     With p = kappa^(-1/2) it needs O(sqrt(kappa) log 1/eps) rounds.
 
@@ -91,11 +91,11 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
     client_lr : float, callable or "auto", default 0.1
         gamma, at most 1/L in theory; or a function of Flower's round (from 1).
     probability : float, default 0.1
-        p: how likely the clients communicate after a step.
+        p, the probability that the clients communicate after a step.
     coin : {"random", "periodic"}, default "random"
-        Whether the coin is tossed or falls after every 1/p-th step.
+        Whether the coin is tossed, or falls after every 1/p-th step.
     batch_size : int or None, default None
-        Rows of a minibatch; None: full batches, as in the paper.
+        Rows in a minibatch; None: full batches, as in the paper.
 
     References
     ----------
@@ -122,18 +122,18 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
     batch_size: int | None = field(default=None, metadata=AT_LEAST_ONE)
 
     def work(self) -> Work:
-        """Return the steps of a round, in the mean."""
+        """Return the mean number of steps in a round."""
         return FirstOrder(max(1, round(1.0 / self.probability)), None, self.batch_size)
 
     def work_of_round(self, problem: Problem, state: ScaffnewState) -> Work | None:
-        """Return the steps until the coin falls."""
+        """Return the number of steps until the coin falls."""
         if self.coin == "periodic":
             return None
         coin = random_generator(self.seed, problem.round, 0, _COIN)
         return FirstOrder(steps_until_heads(self.probability, coin), None, self.batch_size)
 
     def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/L, the largest step of the method's theory."""
+        """Return 1/L, the largest step size in the method's theory."""
         return 1.0 / smoothness, "1/L"
 
     def init(self, problem: Problem, primal: Vector) -> ScaffnewState:
@@ -141,7 +141,7 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
         return ScaffnewState(primal)
 
     def numbers(self, state: ScaffnewState) -> dict[str, float]:
-        """Return p, and the rate of the round that the clients' shifts come from."""
+        """Return p, and the step size of the round that the clients' shifts come from."""
         return {"probability": self.probability, "last-rate": state.rate}
 
     def aggregate(self, problem: Problem, state: ScaffnewState, uplinks: Sequence[Uplink]) -> ScaffnewState:
@@ -152,7 +152,7 @@ class Scaffnew(EveryoneOptions, MemoryOptions, PrimalStrategy):
     def remembered(
         self, problem: Problem, before: ScaffnewState, after: ScaffnewState, memory: ClientState, uplink: Uplink
     ) -> dict[str, Vector]:
-        """Return h_i as it was in the round, and the point before averaging: h_i changes with the next broadcast."""
+        """Return h_i as it was in the round, and the point before averaging; the next broadcast changes h_i."""
         local = before.primal + uplink.vectors["increment"]
         if memories_of(problem).begins(uplink):
             return {"shift": np.zeros_like(local), "local": local}

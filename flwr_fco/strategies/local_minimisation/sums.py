@@ -1,4 +1,4 @@
-"""Weighted sums of what clients with memories send."""
+"""Weighted sums of the vectors sent by clients with memories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from flwr_fco.wire.protocol import Uplink
 
 
 def memories_of(problem: Problem) -> ClientMemories:
-    """Return what is known of the clients' memories, for methods that always have them.
+    """Return the record of the clients' memories, for methods that always have one.
 
     Parameters
     ----------
@@ -23,7 +23,7 @@ def memories_of(problem: Problem) -> ClientMemories:
 
 
 def weighted_sum(problem: Problem, uplinks: Sequence[Uplink], name: str = "increment") -> Vector:
-    """Return the sum of what clients send, by their weights (not divided by any).
+    """Return the weighted sum of the clients' vectors (not divided by the total weight).
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def weighted_sum(problem: Problem, uplinks: Sequence[Uplink], name: str = "incre
 
 
 def weighted_mean(problem: Problem, uplinks: Sequence[Uplink], name: str = "increment") -> Vector:
-    """Return the mean of what clients send, by their weights.
+    """Return the weighted mean of the clients' vectors.
 
     Parameters
     ----------

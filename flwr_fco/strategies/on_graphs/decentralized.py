@@ -18,22 +18,22 @@ matrix `mixing`::
     DFedMid: each node takes proximal steps primal <- retrieve(grad h(primal) - client_lr g, client_lr); then
         primal <- retrieve(U (grad h(primal_0) + server_lr increment), server_lr elapsed of the round)
 
-The trackers sum to 0 after any round. A node that is missing in a round keeps what it has, and the weight that its
-neighbours give it stays with them: the effective U is symmetric and doubly stochastic again. A node that leaves for
-good hands its tracker to its neighbours, so that the others go on to the optimum of those who are left.
+The trackers sum to 0 after every round. A node that misses a round keeps its state, and its neighbours keep the weight
+that they give it: the effective U is symmetric and doubly stochastic again. A node that leaves for good hands its
+tracker to its neighbours, so that the remaining nodes converge to their own optimum.
 
-The relay. Flower has no channel between clients: the server holds every node's dual and tracker, mixes, and sends a
-node its own mixture (and its own tracker, for GT) and nothing else. So the clients have no state that could be lost;
-the server sees every increment, which on a real graph only neighbours would.
+The relay. Flower has no channel between clients: the server holds every node's dual and tracker, mixes them, and sends
+each node only its own mixture (and its own tracker, for GT). So clients have no state to lose; the server sees every
+increment, which on a real graph only neighbours would see.
 
-psi is an extension: the paper's methods but DFedMid have none. It composes through `retrieve` as in FedDualAvg.
+psi is an extension: of the paper's methods only DFedMid has one. It composes through `retrieve` as in FedDualAvg.
 
-What the user sees is the primal point of the nodes' mean dual (`strategy.node_primals()` has all of them, also for
+The user sees the primal point of the nodes' mean dual (`strategy.node_primals()` returns all primal points, also for
 callbacks).
 
 Differs from the paper in: 1. the relay, see above; 2. nodes with more steps do not weigh more
-(``normalize_local_work``); 3. psi, see above; 4. DFedMid's second proximal map acts after mixing in the dual, which in
-the Euclidean geometry is as printed.
+(``normalize_local_work``); 3. psi, see above; 4. DFedMid's second proximal map acts after mixing in the dual, which
+agrees with the paper in the Euclidean geometry.
 
 Errata: DFedMid as printed applies psi in the local steps and again after mixing, so it solves the problem with twice
 the strength, as FedMid does; ``server_prox=False`` counts psi once.
@@ -102,7 +102,7 @@ class PrimalGraphState(NamedTuple):
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class GraphStrategy(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
-    """A strategy without a centre; the first field of its state holds a row for each node."""
+    """A strategy without a central model; the first field of its state has a row for each node."""
 
     personal: ClassVar[bool] = True
     exact_elapsed: ClassVar[bool] = True
@@ -117,7 +117,7 @@ class GraphStrategy(GraphOptions, RateOptions, WorkOptions, CompositeStrategy):
         return None if self.graph is None else self.graph.topology
 
     def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(tau L K), with tracking 1/(tau^2 L K); tau is the graph's mixing time, at least 1."""
+        """Return 1/(tau L K), or 1/(tau^2 L K) with tracking; tau is the graph's mixing time, at least 1."""
         time, power = _graph(problem).mixing_time(len(problem.asked)), 2 if self.tracking else 1
         formula = f"1/(tau{'^2' if self.tracking else ''} L K), tau = {time:.4g}"
         return 1.0 / (time**power * smoothness * steps), formula
@@ -134,7 +134,7 @@ def _graph(problem: Problem) -> Graph:
 
 
 def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
-    """Return a state whose fields of these names have a row for each node: copies of the first, where it has less."""
+    """Return a state whose named fields have a row for each node: copies of the first row where rows are missing."""
     if getattr(state, names[0]).shape[0] == num_nodes:
         return state
     rows = {name: np.repeat(getattr(state, name)[:1], num_nodes, axis=0) for name in names}
@@ -145,7 +145,7 @@ def with_rows(state: _State, num_nodes: int, *names: str) -> _State:
 class DFedDA(GraphStrategy):
     """Decentralised federated dual averaging, algorithm 1 without tracking.
 
-    On a graph it is biased already for one local step, the more the nodes' gradients differ; :class:`DFedDAGT` is not.
+    On a graph it is biased even with one local step, the more the nodes' gradients differ; :class:`DFedDAGT` is not.
 
     References
     ----------
@@ -208,7 +208,7 @@ class DFedDA(GraphStrategy):
         return following
 
     def retrieve(self, problem: Problem, state: GraphState) -> Vector:
-        """Return the primal point of the mean dual of the nodes that are there."""
+        """Return the primal point of the mean dual of the connected nodes."""
         graph = _graph(problem)
         return problem.retrieve(graph.here(state.dual).mean(axis=0), float(graph.here(state.elapsed).mean()))
 
@@ -217,7 +217,7 @@ class DFedDA(GraphStrategy):
         return np.array([problem.retrieve(z, float(t)) for z, t in zip(state.dual, state.elapsed, strict=True)])
 
     def nodes_changed(self, problem: Problem, state: GraphState, left: Sequence[int]) -> GraphState:
-        """Return the state with a row for each node, the trackers of those that have left being handed on."""
+        """Return the state with a row for each node; nodes that have left hand on their trackers."""
         graph = _graph(problem)
         state = self._expanded(state, graph.num_rows)
         return state._replace(trackers=graph.handed_on(state.trackers, left)) if left and self.tracking else state
@@ -233,7 +233,7 @@ class DFedDA(GraphStrategy):
         return state._replace(trackers=mixing @ gradients - gradients)
 
     def solver_options(self) -> dict[str, Option]:
-        """Return what local dual averaging wants to know; tracked dual averaging finds all in the message."""
+        """Return the options of local dual averaging; tracked dual averaging finds everything in the message."""
         return {} if self.tracking else {"client-prox": True, "trajectory": False}
 
     def metrics(self, problem: Problem, state: GraphState) -> dict[str, float | int]:
@@ -276,7 +276,7 @@ class DScaffold(DFedDA):
 
     References
     ----------
-    Karimireddy and others: SCAFFOLD (ICML 2020), with gossip in the place of the server's mean.
+    Karimireddy and others: SCAFFOLD (ICML 2020), with gossip instead of the server's mean.
 
     Examples
     --------
@@ -299,11 +299,11 @@ class DReFedDAGT(DFedDA):
     Parameters
     ----------
     radius_squared : float, optional
-        Q: the primal points stay within sqrt(Q) of the start point, the reference; by default anywhere.
+        Q: the primal points stay within sqrt(Q) of the start point, the reference; no limit by default.
 
     References
     ----------
-    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2 with U for 11'/M.
+    Liang, Peng, Zhang: Gradient tracking for high dimensional federated optimization, algorithm 2 with general U.
 
     Examples
     --------
@@ -330,7 +330,7 @@ class DReFedDAGT(DFedDA):
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class DFedMid(GraphStrategy):
-    """Federated mirror descent on a graph: local proximal steps, mixing of primal points, a proximal step.
+    """Federated mirror descent on a graph: local proximal steps, mixing of primal points, and a proximal step.
 
     Parameters
     ----------
@@ -356,8 +356,8 @@ class DFedMid(GraphStrategy):
     server_prox: bool = True
 
     def init(self, problem: Problem, primal: Vector) -> PrimalGraphState:
-        """Return the state before round 1: everybody at the start point."""
-        problem.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
+        """Return the state before round 1: every node at the start point."""
+        problem.h.gradient(primal)  # raises where the map has no gradient, before any node starts there
         return with_rows(PrimalGraphState(primal[None, :]), _graph(problem).num_rows, "primal")
 
     def downlink(self, problem: Problem, state: PrimalGraphState, node: Node | None) -> Downlink:
@@ -382,7 +382,7 @@ class DFedMid(GraphStrategy):
         return PrimalGraphState(primal, state.round + 1)
 
     def retrieve(self, problem: Problem, state: PrimalGraphState) -> Vector:
-        """Return the mean of the points of the nodes that are there, taken in the dual."""
+        """Return the mean of the connected nodes' points, taken in the dual."""
         duals = np.array([problem.h.gradient(point) for point in _graph(problem).here(state.primal)])
         return problem.h.conjugate_gradient(duals.mean(axis=0))
 

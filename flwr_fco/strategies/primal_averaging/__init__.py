@@ -1,1 +1,1 @@
-"""Averages of primal points: the server half."""
+"""Averaging of primal points: the server half."""

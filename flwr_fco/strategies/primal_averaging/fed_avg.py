@@ -1,4 +1,4 @@
-"""FedAvg on our objectives, which theory calls local SGD.
+"""FedAvg on this package's objectives, known in theory as local SGD.
 
 McMahan, Moore, Ramage, Hampson, y Arcas (AISTATS 2017), algorithm 1; their symbols in brackets::
 
@@ -6,8 +6,8 @@ McMahan, Moore, Ramage, Hampson, y Arcas (AISTATS 2017), algorithm 1; their symb
         send the increment
     server: primal <- primal + server_lr mean(increment)
 
-The class is called LocalSGD and not FedAvg, because Flower has a ``FedAvg`` that users import beside this package, and
-which every strategy here derives from: one name for two classes with different clients would be a trap.
+The class is called LocalSGD because Flower has a ``FedAvg`` that users import together with this package, and that
+every strategy here derives from: one name for two classes with different clients would be a trap.
 
 Differs from the paper in: 1. a server rate (1.0 is the paper's); 2. unequal local work is normalised
 (``normalize_local_work``).
@@ -25,7 +25,7 @@ from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class LocalSGD(RateOptions, WorkOptions, PrimalStrategy):
-    """FedAvg (local SGD): gradient steps on the clients, a mean on the server.
+    """FedAvg (local SGD): gradient steps on the clients, averaged by the server.
 
     References
     ----------

@@ -1,4 +1,4 @@
-"""FedAvg with subgradients of psi: the baseline that never gives an exact zero.
+"""FedAvg with subgradients of psi: the baseline that never produces exact zeros.
 
 Algorithm ('FedAvg (d)' of Yuan, Zaheer, Reddi 2021, section 5), their symbols in brackets::
 
@@ -29,12 +29,12 @@ from flwr_fco.strategies.primal_averaging.primal import PrimalStrategy
 class FedAvgSubgradient(RateOptions, WorkOptions, PrimalStrategy):
     """FedAvg on F_m + psi by subgradients: w <- w - client_lr (g + s), s in the subdifferential of psi.
 
-    Dense: an average of points that are almost zero is almost zero, never zero.
+    The model is dense: an average of points that are almost zero is almost zero, never exactly zero.
 
     Parameters
     ----------
     mirror_map : MirrorMap, default Euclidean()
-        h; no other is possible.
+        h; only the Euclidean map is possible.
 
     References
     ----------

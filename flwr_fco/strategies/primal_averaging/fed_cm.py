@@ -1,4 +1,4 @@
-"""FedCM: the federation's last direction in every local step.
+"""FedCM: mixes the federation's last direction into every local step.
 
 Xu, Wang, Wang, Yao (2021), algorithm 2; their symbols in brackets::
 
@@ -6,7 +6,7 @@ Xu, Wang, Wang, Yao (2021), algorithm 2; their symbols in brackets::
                                send the increment
     server: direction <- -mean(increment) / (client_lr K); primal <- primal + server_lr mean(increment)
 
-With alpha = 1 it is FedAvg. It does not converge to the optimum of heterogeneous clients at a fixed rate.
+With alpha = 1 it is FedAvg. At a fixed step size it does not converge to the optimum of heterogeneous clients.
 
 Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (``normalize_local_work``).
 """
@@ -36,7 +36,7 @@ class FedCMState(NamedTuple):
     direction : ndarray of float64, shape (d,)
         The mean direction of the last round's local steps.
     round : int
-        Rounds that have counted.
+        Number of successful rounds.
     """
 
     primal: Vector
@@ -92,7 +92,7 @@ class FedCM(RateOptions, WorkOptions, PrimalStrategy):
         return FedCMState(primal, np.zeros(primal.size))
 
     def vectors(self, state: FedCMState) -> dict[str, Vector]:
-        """Return the model, and the direction if it matters."""
+        """Return the model, and the direction if it is used."""
         return {"primal": state.primal} if self.mix == 1.0 else {"primal": state.primal, "direction": state.direction}
 
     def numbers(self, state: FedCMState) -> dict[str, float]:

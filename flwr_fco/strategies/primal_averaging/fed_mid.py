@@ -10,14 +10,14 @@ symbols in brackets::
             send the increment [w_K - w_0] and elapsed, the sum of its step sizes
         server: primal <- retrieve(grad h(primal) + server_lr mean(increment), server_lr mean(elapsed))
 
-where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The mean of sparse points is not sparse (the curse of
-primal averaging), and the server's one proximal step cannot undo it.
+where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The mean of sparse points is not sparse (the curse of primal
+averaging), and the server's single proximal step cannot undo it.
 
 Erratum: as printed, psi acts on the client and again on the server, so FedMid solves the problem with twice the
 strength. That is the default here; ``server_prox=False`` or ``client_prox=False`` counts psi once.
 
-In a geometry other than the Euclidean one the server, as printed, adds a difference of primal points to a dual. Its
-fixed point is then not the optimum, not even for one local step; FedDualAvg has no such limit.
+In non-Euclidean geometries the server, as printed, adds a difference of primal points to a dual. Its fixed point is
+then not the optimum, even with one local step; FedDualAvg does not have this limitation.
 
 Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
 weighted by examples.
@@ -92,7 +92,7 @@ class FedMid(RateOptions, WorkOptions, PrimalStrategy):
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedMidOSP(FedMid):
-    """Federated mirror descent, only server proximal, algorithm 4: psi acts in the server's step alone.
+    """Federated mirror descent, only server proximal, algorithm 4: psi acts only in the server's step.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""FedSAM: local steps along gradients at points a radius uphill.
+"""FedSAM: local steps along gradients taken a fixed radius uphill.
 
 Qu, Li, Duan, Liu, Tang, Lu (ICML 2022), algorithm 1; their symbols in brackets::
 
@@ -6,7 +6,7 @@ Qu, Li, Duan, Liu, Tang, Lu (ICML 2022), algorithm 1; their symbols in brackets:
                                send the increment
     server: primal <- primal + server_lr [eta_g] mean(increment)
 
-Both gradients of a step are on the same minibatch. Its fixed points are not those of the loss: it looks for flat
+Both gradients of a step use the same minibatch. The fixed points are not those of the loss: FedSAM looks for flat
 minima, at a distance of the order of the radius.
 
 Differs from the paper in: 1. weights p_i; 2. unequal local work is normalised (``normalize_local_work``).

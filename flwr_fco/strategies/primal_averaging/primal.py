@@ -1,4 +1,4 @@
-"""What methods have in common whose state is the model itself: it is what clients are told, and what the user sees."""
+"""Common parts of methods whose state is the model itself, which clients receive and the user sees."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from flwr_fco.server.strategy import CompositeStrategy
 from flwr_fco.wire.protocol import Downlink, Node, Option, Uplink
 from flwr_fco.work import Work
 
-#: Whose options are in the plan already, or have no part in what a state means.
+#: Option groups that are already in the plan, or do not affect what a state means.
 _SHARED = (CommonOptions, RateOptions, WorkOptions, MemoryOptions, MinimiseOptions, EveryoneOptions)
 
 
@@ -43,12 +43,12 @@ class PrimalState(NamedTuple):
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class PrimalStrategy(CompositeStrategy):
-    """A strategy whose state holds the model itself as `primal`; Euclidean, unless it says otherwise.
+    """A strategy whose state holds the model itself as `primal`; Euclidean unless a subclass says otherwise.
 
     Parameters
     ----------
     mirror_map : MirrorMap, default Euclidean()
-        h; no other is possible.
+        h; only the Euclidean map is possible.
     """
 
     euclidean: ClassVar[str | None] = "averages primal points"
@@ -56,16 +56,16 @@ class PrimalStrategy(CompositeStrategy):
 
     def init(self, problem: Problem, primal: Vector) -> Any:
         """Return the state before round 1."""
-        problem.h.gradient(primal)  # raises where the map has no gradient, before anybody is asked to start there
+        problem.h.gradient(primal)  # raises where the map has no gradient, before any client starts there
         return PrimalState(primal)
 
     def downlink(self, problem: Problem, state: Any, node: Node | None) -> Downlink:
-        """Return the model and what else the clients need."""
+        """Return the model and the other vectors and numbers that the clients need."""
         vectors, numbers = self.vectors(state), self.numbers(state)
         return Downlink(problem.plan, vectors, problem.client_lr, 0.0, numbers, work=self.work_of_round(problem, state))
 
     def vectors(self, state: Any) -> dict[str, Vector]:
-        """Return the vectors that clients are sent.
+        """Return the vectors sent to the clients.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class PrimalStrategy(CompositeStrategy):
         return {"primal": state.primal}
 
     def numbers(self, state: Any) -> dict[str, float]:
-        """Return the numbers that clients are told in this round.
+        """Return the numbers sent to the clients in this round.
 
         Parameters
         ----------
@@ -83,7 +83,7 @@ class PrimalStrategy(CompositeStrategy):
         return {}
 
     def work_of_round(self, problem: Problem, state: Any) -> Work | None:
-        """Return what the clients do in this round; None: what the plan says.
+        """Return the clients' work in this round; None means the plan's.
 
         Parameters
         ----------
@@ -102,7 +102,7 @@ class PrimalStrategy(CompositeStrategy):
         return np.asarray(state.primal)
 
     def solver_options(self) -> dict[str, Option]:
-        """Return the method's own options: a state that other ones have made is not resumed."""
+        """Return the method's own options; a state saved with other values is not resumed."""
         shared = {option.name for base in _SHARED for option in fields(base)}
         own = {option.name: getattr(self, option.name) for option in fields(self) if option.name not in shared}
         return {name: value for name, value in own.items() if isinstance(value, bool | int | float | str)}

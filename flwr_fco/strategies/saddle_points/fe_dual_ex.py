@@ -17,16 +17,16 @@ brackets; the dual is their auxiliary variable omega = sigma-bar - sigma::
 where retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). The problem is min over x, max over y of f(x, y) + psi_1(x) -
 psi_2(y), one vector w = (x, y), psi(x, y) = psi_1(x) + psi_2(y); a convex loss to be minimised is the case without y.
 
-The paper's theorems are about the half steps' average, ``output="ergodic"``: the bound of theorem 4 does not hold for
-last points. Its figures of sparsity are those of the last point: an average is dense.
+The paper's theorems are about the average of the half steps, ``output="ergodic"``: the bound of theorem 4 does not hold
+for last points. Its sparsity figures show the last point: an average is dense.
 
-Clients that are not equal leave a bias even for one local step: the mean of g_m at the clients' own half steps is not g
-at a common one. It is of the order of client_lr.
+Unequal clients leave a bias of order client_lr even with one local step: the mean of g_m at the clients' own half steps
+is not g at a common one.
 
-Differs from the paper in: 1. elapsed is the sum of the step sizes that clients report, not eta_s eta_c r K (with equal
-K it is the paper's); 2. clients with more steps do not weigh more (``normalize_local_work``); 3. the default output is
-the last point; 4. the half step's weight of psi is that of k + 1, as in the paper's formula (2) and its proofs: one
-sentence of its text has k + 1/2.
+Differs from the paper in: 1. elapsed is the sum of the step sizes that clients report, not eta_s eta_c r K (equal to
+the paper's with equal K); 2. clients with more steps do not weigh more (``normalize_local_work``); 3. the default
+output is the last point; 4. psi has the weight of step k + 1 in the half step, as in the paper's formula (2) and its
+proofs: one sentence of its text has k + 1/2.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from flwr_fco.wire.protocol import Option
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class Extragradient(RateOptions, WorkOptions, CompositeStrategy):
-    """A strategy whose clients take two half steps at a time, and send all of them for ``output="ergodic"``."""
+    """A strategy whose clients take extragradient steps, and send all half steps for ``output="ergodic"``."""
 
     outputs: ClassVar[tuple[str, ...]] = ("last", "average", "moving-average", "ergodic")
 
@@ -59,7 +59,7 @@ class Extragradient(RateOptions, WorkOptions, CompositeStrategy):
             )
 
     def uplink_shapes(self, problem: Problem) -> dict[str, tuple[int, ...]]:
-        """Return the increment's shape, and that of all half steps for ``output="ergodic"``."""
+        """Return the shape of the increment and, for ``output="ergodic"``, of all half steps."""
         shapes = super().uplink_shapes(problem)
         if self.output == "ergodic":
             shapes["trajectory"] = (int(self.local_steps or 0), problem.layout.size)
@@ -70,22 +70,22 @@ class Extragradient(RateOptions, WorkOptions, CompositeStrategy):
         return {"trajectory": self.output == "ergodic"}
 
     def client_rate(self, problem: Problem, smoothness: float, steps: int) -> tuple[float, str]:
-        """Return 1/(sqrt(5) L), with L the Lipschitz constant beta of the operator: of theorem 1."""
+        """Return 1/(sqrt(5) L) of theorem 1, where L is the operator's Lipschitz constant beta."""
         return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FeDualEx(PrivacyOptions, Extragradient, DualStrategy):
-    """Federated dual extrapolation, algorithm 1: composite saddle points, exactly sparse (low-rank, feasible).
+    """Federated dual extrapolation, algorithm 1: composite saddle points with exact sparsity, low rank or feasibility.
 
     Parameters
     ----------
     output : {"last", "average", "moving-average", "ergodic"}, default "last"
-        The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or over
-        the last `window` rounds (an average is neither sparse nor of low rank). ``"ergodic"``: the mean over rounds r
-        and local steps k of retrieve(mean_m omega_{r,k+1/2}^m, t_r + client_lr (k + 1)), which the theorems are about.
-        For research: a client also sends the duals of all its half steps, so that the uplink is
-        K + 1 times as large, and the server takes K proximal maps more a round. It needs `local_steps`.
+        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
+        last `window` rounds (an average is neither sparse nor of low rank). ``"ergodic"``: the mean over rounds r and
+        local steps k of retrieve(mean_m omega_{r,k+1/2}^m, t_r + client_lr (k + 1)), which the theorems are about. For
+        research: clients also send the duals of all half steps, so the uplink is K + 1 times as large and the server
+        computes K more proximal maps a round. It needs `local_steps`.
 
     References
     ----------

@@ -18,8 +18,8 @@ curse: the mean of sparse points is not sparse.
 Erratum: as printed, psi acts on the client and again on the server, so FedMiP solves the problem with about twice the
 strength. That is the default here; ``server_prox=False`` counts psi once.
 
-In a geometry other than the Euclidean one the server, as printed, adds a difference of primal points to a dual. With
-``server_prox=False`` it adds primal points, in every geometry.
+In non-Euclidean geometries the server, as printed, adds a difference of primal points to a dual. With
+``server_prox=False`` it adds primal points in every geometry.
 
 Differs from the paper in: 1. clients with more steps do not weigh more (``normalize_local_work``); 2. clients may be
 weighted by examples; 3. the default output is the last point, the paper's average over the half steps is
@@ -49,12 +49,12 @@ class FedMiP(Extragradient, PrimalStrategy):
     Parameters
     ----------
     server_prox : bool, default True
-        Whether psi acts in the server's step, too. With it, as printed in the paper, psi counts twice: the limit is
-        near the solution for 2 * strength.
+        Whether psi also acts in the server's step. If so, as printed in the paper, psi counts twice: the limit is near
+        the solution for 2 * strength.
     output : {"last", "average", "moving-average", "ergodic"}, default "last"
-        The primal point that evaluation and the user see: that of the last state, the mean over all rounds, or over
-        the last `window` rounds. ``"ergodic"``: the mean over rounds, local steps and clients of the half steps. For
-        research: the uplink is K + 1 times as large, and it needs `local_steps`.
+        The primal point that evaluation and the user see: the last one, the mean over all rounds, or the mean over the
+        last `window` rounds. ``"ergodic"``: the mean over rounds, local steps and clients of the half steps. For
+        research: the uplink is K + 1 times as large, and `local_steps` is required.
 
     References
     ----------
@@ -88,7 +88,7 @@ class FedMiP(Extragradient, PrimalStrategy):
     def averaged_points(
         self, problem: Problem, before: PrimalState, after: PrimalState, uplinks: Sequence[Uplink]
     ) -> Iterable[Vector]:
-        """Return the point in which the round ends, or all half steps of the round."""
+        """Return the last point of the round, or all its half steps."""
         if self.output != "ergodic":
             yield after.primal
             return

@@ -1,4 +1,4 @@
-"""What FeDualEx is compared with: methods for smooth saddle points, with subgradients of psi and projections.
+"""Baselines for FeDualEx: methods for smooth saddle points, with subgradients of psi and projections.
 
 ExtraStepLocalSGD (Beznosikov, Samokhin, Gasnikov 2020), FedAvg-S (Hou, Thekumparampil, Fanti, Oh 2021) and the direct
 aggregation of projected descent-ascent (Shafahi et al. 2020, algorithm 3), their symbols in brackets::
@@ -14,12 +14,12 @@ aggregation of projected descent-ascent (Shafahi et al. 2020, algorithm 3), thei
             send the increment [z_K - z_0]
         server: primal <- primal + server_lr mean(increment)
 
-The means of points in a convex set are in it for server_lr <= 1. Nothing is ever exactly zero.
+Means of points in a convex set stay in it for server_lr <= 1. No entry is ever exactly zero.
 
-Differs from the papers in: 1. the methods are for smooth problems, without (ExtraStepLocalSGD) or with projections:
-subgradients are how Bai, Bullins (ICLR 2024, section 6) run them on composite ones; 2. clients with more steps do not
+Differs from the papers in: 1. the methods are for smooth problems, without (ExtraStepLocalSGD) or with projections;
+Bai, Bullins (ICLR 2024, section 6) run them with subgradients on composite problems; 2. clients with more steps do not
 weigh more (``normalize_local_work``); 3. DistributedPGDA's descent has no momentum; with ``sign_ascent=True`` and
-``ascent_lr`` the radius of the ball its ascent is that of Shafahi et al.
+``ascent_lr`` set to the radius of the ball, its ascent is that of Shafahi et al.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from flwr_fco.wire.protocol import Downlink, Node, Option
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class ExtraStepLocalSGD(FedAvgSubgradient):
-    """Local extragradient steps, primal averages: with unequal clients, or psi not smooth, only near the solution.
+    """Local extragradient steps with primal averages; inexact with unequal clients or nonsmooth psi.
 
     References
     ----------
@@ -60,13 +60,13 @@ class ExtraStepLocalSGD(FedAvgSubgradient):
         return 1.0 / (math.sqrt(5.0) * smoothness), "1/(sqrt(5) L)"
 
     def solver_options(self) -> dict[str, Option]:
-        """Return nothing: the steps have no options."""
+        """Return an empty dict: the steps have no options."""
         return {}
 
 
 @dataclass(repr=False, eq=False, kw_only=True)
 class FedAvgS(FedAvgSubgradient):
-    """FedAvg on the operator, local gradient descent-ascent: diverges on bilinear problems without constraints.
+    """FedAvg on the operator (local gradient descent-ascent), which diverges on unconstrained bilinear problems.
 
     References
     ----------
@@ -84,7 +84,7 @@ class FedAvgS(FedAvgSubgradient):
     sends: ClassVar[str] = "z_K - z_0"
 
     def solver_options(self) -> dict[str, Option]:
-        """Return that both players move at once, along their gradients."""
+        """Return the options for simultaneous moves of both players along their gradients."""
         return {"alternating": False, "sign-ascent": False}
 
 
@@ -95,7 +95,7 @@ class DistributedPGDA(FedAvgSubgradient):
     Parameters
     ----------
     alternating : bool, default True
-        Whether the maximising player moves after the minimising one, at its new point; else both at once.
+        Whether the maximising player moves after the minimising one, at its new point; otherwise both move at once.
     sign_ascent : bool, default False
         Whether the maximising player moves along the sign of its gradient.
     ascent_lr : float or callable, optional
@@ -134,6 +134,6 @@ class DistributedPGDA(FedAvgSubgradient):
         return [("Ascent", f"{how}{', along the sign' if self.sign_ascent else ''}{rate}")]
 
     def downlink(self, problem: Problem, state: PrimalState, node: Node | None) -> Downlink:
-        """Return the model, and the maximising player's step size if it has one of its own."""
+        """Return the model, and the maximising player's step size if it has its own."""
         told = super().downlink(problem, state, node)
         return told if self.ascent_lr is None else told._replace(numbers={"ascent-lr": problem.numbers["ascent_lr"]})
