@@ -1,19 +1,19 @@
-"""scikit-learn estimators: a run's result as a fitted one, and estimators that train federally in this process.
+"""scikit-learn estimators: a run's result as a fitted estimator, and estimators that train federated in one process.
 
 ``FederatedLasso(alpha=0.1).fit([X_1, X_2], [y_1, y_2])`` trains with two clients, each with its own rows, through
 :func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators work wherever scikit-learn's do
-(pipelines, grid searches), and ``fit(X, y, groups=client_of_each_row)`` says whose they are. They pass scikit-learn's
-``check_estimator``. Columns of frames are aligned by name between clients; ``predict`` wants them in that order. The
-objective functions are scikit-learn's, and so are the solutions::
+(pipelines, grid searches), and ``fit(X, y, groups=client_of_each_row)`` assigns each row to a client. They pass
+scikit-learn's ``check_estimator``. Data frame columns are aligned by name across clients, in the first client's order,
+which ``predict`` expects. The objective functions are scikit-learn's, and so are the solutions::
 
     FederatedLasso,
     FederatedElasticNet           1/(2n) ||y - Xw - b||^2 + alpha (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
     FederatedLogisticRegression   1/n sum_i loss_i + 1/(C n) (l1_ratio ||w||_1 + (1 - l1_ratio)/2 ||w||^2)
 
-The clients take one full gradient step per round (:class:`flwr_fco.strategies.FedDualAvg`), which is exact whatever the
-clients' data are. Before round 1 they also send the server the means and second moments of their features, which centre
-the data and give step sizes. The certificate that ends the fit is computed on the pooled data: this is an experiment in
-one process, not a deployment.
+The clients take one full gradient step per round (:class:`flwr_fco.strategies.FedDualAvg`), which is exact however the
+data are distributed. Before round 1 they also send the server the means and second moments of their features, which are
+used to centre the data and set step sizes. The certificate that ends the fit is computed on the pooled data: this is an
+experiment in one process, not a deployment.
 """
 
 from __future__ import annotations
@@ -52,35 +52,35 @@ from flwr_fco.strategies import FedDualAvg
 
 __all__ = ["FederatedElasticNet", "FederatedLasso", "FederatedLogisticRegression", "to_estimator"]
 
-#: Sparse features of up to this many entries are trained on as dense ones: these can be centred, which takes fewer
+#: Sparse features with at most this many entries are converted to dense ones, which can be centred and so take fewer
 #: rounds.
 _SMALL = 2**22
-#: Rounds between two looks at the certificate.
+#: Rounds between two evaluations of the certificate.
 _EVERY = 20
 
 
 def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None = None) -> Any:
-    """Return a run's model as a fitted scikit-learn estimator: predict, score, ``coef_``, ``intercept_``, joblib.
+    """Convert a run's result into a fitted scikit-learn estimator, which can predict, score and be saved with joblib.
 
     Parameters
     ----------
     result : flwr.serverapp.strategy.Result
         Its ``arrays`` hold ``coefficients`` and, if the objective has one, ``intercept``.
     objective : LeastSquares, Logistic or MultinomialLogistic
-        One client's; it says what the arrays mean.
+        One client's objective; it determines how the arrays are interpreted.
     classes : array-like, optional
-        What the labels 0, 1, ... (or -1, +1) stand for, in this order; by default themselves. Needed for a client whose
-        labels are all 1, which does not know the other one.
+        Class names for the labels 0, 1, ... (or -1, +1), in this order; by default the labels. Required if all of the
+        client's labels are 1, because the other label is then unknown.
 
     Returns
     -------
     sklearn.linear_model.LinearRegression or LogisticRegression
-        Fitted. Its own ``fit`` would train anew, without a regularizer of ours.
+        The fitted estimator. Calling its ``fit`` retrains it with scikit-learn, without the run's regularizer.
 
     Raises
     ------
     ConfigurationError
-        If it is not a result, the objective is not one of these three, or its arrays or number of classes differ.
+        If `result` has no arrays, the objective is not one of these three, or the arrays or number of classes differ.
 
     Examples
     --------
@@ -126,7 +126,7 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
     if names.shape != labels.shape:
         raise ConfigurationError(f"classes={names.tolist()}; expected {labels.size} of them, for {labels.tolist()}")
     if isinstance(objective, MultinomialLogistic) and names.size == 2:
-        # scikit-learn reads two classes as one row, of which it takes the logistic function.
+        # scikit-learn stores two classes as one row and applies the logistic function to its score.
         coefficients, intercept = coefficients[:, 1] - coefficients[:, 0], intercept[1:] - intercept[:1]
     classifier = LogisticRegression(fit_intercept="intercept" in arrays)
     classifier.coef_ = np.atleast_2d(coefficients.T)
@@ -136,7 +136,7 @@ def to_estimator(result: Any, objective: Objective, *, classes: ArrayLike | None
 
 
 class _Parts(NamedTuple):
-    """Each client's features, the pooled targets and weights, and whose rows of these are."""
+    """Each client's features, the pooled targets and weights, and each client's rows in them."""
 
     features: list[NDArray[np.float64]]
     y: NDArray[Any]
@@ -146,7 +146,7 @@ class _Parts(NamedTuple):
 
 
 def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[np.intp], NDArray[Any] | None]:
-    """Return the clients' rows as one array, columns of frames in the order of the first, and whose each row is."""
+    """Return the clients' rows as one array, with columns in the first frame's order, and the client of each row."""
     beside = {"y": y} if sample_weight is None else {"y": y, "sample_weight": sample_weight}
     for name, given in beside.items():
         if not isinstance(given, list | tuple) or len(given) != len(X):
@@ -190,13 +190,13 @@ def _joined(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any, NDArray[
 
 
 def _columns(features: Any) -> list[str]:
-    """Return the names of a frame's columns; nothing for an array, and for numbers, which are no names."""
+    """Return the names of a frame's columns; an empty list for an array or if a name is not a string."""
     names = list(getattr(features, "columns", []))
     return names if all(isinstance(name, str) for name in names) else []
 
 
 class _Weighted(Objective):
-    """sum_i v_i loss_i / sum_i v_i + l2/2 ||W||^2: a linear model whose examples have weights, on full batches."""
+    """sum_i v_i loss_i / sum_i v_i + l2/2 ||W||^2: a linear model with example weights, on full batches."""
 
     def __init__(self, own: Logistic | MultinomialLogistic | LeastSquares, weights: Vector) -> None:
         self.layout, self.num_examples, self._own = own.layout, own.num_examples, own
@@ -228,7 +228,7 @@ class _Weighted(Objective):
 def _sparse_curvature(rows: Any, weights: Vector, l2: float, intercept: bool) -> tuple[Vector, float]:
     """Return the diagonal D of A' diag(weights) A + l2 I, A the rows and a column of ones, and its largest ratio to D.
 
-    Rows that are not dense are not centred, which would make them so.
+    Sparse rows are not centred, because centring would make them dense.
     """
     from scipy.sparse.linalg import LinearOperator, eigsh
 
@@ -248,7 +248,7 @@ def _sparse_curvature(rows: Any, weights: Vector, l2: float, intercept: bool) ->
     operator = LinearOperator((scales.size, scales.size), matvec=multiply, dtype=np.float64)
     start = np.random.default_rng(0).normal(size=scales.size)
     largest = eigsh(operator, k=1, which="LA", v0=start, tol=1e-6, return_eigenvectors=False)
-    # What Lanczos finds is from below.
+    # Lanczos approaches the eigenvalue from below.
     return metric, float(largest[0]) * (1.0 + 1e-6)
 
 
@@ -256,7 +256,7 @@ def _sparse_curvature(rows: Any, weights: Vector, l2: float, intercept: bool) ->
 # declared once, and an estimator adds its own.
 @dataclass(repr=False, eq=False)
 class _Federated(BaseEstimator):  # type: ignore[misc]
-    """What the estimators share: parts, a run, its end; their own docstrings describe the fields."""
+    """Base class of the estimators: the split into clients and the run; the subclasses document the fields."""
 
     fit_intercept: bool = field(default=True, kw_only=True)
     num_clients: int = field(default=4, kw_only=True)
@@ -283,7 +283,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         return validate_data(self, X, reset=False, dtype=np.float64, accept_sparse="csr")
 
     def _parts(self, X: Any, y: Any, sample_weight: Any, groups: Any, **checks: Any) -> _Parts:
-        """Return who has what."""
+        """Return each client's data."""
         self._check_settings()
         names = None
         if isinstance(X, list | tuple) and X and np.ndim(X[0]) == 2:
@@ -327,7 +327,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
         own_weights = [given.weights[own] for own in given.rows]
         masses = [float(own.sum()) for own in own_weights]
         total = math.fsum(masses)
-        # What the clients tell before round 1: sums of features, and of their products.
+        # The clients send these before round 1: sums of features and of their products.
         centre = np.zeros(d)
         if any(is_sparse(part) for part in parts):
             metric, largest = _sparse_curvature(
@@ -378,7 +378,7 @@ class _Federated(BaseEstimator):  # type: ignore[misc]
             if number % _EVERY and number != self.max_rounds:
                 return False
             h, psi, w = strategy.h, strategy.psi, strategy.retrieve(strategy.problem, strategy.state)
-            # Where the solution is 0, a step at 0 says what is small.
+            # If the solution is 0, the size of a step at 0 is the reference.
             first = first or h.value(h.conjugate_gradient(rate * gradient_at(np.zeros_like(w))))
             moved = h.retrieve(h.gradient(w) - rate * gradient_at(w), rate, psi) - w
             return bool(h.value(moved) <= self.tol**2 * max(h.value(w), first))
@@ -416,9 +416,9 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
     l1_ratio : float, default 0.5
         Between 0 (ridge) and 1 (lasso).
     fit_intercept : bool, default True
-        Whether there is an intercept, which is never regularized.
+        Whether to fit an intercept, which is never regularized.
     num_clients : int, default 4
-        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
+        Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
     max_rounds : int, default 5000
         The fit ends with a warning after this many rounds.
     tol : float, default 1e-9
@@ -453,9 +453,9 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
         y : array-like, shape (n,), or a list of them
             The targets.
         sample_weight : array-like, shape (n,), or a list of them, optional
-            How much each row counts; a row of weight 2 is that row twice.
+            Weight of each row; a row of weight 2 counts as two copies of it.
         groups : array-like, shape (n,), optional
-            Whose each row is, in the place of `num_clients` parts: rows with the same entry are one client's.
+            Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         """
         checked("alpha", self.alpha, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -466,7 +466,7 @@ class FederatedElasticNet(RegressorMixin, _Federated):  # type: ignore[misc]
             )
         parts = self._parts(X, y, sample_weight, groups, y_numeric=True)
         y = parts.y.astype(np.float64)
-        # A target far from 0 would cost the digits of the intercept's first rounds.
+        # Targets far from 0 would cost accuracy in the first rounds of the intercept.
         level = np.average(y, weights=parts.weights) if self.fit_intercept else 0.0
         l2 = self.alpha * (1.0 - self.l1_ratio)
 
@@ -497,9 +497,9 @@ class FederatedLasso(FederatedElasticNet):
     alpha : float, default 1.0
         Strength, >= 0.
     fit_intercept : bool, default True
-        Whether there is an intercept, which is never regularized.
+        Whether to fit an intercept, which is never regularized.
     num_clients : int, default 4
-        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
+        Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
     max_rounds : int, default 5000
         The fit ends with a warning after this many rounds.
     tol : float, default 1e-9
@@ -520,7 +520,7 @@ class FederatedLasso(FederatedElasticNet):
     array([0.8])
     """
 
-    # No parameter: an attribute of the class.
+    # A class attribute, not a parameter.
     l1_ratio: float = field(default=1.0, init=False)
 
 
@@ -537,9 +537,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
     l1_ratio : float, default 0.0
         Between 0 (ridge) and 1 (lasso).
     fit_intercept : bool, default True
-        Whether there is an intercept, which is never regularized.
+        Whether to fit an intercept, which is never regularized.
     num_clients : int, default 4
-        Into how many parts `fit(X, y)` splits the rows; fewer where there are fewer rows.
+        Number of clients that `fit(X, y)` splits the rows among; fewer if there are fewer rows.
     max_rounds : int, default 5000
         The fit ends with a warning after this many rounds.
     tol : float, default 1e-9
@@ -574,9 +574,9 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
         y : array-like, shape (n,), or a list of them
             The classes.
         sample_weight : array-like, shape (n,), or a list of them, optional
-            How much each row counts; a row of weight 2 is that row twice.
+            Weight of each row; a row of weight 2 counts as two copies of it.
         groups : array-like, shape (n,), optional
-            Whose each row is, in the place of `num_clients` parts: rows with the same entry are one client's.
+            Client of each row, instead of `num_clients` parts: rows with the same entry belong to one client.
         """
         checked("C", self.C, float)
         checked("l1_ratio", self.l1_ratio, float)
@@ -603,7 +603,7 @@ class FederatedLogisticRegression(ClassifierMixin, _Federated):  # type: ignore[
 
         outputs, curvature = (1, 0.25) if count == 2 else (count, 0.5)
         coefficients, intercept = self._run(make, parts, outputs, curvature, strength * self.l1_ratio, l2)
-        # With a column for each class the intercepts are unique up to a number that all of them share.
+        # With a column for each class, the intercepts are unique only up to a common constant.
         self.coef_ = np.ascontiguousarray(coefficients.T)
         self.intercept_ = intercept - intercept.mean() if count > 2 else intercept
         return self

@@ -1,12 +1,11 @@
-"""Topologies: who talks to whom on a graph, and with which weights.
+"""Topologies: which nodes of a graph communicate, and with which weights.
 
 A gossip matrix U is symmetric and doubly stochastic: row m holds the weights with which node m averages itself and its
 neighbours. How fast repeated averaging makes the nodes agree depends on its spectral gap.
 
-Flower has no channel between clients. The decentralised strategies therefore run their graph on a relay, the server:
-it receives every node's increment, mixes for each node what its neighbours would have sent it, and sends the node that
-mixture only. The relay sees all increments and all duals. All that a node sees of the others is the mixture that is
-made for it.
+Flower has no channel between clients. The decentralised strategies therefore use the server as a relay: it receives
+every node's increment, mixes the increments that each node's neighbours would have sent, and sends each node only its
+mixture. The relay sees all increments and all duals. A node sees nothing of other nodes but this mixture.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ __all__ = [
 
 Matrix = NDArray[np.float64]
 
-#: Row and column sums, symmetry and signs of a gossip matrix are checked to this.
+#: Tolerance for the row and column sums, symmetry and signs of a gossip matrix.
 TOLERANCE = 1e-12
 
 
@@ -61,14 +60,14 @@ class Topology:
     Parameters
     ----------
     name : str
-        For logs.
+        Name shown in logs.
     mixing : ndarray of float64, shape (M, M)
-        U: symmetric, doubly stochastic, connected; checked.
+        The gossip matrix U: symmetric, doubly stochastic and connected; checked.
 
     Raises
     ------
     ConfigurationError
-        If the matrix is not one.
+        If `mixing` is not a gossip matrix.
 
     Examples
     --------
@@ -88,7 +87,7 @@ class Topology:
 
     @property
     def num_nodes(self) -> int:
-        """M."""
+        """Number of nodes, M."""
         return int(self.mixing.shape[0])
 
     @cached_property
@@ -126,7 +125,7 @@ class Topology:
 
 
 def check_mixing(mixing: ArrayLike) -> Matrix:
-    """Return a gossip matrix as float64 after checking that it is one.
+    """Check a gossip matrix and return it as float64.
 
     Parameters
     ----------
@@ -139,7 +138,7 @@ def check_mixing(mixing: ArrayLike) -> Matrix:
     Raises
     ------
     ConfigurationError
-        If it is not square, finite, non-negative, symmetric, doubly stochastic (all to 1e-12) or not connected.
+        If it is not square, finite, non-negative, symmetric and doubly stochastic (all to 1e-12), or not connected.
 
     Examples
     --------
@@ -186,10 +185,10 @@ def check_mixing(mixing: ArrayLike) -> Matrix:
 
 
 def spectral_gap(mixing: Matrix) -> float:
-    """Return 1 - sigma, sigma = max(|lambda_2|, |lambda_M|) of a symmetric doubly stochastic matrix.
+    """Return 1 - sigma, where sigma = max(|lambda_2|, |lambda_M|) of a symmetric doubly stochastic matrix.
 
-    A round of averaging multiplies the disagreement by at most sigma. 0 for a graph that is not connected (or is
-    bipartite without weight on the nodes themselves), 1 for 11'/M and for a single node.
+    A round of averaging multiplies the disagreement by at most sigma. The gap is 0 for a graph that is not connected
+    (or is bipartite with zero self-weights), and 1 for 11'/M and for a single node.
 
     Parameters
     ----------
@@ -212,7 +211,7 @@ def mixing_time(mixing: Matrix) -> float:
     Returns
     -------
     float
-        0 where the nodes agree after one round (11'/M); inf where they never do.
+        0 if the nodes agree after one round (11'/M); inf if they never do.
     """
     sigma = 1.0 - spectral_gap(mixing)
     if sigma >= 1.0:
@@ -223,8 +222,8 @@ def mixing_time(mixing: Matrix) -> float:
 def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
     """Return the gossip matrix of a round in which some nodes do not take part.
 
-    A missing node keeps what it has; a neighbour gives itself the weight that it would have given to the missing node.
-    The result is symmetric and doubly stochastic again. The graph of the nodes that are left need not be connected.
+    A missing node keeps its value; each neighbour moves the missing node's weight to itself. The result is again
+    symmetric and doubly stochastic. The graph of the remaining nodes need not be connected.
 
     Parameters
     ----------
@@ -255,7 +254,7 @@ def effective_mixing(mixing: Matrix, missing: Collection[int]) -> Matrix:
 
 
 def root_mean_square_norm(rows: ArrayLike) -> float:
-    """Return sqrt(mean over rows of ||row||_2^2): for example the size of M clients' trackers.
+    """Return sqrt(mean over rows of ||row||_2^2), for example the size of M clients' trackers.
 
     Parameters
     ----------
@@ -293,7 +292,7 @@ def metropolis(edges: Iterable[tuple[int, int]], num_nodes: int) -> Matrix:
     Parameters
     ----------
     edges : iterable of pairs of int
-        Nodes are numbered from 0; direction and repetition do not matter, loops are refused.
+        Nodes are numbered from 0; direction and repetition do not matter; self-loops raise an error.
     num_nodes : int
         M.
 
@@ -358,8 +357,8 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
     Parameters
     ----------
     graph : networkx.Graph
-        Or anything with ``nodes`` and ``edges``. Node m of the federation is the m-th of ``graph.nodes``, sorted where
-        they can be. Directions, weights and loops are ignored.
+        Or any object with ``nodes`` and ``edges``. Node m of the federation is the m-th of ``graph.nodes``, sorted if
+        they can be sorted. Directions, weights and self-loops are ignored.
     name : str, default "graph"
 
     Raises
@@ -380,12 +379,12 @@ def from_graph(graph: Any, name: str = "graph") -> Topology:
 
 
 def chain(num_nodes: int) -> Topology:
-    """Return a path, with the paper's weights: 1/3 on the three diagonals, 2/3 at the two corners.
+    """Return a path with the paper's weights: 1/3 on the three diagonals, 2/3 at the two corners.
 
     Parameters
     ----------
     num_nodes : int
-        M. (For M = 2 the weights are 2/3 and 1/3, for M = 1 there is nothing to mix.)
+        M. (For M = 2 the weights are 2/3 and 1/3; for M = 1 there is nothing to mix.)
 
     References
     ----------
@@ -409,7 +408,7 @@ def chain(num_nodes: int) -> Topology:
 
 
 def ring(num_nodes: int) -> Topology:
-    """Return a cycle with Metropolis weights, 1/3 to itself and to each neighbour.
+    """Return a cycle with Metropolis weights: 1/3 on each node itself and on each neighbour.
 
     Parameters
     ----------
@@ -425,7 +424,7 @@ def ring(num_nodes: int) -> Topology:
 
 
 def grid(rows: int, columns: int) -> Topology:
-    """Return a rectangle of nodes, each linked to those beside, above and below it; Metropolis weights.
+    """Return a rectangular grid, each node linked to its horizontal and vertical neighbours; Metropolis weights.
 
     Parameters
     ----------
@@ -444,7 +443,7 @@ def grid(rows: int, columns: int) -> Topology:
 
 
 def torus(rows: int, columns: int) -> Topology:
-    """Return a rectangle of nodes whose opposite sides are joined; Metropolis weights.
+    """Return a rectangular grid with opposite sides joined; Metropolis weights.
 
     Parameters
     ----------
@@ -496,7 +495,7 @@ def complete(num_nodes: int) -> Topology:
 
 
 def exponential(num_nodes: int) -> Topology:
-    """Return the exponential graph: m is linked to m +- 1, 2, 4, 8, ... (modulo M); Metropolis weights.
+    """Return the exponential graph: node m is linked to m +- 1, 2, 4, 8, ... (modulo M); Metropolis weights.
 
     Parameters
     ----------
@@ -520,11 +519,11 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     ----------
     num_nodes : int
     probability : float
-        Of an edge, 0 < probability <= 1. Well above log(M)/M almost every draw is connected.
+        Probability of each edge, 0 < probability <= 1. Well above log(M)/M, almost every draw is connected.
     seed : int, default 0
         The same seed gives the same graph.
     attempts : int, default 1000
-        Draws before giving up.
+        Maximum number of draws.
 
     Raises
     ------
@@ -551,7 +550,7 @@ def erdos_renyi(num_nodes: int, probability: float, *, seed: int = 0, attempts: 
     )
 
 
-#: The topologies that a number of nodes determines, by name.
+#: Topologies determined by the number of nodes, by name.
 TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
     "chain": chain,
     "complete": complete,
@@ -562,7 +561,7 @@ TOPOLOGIES: dict[str, Callable[[int], Topology]] = {
 
 
 def _components(weights: NDArray[Any]) -> list[list[int]]:
-    """Return the connected parts of the graph of the positive weights."""
+    """Return the connected components of the graph of positive weights."""
     count, labels = connected_components(csr_array(weights > 0.0), directed=False)
     return [np.flatnonzero(labels == label).tolist() for label in range(count)]
 
@@ -572,7 +571,7 @@ def _without_loops(edges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _pair(edge: Any) -> tuple[int, int]:
-    """Return the two ends of an edge as Python's integers."""
+    """Return the two ends of an edge as Python integers."""
     try:
         i, j = map(index, edge)
     except (TypeError, ValueError):
@@ -583,7 +582,7 @@ def _pair(edge: Any) -> tuple[int, int]:
 
 
 def _count(name: str, value: int) -> int:
-    """Return a number of nodes as a Python integer: NumPy's small ones would overflow in what is made of them."""
+    """Return a number of nodes as a Python integer, because small NumPy integers would overflow in later arithmetic."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise ConfigurationError(f"{name}={value!r}; expected a whole number >= 1")
     return int(value)

@@ -1,4 +1,4 @@
-"""What a client does in a round: a number of stochastic gradient steps, or one minimisation to a tolerance."""
+"""A client's work in a round: a number of stochastic gradient steps, or one minimisation to a tolerance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flwr_fco.errors import ConfigurationError, SpecError
 __all__ = ["ENGINES", "FirstOrder", "Minimise", "Work", "work_from_header"]
 
 
-#: The engines that a client can minimise with, and the choice of the fastest one that its objective allows.
+#: The engines that a client can minimise with; "auto" is the fastest that its objective allows.
 ENGINES = ("auto", "aogm", "lbfgs", "preconditioned-lbfgs", "newton-cg", "exact", "dual-ascent")
 
 
@@ -29,12 +29,12 @@ class FirstOrder:
     epochs : int, optional
         Passes over the client's data per round, instead of `steps`. Default 1 if `steps` is not given.
     batch_size : int or None, default 32
-        Rows of a minibatch; None: full batches, without any randomness.
+        Rows in a minibatch; None uses full batches, without any randomness.
 
     Raises
     ------
     ConfigurationError
-        If both `steps` and `epochs` are given, or a number is not a whole number >= 1.
+        If both `steps` and `epochs` are given, or a value is not a whole number >= 1.
 
     Examples
     --------
@@ -57,7 +57,7 @@ class FirstOrder:
                 "or a number of minibatches"
             )
         for field, name in (("steps", "local_steps"), ("epochs", "local_epochs"), ("batch_size", "batch_size")):
-            # A number of NumPy's does not travel in the plan's JSON.
+            # NumPy integers cannot be written to the plan's JSON.
             value = getattr(self, field)
             if isinstance(value, np.integer):
                 object.__setattr__(self, field, int(value))
@@ -68,14 +68,14 @@ class FirstOrder:
         return f"{work} in " + ("full batches" if self.batch_size is None else f"batches of {self.batch_size}")
 
     def num_draws(self, num_examples: int, per_step: int = 1) -> int:
-        """Return how many minibatches the work takes: steps times `per_step`, or what the epochs hold.
+        """Return the number of minibatches drawn: steps times `per_step`, or the epochs' minibatches.
 
         Parameters
         ----------
         num_examples : int
-            Of the client.
+            The client's number of examples.
         per_step : int, default 1
-            Minibatches that a step takes; an epoch counts minibatches, rounded up to whole steps.
+            Minibatches per step. With `epochs`, the total is rounded up to whole steps.
         """
         if self.steps is not None:
             return self.steps * per_step
@@ -101,8 +101,8 @@ class Minimise:
     tolerance : float, default 1e-10
         Tolerance of the stopping rule.
     rule : {"gradient", "energy", "gap"}, default "gradient"
-        ``"gradient"``: the norm of the gradient of what is minimised. ``"energy"``: the relative change of its value.
-        ``"gap"``: a certified primal-dual gap, where the conjugate can be computed.
+        ``"gradient"``: the norm of the gradient of the minimised function. ``"energy"``: the relative change of its
+        value. ``"gap"``: a certified primal-dual gap, if the conjugate can be computed.
     max_iterations : int, default 10000
         A client that reaches this limit reports it in its metrics.
 
@@ -154,7 +154,7 @@ Work = FirstOrder | Minimise
 
 
 def work_from_header(header: Mapping[str, Any]) -> Work:
-    """Return the work that ``to_header`` wrote.
+    """Return the work described by a header from ``to_header``.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Certificates of a model: duality gaps and residuals, from what clients answer."""
+"""Certificates of a model: duality gaps and residuals, computed from the clients' answers."""
 
 from flwr_fco.certificates.certificate import Certificate, Request, certificate, settle
 

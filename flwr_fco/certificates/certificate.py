@@ -1,20 +1,20 @@
-"""How far a point is from the optimum, computed from the clients' answers about it: duality gaps and residuals.
+"""Distance of a point from the optimum, computed from the clients' answers: duality gaps and residuals.
 
-The server's half of the mathematics; the clients' half is :mod:`flwr_fco.objectives.duality`. A certificate is a
-generator that yields :class:`Request` and is sent the answers, so the clients may be objectives in one place
+This is the server's half of the mathematics; the clients' half is :mod:`flwr_fco.objectives.duality`. A certificate is
+a generator that yields :class:`Request` and receives the answers, so the clients may be objectives in one place
 (:mod:`flwr_fco.pooled`) or nodes of a federation (:mod:`flwr_fco.server.questions.certifying`).
 
 For Phi(w) = sum_m p_m F_m(w) + psi(w) with losses of linear predictions, Fenchel duality gives
-Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes are those at w, corrected so that
-their sum over the examples is 0 where psi leaves the intercept free, and scaled until psi* is finite. psi* is known
+Phi(w) - min Phi <= Phi(w) + mean f*(u) + psi*(-X'u) for any slopes u. The slopes at w are used, corrected so that they
+sum to 0 over the examples if psi does not act on the intercept, and scaled until psi* is finite. psi* is known
 
 - for any convex psi if the losses have an l2 term, through psi's proximal map;
 - for sums over coordinates (l1, squared l2, elastic net, boxes, l1 in a box), balls and the simplex
   (:mod:`flwr_fco.regularizers.conjugates`);
 - for norms with a strength: 0 up to the strength in the dual norm, infinite beyond.
 
-Elsewhere the certificate is the norm of the proximal gradient mapping, ||w - prox(w - g)||, which is 0 exactly at the
-minimisers, and bounds nothing.
+In all other cases the certificate is the norm of the proximal gradient mapping, ||w - prox(w - g)||, which is 0 exactly
+at the minimisers but does not bound the distance from the optimum.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from flwr_fco.regularizers import BoundRegularizer, Regularizer
 from flwr_fco.regularizers.conjugates import conjugate
 from flwr_fco.wire.questions import BALANCE, ENTROPY, FACTS, LINKS, SLOPES, Answer
 
-#: What rounding may take a scaled dual vector beyond the boundary of where psi* is finite.
+#: Factor that keeps a scaled dual vector within the domain of psi* despite rounding.
 _INWARDS = 1.0 - 1e-15
 _NOBODY = "no client answered, so nothing is known about this point"
 _FACTS = ("loss", "link", "outputs", "intercept", "l2", "factor", "slope")
@@ -46,7 +46,7 @@ class Request(NamedTuple):
     kind : str
         Kind of question.
     numbers : mapping of str to float
-        Numbers sent with it.
+        Numbers sent with the question.
     wanted : tuple of str
         Names of the numbers in the answer.
     shapes : mapping of str to tuple of int
@@ -60,18 +60,18 @@ class Request(NamedTuple):
 
 
 class Certificate(NamedTuple):
-    """What is known about a point.
+    """A certificate of a point.
 
     Parameters
     ----------
     kind : {"duality-gap", "residual"}
-        ``"duality-gap"``: `value` bounds Phi(w) - min Phi. ``"residual"``: it is the norm of the proximal gradient
+        ``"duality-gap"``: `value` bounds Phi(w) - min Phi. ``"residual"``: `value` is the norm of the proximal gradient
         mapping.
     value : float
     objective : float
         Phi(w).
     reason : str
-        Why there is no duality gap; empty if there is.
+        Why there is no duality gap; empty if there is one.
     clients : int
         Number of clients that answered; the certificate is about their pooled problem.
     """
@@ -87,7 +87,7 @@ Asking = Generator[Request, Sequence[Answer], Certificate]
 
 
 def settle(certificate: Asking, ask: Callable[[Request], Sequence[Answer]]) -> Certificate:
-    """Run a certificate to its end.
+    """Run a certificate's questions to the end and return the certificate.
 
     Parameters
     ----------
@@ -152,7 +152,7 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
     answers = yield Request("duality", numbers, ("linear", "quadratic"), {"gradient": w.shape})
     dual = -_mean_vector(answers, "gradient")
     if free:
-        # 0 up to rounding: the slopes were corrected for it.
+        # 0 up to rounding, because of the correction of the slopes.
         dual[w.size - outputs :] = 0.0
     count = w.size - outputs if facts["intercept"] else w.size
     limit = _largest_scaling(psi, dual, l2)
@@ -160,7 +160,7 @@ def certificate(psi: BoundRegularizer, w: Vector) -> Asking:
         return (yield from _residual(psi, w, objective, "psi does not act in some directions"))
     linear, quadratic = _mean(answers, "linear"), _mean(answers, "quadratic")
     if link == "identity" and _only_norms(psi, l2):
-        # The conjugates are a parabola in the scaling: its vertex, or the end of the feasible interval.
+        # The conjugates are a parabola in the scaling: take its vertex, or the end of the feasible interval.
         vertex = -linear / (2.0 * quadratic) if quadratic > 0.0 else 1.0
         scaling = min(max(vertex, -limit), limit)
     else:
@@ -181,10 +181,10 @@ def _residual(psi: BoundRegularizer, w: Vector, objective: float, reason: str) -
 
 
 def _balance(classes: int) -> Generator[Request, Sequence[Answer], dict[str, float]]:
-    """Return the mixture that gives every class its share, with the smallest weight for which that is a distribution.
+    """Return a mixture that makes the mean predictions equal the class shares, with the smallest valid weight.
 
-    At the best intercept the predictions have that property themselves. A class that no client has is marked by -1; the
-    chances of the others must be asked for again then, because they take over those of that class.
+    With the best intercept the predictions already have this property. A class that no client has is marked by -1; its
+    probability is redistributed to all other classes, so the clients are then asked for the mean predictions again.
     """
     numbers: dict[str, float] = {"stage": float(BALANCE)}
     shapes = {"predicted": (classes,), "present": (classes,)}
@@ -203,7 +203,7 @@ def _balance(classes: int) -> Generator[Request, Sequence[Answer], dict[str, flo
 
 
 def _why_none(answers: Sequence[Answer], psi: BoundRegularizer, w: Vector) -> str:
-    """Return why there is no duality gap; nothing if there is."""
+    """Return the reason why there is no duality gap; an empty string if there is one."""
     facts = answers[0].numbers
     for name in ("link", "outputs", "intercept", "l2", "factor"):
         if any(answer.numbers[name] != facts[name] for answer in answers):
@@ -250,17 +250,17 @@ def _is_norm(own: Regularizer, shape: tuple[int, ...]) -> bool:
 
 
 def _only_norms(psi: BoundRegularizer, l2: float) -> bool:
-    """Whether psi* takes the values 0 and infinity alone, so that any scaling within the limit will do."""
+    """Whether psi* takes only the values 0 and infinity, so that any scaling within the limit is feasible."""
     return l2 == 0.0 and bool(psi.blocks) and all(_is_norm(own, shape) for _, shape, own in psi.blocks)
 
 
 def _free_intercept(facts: Mapping[str, float], psi: BoundRegularizer, w: Vector) -> bool:
-    """Whether psi leaves an intercept alone."""
+    """Whether there is an intercept on which psi does not act."""
     return bool(facts["intercept"]) and not psi.layout.regularized_mask()[w.size - int(facts["outputs"]) :].any()
 
 
 def _largest_scaling(psi: BoundRegularizer, dual: Vector, l2: float) -> float:
-    """Return the largest factor at which psi* of the dual vector is finite."""
+    """Return the largest factor for which psi* of the scaled dual vector is finite."""
     if l2 > 0.0:
         return math.inf
     terms = psi.separable_terms(dual.shape)
@@ -277,13 +277,13 @@ def _largest_scaling(psi: BoundRegularizer, dual: Vector, l2: float) -> float:
 
 
 def _conjugate(psi: BoundRegularizer, u: Vector, l2: float, count: int) -> float:
-    """Return psi*(u), with l2/2 ||.||^2 on the first `count` coordinates; the scaling has made it finite."""
+    """Return psi*(u), with l2/2 ||.||^2 on the first `count` coordinates; u is scaled so that this is finite."""
     if l2 > 0.0:
-        # The conjugate's maximiser is a proximal point, whatever psi is.
+        # For any psi, the maximiser in the conjugate is a proximal point.
         best = psi.prox(u / l2, 1.0 / l2)
         best[count:] = 0.0
         return float(u @ best) - psi.value(best) - 0.5 * l2 * float(best @ best)
-    # Of a norm it is 0; at the end of the interval rounding may find infinity there.
+    # For a norm it is 0, but at the end of the interval rounding may give infinity.
     return sum(
         0.0 if _is_norm(own, shape) else conjugate(own, u[block].reshape(shape) * _INWARDS)
         for block, shape, own in psi.blocks

@@ -21,14 +21,14 @@ AnswerFunction = Callable[[Question, Objective], Answer]
 
 _ANSWERS: dict[str, AnswerFunction] = {}
 
-#: Products of the power iteration by which an unknown constant is probed.
+#: Iterations of the power method that estimates an unknown constant.
 PROBES = 12
-#: Length of the differences that stand for products with the Hessian, relative to 1 + ||w||.
+#: Length of the finite differences that replace products with the Hessian, relative to 1 + ||w||.
 _PROBE_LENGTH = 1e-4
 
 
 def answer(kind: str) -> Callable[[AnswerFunction], AnswerFunction]:
-    """Register a function as the answer to questions of a kind.
+    """Register a function that answers questions of a kind.
 
     Parameters
     ----------
@@ -51,7 +51,7 @@ def find_answer(kind: str) -> AnswerFunction:
     Raises
     ------
     ConfigurationError
-        If there is none.
+        If no function is registered for this kind.
 
     Examples
     --------
@@ -68,13 +68,13 @@ def find_answer(kind: str) -> AnswerFunction:
 
 @contextmanager
 def own_buffers(objective: Objective, passed: Mapping[str, NDArray[Any]]) -> Iterator[None]:
-    """Temporarily replace an objective's arrays that are not optimised by the server's.
+    """Temporarily replace an objective's arrays that are not optimised with the server's.
 
     Parameters
     ----------
     objective : Objective
     passed : mapping of str to ndarray
-        All of them, or none: then the objective keeps its own.
+        All of these arrays, or an empty mapping to keep the objective's own.
     """
     before = {name: array.copy() for name, array in objective.buffers().items()}
     try:
@@ -137,10 +137,10 @@ def smoothness(question: Question, objective: Objective) -> Answer:
     Returns
     -------
     Answer
-        ``l2``, ``l1``: :meth:`Objective.batch_lipschitz` in either norm. If the objective does not know them,
-        ``probed`` is 1 and both are the largest curvature that a power iteration on differences of full gradients finds
-        at ``primal``, which is a lower bound there. ``convexity``: 0 if it is not known. For a loss that is not smooth
-        the constants are 0.
+        ``l2``, ``l1``: :meth:`Objective.batch_lipschitz` in either norm. If the objective does not know the l2
+        constant, ``probed`` is 1 and ``l2`` is the largest curvature that a power iteration on differences of full
+        gradients finds at ``primal``, a lower bound there; ``l1`` is at most ``l2``. ``convexity``: 0 if unknown. For
+        a non-smooth loss both constants are 0.
     """
     batch = int(question.numbers["batch-size"]) or None
     found: dict[str, float] = {"probed": 0.0}
@@ -164,7 +164,7 @@ def smoothness(question: Question, objective: Objective) -> Answer:
 
 
 def _probed_curvature(objective: Objective, w: Vector) -> float:
-    """Return the largest ||g(w + s v) - g(w)|| / s of a power iteration from a fixed direction."""
+    """Return the largest ||g(w + s v) - g(w)|| / s found by a power iteration from a fixed direction."""
     length = _PROBE_LENGTH * (1.0 + float(np.linalg.norm(w)))
     direction = np.random.default_rng(0).standard_normal(w.size)
     largest, start = 0.0, np.array(objective.gradient(w))

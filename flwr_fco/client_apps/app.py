@@ -32,7 +32,7 @@ from flwr_fco.wire.envelope import partition_reply, reply
 from flwr_fco.wire.model import primal_vector, read_primal
 from flwr_fco.wire.queries import answer_records, read_question
 
-#: Flower's own name for this type moves between its releases.
+#: Flower moves its own name for this type between releases.
 Mod = Callable[[Message, Context, Callable[[Message, Context], Message]], Message]
 
 _PRIVACY_MODS = ("fixedclipping_mod", "adaptiveclipping_mod", "LocalDpMod")
@@ -53,25 +53,25 @@ def client_app(
     ----------
     load_objective : callable
         ``(context) -> Objective``: the client's loss on its training data. Called once per process, run and
-        partition, and again for a client that was forgotten (`max_bytes`); ``context.node_config`` has
+        partition, and again if the objective was evicted (see `max_bytes`); ``context.node_config`` has
         ``partition-id`` and ``num-partitions``.
     load_evaluation_objective : callable, optional
         The loss on the data for federated evaluation; by default the training data.
     mods : sequence of callable, optional
         Flower mods. Those for differential privacy are refused: they clip differences of models.
     limits : Limits, optional
-        What a server may ask of this client; by default ``Limits()``. A message beyond the limits, or one that cannot
-        be read, raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
+        What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
+        read raises an error that says why; Flower turns it into an error reply, and the SuperNode continues.
     max_bytes : float, optional
-        Bytes that the arrays of all loaded objectives may take in one process, by default half of the machine's memory:
-        beyond them the clients that were not asked for longest are forgotten; ``math.inf``: none. Memory maps do not
-        count (:func:`flwr_fco.datasets.memmap`).
+        Maximum bytes for the arrays of all objectives loaded in one process; by default half of the machine's memory.
+        Above it, the least recently used objectives are evicted; ``math.inf``: no limit. Memory maps do not count
+        (:func:`flwr_fco.datasets.memmap`).
 
     Returns
     -------
     flwr.clientapp.ClientApp
-        With handlers for training, evaluation, questions (:mod:`flwr_fco.wire.questions`) and the handshake that tells
-        the server the partition id.
+        Handles training, evaluation, questions (:mod:`flwr_fco.wire.questions`) and the handshake that tells the server
+        the partition id.
 
     Raises
     ------
@@ -118,7 +118,7 @@ def client_app(
         with single_threaded_blas():
             for name, value in objective.metrics(primal).items():
                 metrics[name] = float(value)
-        # What an evaluation or a question leaves is not the loss of the next round's training.
+        # Discard losses recorded by an evaluation or a question: they do not belong to the next training round.
         objective.take_training_loss()
         return reply(message, RecordDict({"metrics": metrics}))
 
@@ -188,8 +188,8 @@ def _read_model(message: Message, objective: Objective) -> Vector:
 
 
 def _end_quickly() -> None:
-    """Spare a process that Flower starts for one message the search for garbage among all that Numba has loaded."""
+    """Skip the garbage collection at exit, which is slow after Numba, in a process Flower starts for one message."""
     if Path(sys.argv[0]).name == "flwr-clientapp":
         gc.freeze()
-        # Python looks through everything before it ends, a fifth of the process's time.
+        # Python's collection at exit takes a fifth of the process's time.
         atexit.register(gc.freeze)

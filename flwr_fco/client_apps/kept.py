@@ -1,4 +1,4 @@
-"""The objectives that a process keeps: those used last, up to a number of bytes."""
+"""A process's cache of objectives: the most recently used ones, up to a number of bytes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from flwr_fco.objectives.base import Objective
 
 #: App, role, run, partition.
 Key = tuple[str, str, int, int]
-#: How many of an objective's objects are looked at, for data may be lists of millions.
+#: Maximum number of an objective's objects that are inspected, because data may be lists of millions.
 _LOOKS = 1000
-#: What holds no array, and an objective has many of.
+#: Common types that hold no arrays.
 _WITHOUT = frozenset({int, float, str, bool, bytes, type(None), Layout})
-#: What does not belong to an objective alone.
+#: Types that several objectives share.
 _SHARED = (type, FunctionType, ModuleType)
 _MAPS = (np.memmap, mmap)
 
 
 def half_of_the_memory() -> int:
-    """Return half of the bytes of this machine's memory; a terabyte where the system does not say.
+    """Return half of this machine's memory in bytes; one terabyte if the system does not report it.
 
     Examples
     --------
@@ -41,9 +41,9 @@ def half_of_the_memory() -> int:
 
 
 def bytes_held(thing: Any) -> int:
-    """Return the bytes of the arrays and tensors in an object, in its attributes and in theirs.
+    """Return the bytes of the arrays and tensors in an object, including nested attributes.
 
-    Memory maps count nothing: the system takes their pages back by itself.
+    Memory maps do not count, because the system can reclaim their pages.
 
     Parameters
     ----------
@@ -56,7 +56,7 @@ def bytes_held(thing: Any) -> int:
     True
     """
     total, left = 0, [thing]
-    # Kept, so that no other object gets the number of one that was looked at.
+    # Holds references, so that no new object gets the id of an inspected one.
     seen: dict[int, Any] = {}
     while left and len(seen) < _LOOKS:
         each = left.pop()
@@ -86,7 +86,7 @@ def _mapped(array: Any) -> bool:
 
 
 class KeptObjectives:
-    """Objectives by key; the one that was not used for longest goes first.
+    """Objectives by key; the least recently used is evicted first.
 
     Examples
     --------
@@ -104,11 +104,11 @@ class KeptObjectives:
         self._bytes = 0
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of objectives."""
         return len(self._all)
 
     def find(self, key: Key) -> Objective | None:
-        """Return an objective, or None.
+        """Return the objective for a key, or None.
 
         Parameters
         ----------
@@ -121,14 +121,14 @@ class KeptObjectives:
         return found[0]
 
     def keep(self, key: Key, objective: Objective, limit: int) -> None:
-        """Keep an objective; others go until the limit holds.
+        """Store an objective and evict others until the limit holds.
 
         Parameters
         ----------
         key : tuple
         objective : Objective
         limit : int
-            Bytes of all of them.
+            Maximum bytes of all objectives.
         """
         size = bytes_held(objective)
         self._all[key] = objective, size

@@ -1,4 +1,4 @@
-"""Limits that the owner of a client sets: a message that asks for more is refused with an error at once."""
+"""Limits set by a client's owner: a message that exceeds them is refused at once with an error."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NESTED = nullcontext()
 
 
 class _Deadline(threading.local):
-    """When the local solver in this thread must be done, and the seconds that it was given."""
+    """Deadline of this thread's local solver, and the seconds it was given."""
 
     at: tuple[float, float] = (math.inf, math.inf)
 
@@ -37,24 +37,24 @@ _deadline = _Deadline()
 
 @dataclass(frozen=True)
 class Limits:
-    """The most that a client does for a server; anything beyond is refused before any work is done.
+    """Limits on the work a client does for a server; a message that exceeds them is refused before any work is done.
 
-    The defaults exceed every run of the papers by some orders of magnitude. Set tighter limits on a small machine, or
-    if you do not trust the server.
+    The defaults exceed every run in the papers by orders of magnitude. Set tighter limits on a small machine or if you
+    do not trust the server.
 
     Parameters
     ----------
     max_steps : int, default 1000000
-        Local steps in a round, also where the server counts them in epochs.
+        Local steps in a round, including those requested as epochs.
     max_iterations : int, default 1000000
         Iterations of a minimisation.
     max_seconds : float, default 3600
-        For the local solver in a round; checked between minibatches (in compiled loops between epochs, in minimisations
-        between gradients or products with the Hessian), so a solver may exceed it by the time of one of these.
+        Seconds for the local solver in a round; checked between minibatches (between epochs in compiled loops, between
+        gradients or Hessian products in minimisations), so a solver may exceed it by the time of one of these.
     max_parameters : int, default 100000000
         Numbers in the model, and in a reply that holds the points of all local steps; eight bytes each.
     max_plan : int, default 1000000
-        Characters of the JSON in which the plan (regularizer, mirror map, names of arrays) is written.
+        Characters in the plan's JSON (regularizer, mirror map, names of arrays).
     max_number : float, default 1e15
         Absolute value of learning rates, sums of step sizes and other numbers.
 
@@ -100,7 +100,7 @@ class Limits:
             raise self._beyond("a plan of", len(header), "characters", "max_plan")
 
     def check_plan(self, plan: Plan) -> None:
-        """Refuse a plan whose model is too large, before anything of that size is made.
+        """Refuse a plan whose model is too large, before memory of that size is allocated.
 
         Parameters
         ----------
@@ -121,14 +121,14 @@ class Limits:
         downlink : Downlink
             As read from the message.
         num_examples : int or None
-            The client's number of examples, which determines the steps of an epoch; None for a user's own training
-            loop, whose steps :meth:`check_steps` counts.
+            The client's number of examples, which determines the steps in an epoch; None for a custom training loop,
+            whose steps are checked by :meth:`check_steps`.
         """
         plan = downlink.plan
         work = plan.work if downlink.work is None else downlink.work
         if isinstance(work, FirstOrder) and num_examples is not None:
             trajectory = plan.options.get("trajectory")
-            # No epoch has more steps than examples: they are counted only where that could be too many.
+            # An epoch has at most one step per example: count the steps only if that bound exceeds the limit.
             if trajectory or (work.steps or (work.epochs or 1) * int(num_examples)) > self.max_steps:
                 steps = work.num_draws(num_examples)
                 self.check_steps(steps, work)
@@ -137,7 +137,7 @@ class Limits:
                     raise self._beyond(f"all {steps} local points:", asked, "numbers in the reply", "max_parameters")
         elif not isinstance(work, FirstOrder) and work.max_iterations > self.max_iterations:
             raise self._beyond("a minimisation of", work.max_iterations, "iterations", "max_iterations")
-        # `read_downlink` has made sure that they are finite. A rate of NaN stands for a method that has none.
+        # `read_downlink` has checked that they are finite. A learning rate of NaN means that the method has none.
         if downlink.client_lr > self.max_number:
             raise self._beyond("client-lr", downlink.client_lr, "", "max_number")
         if downlink.elapsed > self.max_number:
@@ -152,9 +152,9 @@ class Limits:
         Parameters
         ----------
         steps : int
-            Of the round so far, or of the whole round.
+            Steps of the round so far, or of the whole round.
         work : FirstOrder, optional
-            What the server asks for; used in the error message.
+            The requested work; used in the error message.
         """
         if steps > self.max_steps:
             raise self._beyond(f"{work}:" if work else "a round of", steps, "local steps", "max_steps")
@@ -171,7 +171,7 @@ class Limits:
             self.check_header(record.get("layout"))
 
     def check_question(self, question: Question) -> None:
-        """Refuse a question about too large a model, and absurdly large numbers.
+        """Refuse a question with too large a model or absurdly large numbers.
 
         Parameters
         ----------
@@ -187,15 +187,15 @@ class Limits:
     def run(
         self, solver: LocalSolver, downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
     ) -> tuple[Uplink, Any]:
-        """Check a downlink against the limits, then run its local solver under the clock with one BLAS thread.
+        """Check a downlink against the limits, then run its local solver with a time limit and one BLAS thread.
 
         Parameters
         ----------
         solver, downlink, objective, state, rng
-            As of :class:`~flwr_fco.client_apps.solvers.table.LocalSolver`.
+            As for :class:`~flwr_fco.client_apps.solvers.table.LocalSolver`.
         """
         self.check_downlink(downlink, objective.num_examples)
-        # As `clock`, which costs more than the check: it is a generator.
+        # Does the same as `clock`, which is slower because it is a generator.
         before, _deadline.at = _deadline.at, (time.monotonic() + self.max_seconds, self.max_seconds)
         try:
             if threads.depth:
@@ -207,7 +207,7 @@ class Limits:
 
     @contextmanager
     def clock(self, *, single_threaded: bool = False) -> Iterator[None]:
-        """Start the clock of a local solver: within the block :func:`timed` raises once the time is up.
+        """Start a local solver's time limit: within the block, :func:`timed` raises once the time is up.
 
         Parameters
         ----------
@@ -236,7 +236,7 @@ def clear_errors(what: str) -> Iterator[None]:
     Parameters
     ----------
     what : str
-        What cannot be done.
+        The failure, used as the start of the error message.
 
     Examples
     --------
@@ -251,19 +251,19 @@ def clear_errors(what: str) -> Iterator[None]:
     except FlwrFcoError:
         raise
     except Exception as error:
-        # Any type: a server can send anything, and no code of the client's owner runs in these blocks.
+        # Catch every type: a server can send anything, and none of the client owner's code runs in these blocks.
         raise cannot_read(what, error) from error
 
 
 def cannot_read(what: str, error: Exception) -> ProtocolError:
-    """Return what :class:`clear_errors` raises.
+    """Return the error that :class:`clear_errors` raises.
 
     Parameters
     ----------
     what : str
-        What cannot be done.
+        The failure, used as the start of the error message.
     error : Exception
-        Why.
+        Its cause.
     """
     text = f"{type(error).__name__}: {error}"
     return ProtocolError(f"{what}: {text if len(text) <= 500 else text[:500] + ' ...'}")
@@ -272,7 +272,7 @@ def cannot_read(what: str, error: Exception) -> ProtocolError:
 def timed(items: Iterable[_Item]) -> Iterator[_Item]:
     """Yield the items of an iterable until the local solver's time is up.
 
-    Your own local solvers should loop over ``timed(objective.batches(...))``, as those of this package do.
+    Custom local solvers should loop over ``timed(objective.batches(...))``, as this package's solvers do.
 
     Parameters
     ----------
@@ -282,7 +282,7 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
     Raises
     ------
     ConfigurationError
-        Instead of yielding an item after the client's limit `max_seconds`.
+        If the client's limit `max_seconds` has passed before the next item.
 
     Examples
     --------
@@ -298,12 +298,12 @@ def timed(items: Iterable[_Item]) -> Iterator[_Item]:
 
 
 def check_time(done: int, what: str = "steps") -> None:
-    """Raise once the local solver's time is up; for loops that :func:`timed` does not fit.
+    """Raise once the local solver's time is up; for loops that cannot use :func:`timed`.
 
     Parameters
     ----------
     done : int
-        How much has been done; used in the error message.
+        Number of completed `what`; used in the error message.
     what : str, default "steps"
         The unit of `done`.
     """

@@ -1,4 +1,4 @@
-"""One BLAS thread in local solvers: another order of summation would change the bits."""
+"""One BLAS thread in local solvers: the order of summation would otherwise change the last bits of a result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Handling a training message, with a local solver or with a user's own training loop."""
+"""Handling of training messages, with a local solver or a custom training loop."""
 
 from __future__ import annotations
 
@@ -28,30 +28,30 @@ LoadObjective = Callable[[Context], Objective]
 _UNREADABLE = "the server's message cannot be read"
 _Fact = TypeVar("_Fact")
 
-#: Objectives of this process by (app, role, run, partition). Not in the app itself: Flower's simulation may pickle it
-#: with every message, and the copies of one app must find what the first of them has loaded.
+#: Objectives of this process by (app, role, run, partition). Not in the app itself: Flower's simulation may pickle the
+#: app with every message, and all copies must find the objectives that the first one loaded.
 _objectives = KeptObjectives()
-#: Plans that were looked at, with what they were held against; by their identity, for one comes with every message.
+#: Plans already checked, with the limits they were checked against; keyed by identity, as every message has one.
 _allowed_plans: dict[int, tuple[Plan, Limits]] = {}
 _fitting_plans: dict[int, tuple[Plan, None]] = {}
 
 
 class Task(NamedTuple):
-    """What a client has to do in a round, as read from the server's message.
+    """A client's task in a round, as read from the server's message.
 
     Parameters
     ----------
     message : Message
-        What is to be answered.
+        The message to answer.
     context : Context
-        The node's.
+        The node's context.
     downlink : Downlink
-        What the server says.
+        The content of the server's message.
     state : mapping of str to ndarray, or None
-        What the client remembers; None if it begins (anew), or the method has no client state.
+        The client's state; None if the client starts or restarts, or the method has no client state.
     round : int
     rng : numpy.random.Generator
-        That of (seed, round, partition).
+        The generator for (seed, round, partition).
     """
 
     message: Message
@@ -62,7 +62,7 @@ class Task(NamedTuple):
     rng: np.random.Generator
 
     def answer(self, uplink: Uplink, state: Any, num_examples: int) -> Message:
-        """Return the reply, and keep the client's next state until the server says whether the reply counted.
+        """Return the reply, and hold the client's next state until the server says whether the reply was used.
 
         Parameters
         ----------
@@ -79,7 +79,7 @@ class Task(NamedTuple):
 
 
 def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool = False) -> Task:
-    """Read a training message, within the limits that need no data to be known.
+    """Read a training message and check the limits that do not depend on the client's data.
 
     Parameters
     ----------
@@ -87,14 +87,14 @@ def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool =
     context : Context
     limits : Limits
     as_sent : bool, default False
-        Whether the server's vectors stay in the precision in which they came; otherwise they are float64.
+        Whether to keep the server's vectors in the precision received; otherwise they are converted to float64.
 
     Raises
     ------
     PlanMissingError, StateMissingError
-        If the client lacks what the message builds on: `missing_reply` asks for it.
+        If the client lacks the plan or state that the message refers to; `missing_reply` asks for it.
     FlwrFcoError
-        If the message cannot be read, or is beyond the limits.
+        If the message cannot be read or exceeds the limits.
     """
     try:
         downlink = read_downlink(message, context, limits.check_header, as_sent=as_sent)
@@ -107,7 +107,7 @@ def begin(message: Message, context: Context, limits: Limits, *, as_sent: bool =
     except FlwrFcoError:
         raise
     except Exception as error:
-        # As `with clear_errors(...)`, which every message would have to pay for.
+        # Does the same as `with clear_errors(...)`, without its cost for every message.
         raise cannot_read(_UNREADABLE, error) from error
 
 
@@ -119,7 +119,7 @@ def _check_plan(plan: Plan, limits: Limits) -> None:
 
 
 class ClientData(NamedTuple):
-    """A client's data in one role, as an objective that is loaded once per process, run and partition, if it fits.
+    """A client's data in one role, as an objective loaded once per process, run and partition, if memory allows.
 
     Parameters
     ----------
@@ -129,7 +129,7 @@ class ClientData(NamedTuple):
         Identifies the ClientApp.
     role : {"train", "evaluate"}
     max_bytes : int
-        What the arrays of all objectives that this process keeps may take.
+        Maximum bytes for the arrays of all objectives that this process keeps.
     """
 
     load: LoadObjective
@@ -138,7 +138,7 @@ class ClientData(NamedTuple):
     max_bytes: int
 
     def objective(self, context: Context, partition: int) -> Objective:
-        """Return the objective of the context's node.
+        """Return the objective of this node.
 
         Parameters
         ----------
@@ -152,7 +152,7 @@ class ClientData(NamedTuple):
             return known
         loaded: Any = self.load(context)
         if not isinstance(loaded, Objective):
-            # Not its contents: it may be the client's data, and the message goes to the server.
+            # Do not show the value: it may be the client's data, and the error message goes to the server.
             plain = loaded is None or isinstance(loaded, str | int | float)
             found = repr(loaded) if plain else f"a {type(loaded).__name__}"
             raise ConfigurationError(
@@ -171,7 +171,7 @@ class ClientData(NamedTuple):
 
 @dataclass(frozen=True)
 class TrainingHandler:
-    """Handles training messages by running the local solver which the message names.
+    """Handles training messages by running the local solver that the message names.
 
     Parameters
     ----------
@@ -192,12 +192,12 @@ class TrainingHandler:
         return task.answer(uplink, state, num_examples)
 
     def learn(self, contexts: Sequence[Context], plan: Spec, digest: str, header: str) -> None:
-        """Give clients the plan of a run, which comes from a server in this process, as from a first message.
+        """Store a run's plan from a server in this process for its clients, as a first message would.
 
         Parameters
         ----------
         contexts : sequence of Context
-            At least one.
+            The clients' contexts; at least one.
         plan : Spec
         digest, header : str
             Its hash and its JSON.
@@ -209,14 +209,14 @@ class TrainingHandler:
     def exchange(
         self, contexts: Sequence[Context], told: Sequence[tuple[Downlink, ClientState | None]], server_round: int
     ) -> Iterator[Sent]:
-        """Answer a server in this process, without messages: one client after the other, each when it is asked for.
+        """Yield the clients' replies to a server in this process, without messages, computing each when it is needed.
 
         Parameters
         ----------
         contexts : sequence of Context
-            The clients', at least one.
+            The clients' contexts; at least one.
         told : sequence of (Downlink, mapping of str to ndarray or None)
-            What each is told, as a client reads it, and what it remembers.
+            Each client's downlink, as read from a message, and its state.
         server_round : int
         """
         partitions = [partition_of(context) for context in contexts]
@@ -246,14 +246,14 @@ class TrainingHandler:
         check_layout(objective.layout, plan.layout)
         if id(plan) not in _fitting_plans:
             with clear_errors(_UNREADABLE):
-                # Bind psi and h, and refuse those that do not fit: what a local solver asks of them cannot fail.
+                # Bind psi and h, and refuse incompatible pairs, so that a local solver's calls to them cannot fail.
                 plan.h.require(plan.psi)
             _remember(_fitting_plans, plan, None)
         passes_through = plan.layout.passed_through
         if passes_through:
             objective.load_buffers(downlink.pass_through)
         uplink, after = self.limits.run(solver, downlink, objective, state, rng)
-        # As for the compiled loops: a class that keeps no losses is not asked for one.
+        # As in the compiled loops, a class that records no losses is not queried.
         if type(objective).take_training_loss is not Objective.take_training_loss:
             loss = objective.take_training_loss()
             if loss is not None and math.isfinite(loss):
@@ -272,12 +272,12 @@ def forget_objectives(run_id: int) -> None:
 
 
 def partition_of(context: Context) -> int:
-    """Return the partition id; a node without one is known by its node id, which is new in every run."""
+    """Return the partition id, or the node id if there is none; node ids change with every run."""
     return int(context.node_config.get("partition-id", context.node_id))
 
 
 def check_layout(own: Layout, server: Layout) -> None:
-    """Compare names and shapes: which arrays psi acts on, and their dtypes, are the server's business.
+    """Compare names and shapes; the server determines which arrays psi acts on, and their dtypes.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Seeded data sets and the ways to split them over clients."""
+"""Seeded data sets and methods to split them over clients."""
 
 from flwr_fco.datasets.base import FederatedDataset, Samples
 from flwr_fco.datasets.bundled import PartitionedClassification, breast_cancer, digits

@@ -1,4 +1,4 @@
-"""What a federated data set offers: one client at a time, and the objective on its data."""
+"""The interface of a federated data set: each client's data, and the objective on it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_fco.objectives.design import stacked
 
 
 class Samples(NamedTuple):
-    """Features and targets (or labels), one row per example: the first two arguments of an objective."""
+    """Features and targets (or labels), one row per example, as an objective's first two arguments."""
 
     #: An array, or a sparse matrix by rows.
     features: Any
@@ -31,8 +31,8 @@ def together(parts: Iterable[Samples]) -> Samples:
 class FederatedDataset(ABC):
     """Data split over clients.
 
-    :meth:`client` makes one client's data without making the others', and the same data in any order of calls: each
-    SuperNode can load its own partition.
+    :meth:`client` generates one client's data without generating any other client's, independently of the order of
+    calls, so each SuperNode can load its own partition.
 
     Attributes
     ----------
@@ -57,17 +57,17 @@ class FederatedDataset(ABC):
         Raises
         ------
         ConfigurationError
-            If there is no such client.
+            If there is no client with this index.
         """
 
     @abstractmethod
     def build_objective(self, examples: Samples, **options: Any) -> Objective:
-        """Return the objective that goes with this data set on some examples.
+        """Return this data set's objective on some examples.
 
         Parameters
         ----------
         examples : Samples
-            From a client, from a test split, ...
+            Examples of a client, of a test split, ...
         **options
             Keyword arguments of the objective's class.
 
@@ -93,12 +93,12 @@ class FederatedDataset(ABC):
         Raises
         ------
         ConfigurationError
-            If there is no such client, or an option is out of range.
+            If there is no client with this index, or an option is out of range.
         """
         return self.build_objective(self.client(index), **options)
 
     def objectives(self, **options: Any) -> list[Objective]:
-        """Return the objectives of all clients: the pooled problem, for references and metrics.
+        """Return the objectives of all clients, for reference solutions and metrics of the pooled problem.
 
         Parameters
         ----------

@@ -1,6 +1,7 @@
-"""Real data that comes with scikit-learn, split over clients: nothing is downloaded.
+"""Real data included in scikit-learn, split over clients, without any download.
 
-scikit-learn is imported only by the functions that need it: importing it takes as long as the rest of the package.
+scikit-learn is imported only by the functions that need it, because importing it takes as long as the rest of the
+package.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flwr_fco.datasets.partition import random_partition
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives import Logistic, MultinomialLogistic
 
-#: Seeds the test split: fixed, so that runs with different seeds are scored on the same examples.
+#: Seed of the test split; fixed, so that runs with different seeds are scored on the same examples.
 _SPLIT_SEED = 0
 
 
@@ -32,7 +33,7 @@ class PartitionedClassification(FederatedDataset):
     partition : tuple of ndarray of int64
         Rows of `train`, one array per client.
     num_classes : int
-        Number of classes in the whole federation: two make `Logistic` objectives, more `MultinomialLogistic`.
+        Number of classes in the whole federation; two give `Logistic` objectives, more `MultinomialLogistic`.
 
     Examples
     --------
@@ -68,14 +69,14 @@ class PartitionedClassification(FederatedDataset):
         Raises
         ------
         ConfigurationError
-            If there is no such client.
+            If there is no client with this index.
         """
         self._check_index(index)
         rows = self.partition[index]
         return Samples(self.train.features[rows], self.train.targets[rows])
 
     def build_objective(self, examples: Samples, **options: Any) -> Logistic | MultinomialLogistic:
-        """Return `Logistic` for two classes, else `MultinomialLogistic` with all the federation's classes.
+        """Return `Logistic` for two classes, otherwise `MultinomialLogistic` with all classes of the federation.
 
         Parameters
         ----------
@@ -92,7 +93,7 @@ class PartitionedClassification(FederatedDataset):
         return MultinomialLogistic(examples.features, examples.targets, num_classes=self.num_classes, **options)
 
     def test_examples(self) -> Samples:
-        """Return the test split as objectives take it."""
+        """Return the test split, in the form that objectives accept."""
         return self.test
 
     def test_objective(self, **options: Any) -> Logistic | MultinomialLogistic:
@@ -112,7 +113,7 @@ class PartitionedClassification(FederatedDataset):
 
 @dataclass(frozen=True, eq=False)
 class ImagesOnClients(FederatedDataset):
-    """Classified images on clients, for another objective than the classification's own."""
+    """Classified images split over clients, for objectives other than plain classification."""
 
     images: PartitionedClassification
 
@@ -158,12 +159,12 @@ def digits(
     alpha : float or None, default 0.3
         Concentration of :func:`dirichlet_partition`; None for an even random split.
     train_fraction : float, default 0.75
-        Share of the images that clients get; the rest is the test split. It is stratified and does not depend on the
-        seed.
+        Share of the images that are split over clients; the rest is the test split, which is stratified and does not
+        depend on the seed.
     seed : int, default 0
         Seed of the split over clients.
     min_size : int, default 10
-        Smallest number of images of a client.
+        Minimum number of images per client.
 
     Returns
     -------
@@ -199,7 +200,7 @@ def breast_cancer(
 ) -> PartitionedClassification:
     """Return scikit-learn's breast cancer data (569 patients, 30 measurements, benign or not), split over clients.
 
-    Measurements are standardised with the means and deviations of the training part.
+    Measurements are standardised with the means and standard deviations of the training part.
 
     Parameters
     ----------
@@ -207,12 +208,12 @@ def breast_cancer(
     alpha : float or None, default 0.3
         Concentration of :func:`dirichlet_partition`; None for an even random split.
     train_fraction : float, default 0.75
-        Share of the patients that clients get; the rest is the test split. It is stratified and does not depend on
-        the seed.
+        Share of the patients that are split over clients; the rest is the test split, which is stratified and does not
+        depend on the seed.
     seed : int, default 0
         Seed of the split over clients.
     min_size : int, default 10
-        Smallest number of patients of a client.
+        Minimum number of patients per client.
 
     Returns
     -------

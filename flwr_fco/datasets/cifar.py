@@ -13,7 +13,7 @@ from flwr_fco.datasets.mnist import SPLIT, PartitionedImages, random_subset
 from flwr_fco.datasets.partition import random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError
 
-#: A label, then the red, the green and the blue plane of 32 x 32 pixels.
+#: Record layout: a label, then the red, green and blue planes of 32 x 32 pixels.
 _RECORD = 1 + 3 * 1024
 _KEYS = ("train_images", "train_labels", "test_images", "test_labels")
 
@@ -34,7 +34,7 @@ def cifar10(
     path : path-like
         Directory of the binary version, ``data_batch_1.bin`` .. ``data_batch_5.bin`` and ``test_batch.bin``, or an
         ``.npz`` file with the uint8 arrays ``train_images`` and ``test_images`` of shape (n, 32, 32, 3),
-        ``train_labels`` and ``test_labels``, which may hold part of the images.
+        ``train_labels`` and ``test_labels``. The ``.npz`` file may contain only some of the images.
     num_clients : int, default 100
     alpha : float or None, default None
         Concentration of :func:`dirichlet_partition`; None for an even random split.
@@ -43,12 +43,12 @@ def cifar10(
     seed : int, default 0
         Seed of the subset and the split.
     min_size : int, default 10
-        Smallest number of images of a client.
+        Minimum number of images per client.
 
     Returns
     -------
     PartitionedImages
-        An image is a row of 3,072 numbers: pixels row by row, red, green and blue of a pixel side by side.
+        Each image is a row of 3,072 numbers: the pixels row by row, each with its red, green and blue values.
 
     Raises
     ------

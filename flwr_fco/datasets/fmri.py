@@ -1,7 +1,7 @@
 """fMRI: sessions of a visual experiment as clients (Haxby et al. 2001), and a synthetic volume of the same size.
 
 Section 5.3 and appendix B.4 of Yuan, Zaheer, Reddi (2021): each voxel is detrended and z-scored within its session,
-a session is a client, and a sparse linear model tells the scans with a face from those with a house.
+each session is a client, and a sparse linear model distinguishes scans of faces from scans of houses.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Files(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class BrainScans:
-    """Scans of faces and houses, each with the session in which it was taken.
+    """Scans of faces and houses, with the session of each scan.
 
     Parameters
     ----------
@@ -65,12 +65,12 @@ class BrainScans:
         return int(self.subjects.size)
 
     def split(self, held_out: Sequence[int]) -> PartitionedClassification:
-        """Return the data set with one client for each session, except those held out, which become its test part.
+        """Return the data set with one client for each session, and the held-out sessions as its test part.
 
         Parameters
         ----------
         held_out : sequence of int
-            Sessions.
+            Sessions to hold out.
 
         Returns
         -------
@@ -79,7 +79,7 @@ class BrainScans:
         Raises
         ------
         ConfigurationError
-            If a session does not exist, or none is left on one of the sides.
+            If a session does not exist, or the training or test part has no session.
         """
         apart = sorted(set(held_out))
         if not apart or not set(apart) < set(range(self.num_sessions)):
@@ -94,22 +94,22 @@ class BrainScans:
         return PartitionedClassification(train, test, partition, 2)
 
     def folds(self, num_held_out: int = 2) -> list[range]:
-        """Return the sessions of each test part: those of one subject, in order, so that each is held out once.
+        """Return the sessions of each test part: consecutive sessions of one subject, each held out exactly once.
 
         Parameters
         ----------
         num_held_out : int, default 2
-            Sessions in a test part; the last one of a subject has what is left over.
+            Sessions in a test part; a subject's last part contains the remaining sessions.
 
         Returns
         -------
         list of range
-            With all sessions of a subject (12) held out, the last of six is the first paper's split: subject 6.
+            With all 12 sessions of a subject held out, the last of six test parts is the first paper's: subject 6.
 
         Raises
         ------
         ConfigurationError
-            If no subject has so many sessions, or there are no others to train on.
+            If no subject has that many sessions, or no other sessions are left for training.
 
         Examples
         --------
@@ -118,7 +118,7 @@ class BrainScans:
         >>> scans.folds(2)
         [range(0, 2), range(2, 3), range(3, 5)]
         """
-        # Subject after subject: those of one lie beside each other.
+        # Sessions are ordered by subject, so each subject's sessions are consecutive.
         counts = np.unique(self.subjects, return_counts=True)[1].tolist()
         most = min(max(counts, default=0), self.num_sessions - 1)
         if not 1 <= num_held_out <= most:
@@ -134,12 +134,12 @@ class BrainScans:
         ]
 
     def splits(self, num_held_out: int = 2) -> Iterator[PartitionedClassification]:
-        """Yield the data sets that hold out the sessions of :meth:`folds`, one after the other.
+        """Yield a data set for each test part in :meth:`folds`.
 
         Parameters
         ----------
         num_held_out : int, default 2
-            Sessions in a test part; the last one of a subject has what is left over.
+            Sessions in a test part; a subject's last part contains the remaining sessions.
 
         Yields
         ------
@@ -148,16 +148,16 @@ class BrainScans:
         Raises
         ------
         ConfigurationError
-            As :meth:`folds`.
+            As for :meth:`folds`.
         """
         for held_out in self.folds(num_held_out):
             yield self.split(held_out)
 
 
 def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[np.float32]:
-    """Return a series, linearly detrended and z-scored column by column within each session.
+    """Return a series that is linearly detrended and z-scored column by column within each session.
 
-    x <- (x - trend) / sd(x - trend), over the volumes of a session; columns without variation become 0.
+    x <- (x - trend) / sd(x - trend) over the volumes of a session; columns without variation become 0.
 
     Parameters
     ----------
@@ -172,7 +172,7 @@ def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[
     Raises
     ------
     ConfigurationError
-        If the numbers of volumes differ.
+        If `series` and `sessions` have different numbers of volumes.
 
     Examples
     --------
@@ -184,7 +184,7 @@ def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[
         raise ConfigurationError(
             f"{series.shape[0]} volumes, but sessions have shape {sessions.shape}; expected one each"
         )
-    # Here, not above: it takes as long to import as all that every user of the package needs.
+    # Imported here, because this import takes as long as all that every user of the package needs.
     from scipy.signal import detrend
 
     result = np.empty(series.shape, dtype=np.float32)
@@ -192,7 +192,7 @@ def normalize_sessions(series: NDArray[Any], sessions: NDArray[Any]) -> NDArray[
         rows = sessions == session
         block = detrend(series[rows].astype(np.float64), axis=0, type="linear")
         deviation = block.std(axis=0)
-        # A constant voxel differs from its mean by rounding only, which is not a signal.
+        # A constant voxel differs from its mean only by rounding, which is not a signal.
         dead = deviation <= _SCALE_FLOOR * (1.0 + np.abs(series[rows]).max(axis=0))
         block /= np.where(dead, 1.0, deviation)
         block[:, dead] = 0.0
@@ -208,13 +208,13 @@ def load_haxby(
     Parameters
     ----------
     path : path-like, optional
-        A directory with ``bold.nii.gz``, ``mask.nii.gz`` and ``attributes_literal.txt`` (one subject, as PyMVPA ships
-        it), or with ``mask.nii.gz`` and ``subj1/bold.nii.gz``, ``subj1/labels.txt``, ... With `fetch`: where nilearn
-        keeps its downloads.
+        A directory with ``bold.nii.gz``, ``mask.nii.gz`` and ``attributes_literal.txt`` (one subject, as distributed by
+        PyMVPA), or with ``mask.nii.gz`` and ``subj1/bold.nii.gz``, ``subj1/labels.txt``, ... With `fetch`: nilearn's
+        download directory.
     fetch : bool, default False
-        Download with ``nilearn.datasets.fetch_haxby`` (about 300 MB per subject) what is not there yet.
+        Whether to download missing files with ``nilearn.datasets.fetch_haxby`` (about 300 MB per subject).
     subjects : sequence of int, default all six
-        Which subjects to load, where there are several. All have the same standard mask of 39,912 voxels.
+        Subjects to load, if there are several. All have the same standard mask of 39,912 voxels.
 
     Returns
     -------
@@ -223,7 +223,7 @@ def load_haxby(
     Raises
     ------
     DataNotFoundError
-        If there are no such files, or they cannot be downloaded.
+        If a file is missing or cannot be downloaded.
     NotInstalledError
         If nibabel (or nilearn, for `fetch`) is missing.
     ConfigurationError
@@ -314,7 +314,7 @@ def _load_subject(files: _Files) -> tuple[NDArray[np.float32], NDArray[np.int64]
         raise ConfigurationError(
             f"{files.labels} labels no volume 'face' or 'house', but {sorted(set(names.tolist()))}"
         )
-    # Every volume of a session, those at rest included, goes into its trend and deviation.
+    # The trend and deviation use every volume of a session, including rest volumes.
     features = normalize_sessions(series, sessions)[wanted]
     return features, (names[wanted] == _FACE).astype(np.int64), sessions[wanted]
 
@@ -334,13 +334,13 @@ class SyntheticBrain(FederatedDataset):
     """Scans of a synthetic brain: smooth noise, and a smooth pattern in two regions that differs between the classes.
 
     A voxel of a scan is x = noise + session + (2 y - 1) contrast * pattern, each smoothed by a Gaussian in space; the
-    mask is the voxels nearest to the centre of the grid. Made session by session, so 39,912 voxels and hundreds of
-    sessions are never in memory together.
+    mask contains the voxels nearest to the centre of the grid. Scans are generated session by session, so that hundreds
+    of sessions with 39,912 voxels are never in memory at once.
 
     Parameters
     ----------
     num_clients : int, default 12
-        Sessions.
+        Number of sessions.
     num_voxels : int, default 39,912
         Voxels in the mask (39,912 in the standard mask of Haxby et al.).
     grid : tuple of int, default (40, 64, 64)
@@ -417,18 +417,18 @@ class SyntheticBrain(FederatedDataset):
         Returns
         -------
         Samples
-            Features float32; label 1 where the pattern is added.
+            float32 features; label 1 if the pattern is added, 0 if it is subtracted.
 
         Raises
         ------
         ConfigurationError
-            If there is no such session.
+            If there is no session with this index.
         """
         self._check_index(index)
         return self._draw(index)
 
     def held_out(self, index: int) -> Samples:
-        """Return a session that no client has, for validation.
+        """Return a session that belongs to no client, for validation.
 
         Parameters
         ----------

@@ -1,7 +1,7 @@
 """The sparse regressions over a graph of Liang, Peng, Zhang (section 7, D.1.3): clients that differ, a sparse optimum.
 
-Every client has a dense model; what these models have in common is sparse. Clients draw fresh examples for every
-local step (streaming), so the losses are expectations, known in closed form here: the optimum and the gap are exact.
+Every client has a dense model; the common part of these models is sparse. Clients draw new examples for every local
+step (streaming), so the losses are expectations. These have a closed form, so the optimum and the gap are exact.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from flwr_fco.objectives import Batch, LeastSquares, Logistic, Objective
 from flwr_fco.objectives.base import batch_sizes, gradient_from_zeros
 from flwr_fco.work import FirstOrder
 
-# What a stream of random numbers is for: the first number of its key.
+# Purpose of a stream of random numbers: the first number of its key.
 _TRUTH, _EFFECT, _CLIENT = 0, 1, 2
 #: Gauss-Hermite nodes for expectations over one normal variable, in the standard normal's scale.
 _NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(201)
 _WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
-#: sigmoid' at the points of a trapezoid rule, whose error is far below rounding for this analytic function.
+#: sigmoid' at the nodes of a trapezoidal rule, whose error is far below rounding for this analytic function.
 _POINTS = np.arange(-40.0, 40.25, 0.25)
 _SLOPES = expit(_POINTS) * expit(-_POINTS)
 
@@ -38,7 +38,7 @@ def _mean_slope(spread: float) -> float:
     """Return E[sigmoid'(spread t)], t ~ N(0, 1)."""
     if spread <= 1.0:
         return float(_WEIGHTS @ (expit(spread * _NODES) * expit(-spread * _NODES)))
-    # With u = spread t: a wide normal density over a slope of width one, where nodes for t would step over the slope.
+    # Substitute u = spread t: with a wide density, nodes for t would miss sigmoid', which has a width of about one.
     density = np.exp(-0.5 * (_POINTS / spread) ** 2) / (spread * np.sqrt(2.0 * np.pi))
     return float(0.25 * (_SLOPES @ density))
 
@@ -47,14 +47,14 @@ def _mean_slope(spread: float) -> float:
 class SparseGraphProblem(FederatedDataset):
     """Linear or logistic regression whose clients have dense models with a sparse common optimum.
 
-    The paper does not print how large its models are; the sizes here are those of its authors' public code. The common
-    model has coordinates sign (|N(0, 1)| + 1) scale on the first `sparsity` places and 0 elsewhere.
+    The paper does not state the size of its models; the sizes here are from the authors' public code. The common model
+    has the values sign (|N(0, 1)| + 1) scale in the first `sparsity` coordinates and 0 elsewhere.
 
-    In what follows `own_m`, or `own` for short, is the model of client m from which its examples are drawn.
+    Below, `own_m` (or `own`) is the model of client m, from which its examples are drawn.
 
     Linear: x = (1, N(0, I)), y = <x, own> + N(0, noise^2), loss 1/2 (y - <x, w>)^2. own_m is the common model plus an
-    effect: N(0, spread^2) on the support, (Dirichlet(1, .., 1) - 1/M) spread elsewhere. The effects elsewhere sum to 0
-    over the clients, so the optimum w* is the mean of the clients' models, and the gap is 1/2 ||w - w*||^2.
+    effect: N(0, spread^2) on the support, (Dirichlet(1, .., 1) - 1/M) spread off it. The effects off the support sum to
+    0 over the clients, so the optimum w*, the mean of the clients' models, is sparse. The gap is 1/2 ||w - w*||^2.
 
     Logistic: x = N(0, I), P(y = 1) = sigmoid(<x, own>). The own_m come in pairs (alpha_i, beta_i), (alpha_i, -beta_i)
     with alpha_i = common + N(0, spread^2) on the support and beta_i = N(0, spread^2) elsewhere. With kappa(n) = E
@@ -71,18 +71,19 @@ class SparseGraphProblem(FederatedDataset):
     sparsity : int, default 16
         s, non-zero coordinates of the optimum.
     scale : float, default 5.0
-        Size of the common model's coordinates. With it the dual of the linear optimum has a norm of about 1,300 for
-        p = 12, as in the authors' experiment.
+        Scale of the common model's coordinates. The default gives the dual of the linear optimum a norm of about 1,300
+        for p = 12, as in the authors' experiment.
     spread : float, default 5.0
-        Size of the clients' effects.
+        Scale of the clients' effects.
     noise : float, default 1.0
         Standard deviation of the noise; linear only.
     sampling : {"examples", "gradients"}, default "examples"
-        How a minibatch's gradient is drawn. ``"gradients"``: from its exact distribution, by d normal numbers
-        instead of one for each number of each example; a run is several times as fast. See :class:`StreamingObjective`.
+        How a minibatch's gradient is drawn. ``"gradients"`` draws it from its exact distribution, with d normal numbers
+        instead of d per example, which makes a run several times faster. See :class:`StreamingObjective`.
     truncation : float, default 0.0
-        Linear with examples only: the covariates are normal numbers truncated at this many standard deviations, then
-        scaled to variance 1, which leaves optimum and gap unchanged; 0: not truncated, as in the experiments.
+        Only for the linear problem with ``"examples"``: truncate the normal covariates at this many standard deviations
+        and rescale them to variance 1, which does not change the optimum or the gap. 0: no truncation, as in the
+        experiments.
     examples_per_client : int, default 100
         The number of examples in an epoch, and of rows in :meth:`client`.
     seed : int, default 0
@@ -135,7 +136,7 @@ class SparseGraphProblem(FederatedDataset):
 
     @cached_property
     def layout(self) -> Layout:
-        """One array, ``coefficients``."""
+        """The model's layout: one array, ``coefficients``."""
         return Layout.from_arrays({"coefficients": np.empty(self.dimension)})
 
     @cached_property
@@ -151,7 +152,7 @@ class SparseGraphProblem(FederatedDataset):
             return np.hstack([on_support, self.spread * (shares - 1.0 / groups)])
         alpha = common + self.spread * effects.standard_normal((groups // 2, self.sparsity))
         beta = self.spread * effects.standard_normal((groups // 2, outside))
-        # The partners are neighbours: client 2i has beta_i, client 2i + 1 has -beta_i.
+        # Pairs are consecutive: client 2i has beta_i, client 2i + 1 has -beta_i.
         own = np.repeat(np.hstack([alpha, beta]), 2, axis=0)
         own[1::2, self.sparsity :] *= -1.0
         return own
@@ -208,7 +209,7 @@ class SparseGraphProblem(FederatedDataset):
         return self.value(w) - self.value(self.optimum)
 
     def draw(self, index: int, rng: np.random.Generator, count: int) -> Samples:
-        """Return fresh examples of a client.
+        """Return new examples of a client.
 
         Parameters
         ----------
@@ -219,7 +220,7 @@ class SparseGraphProblem(FederatedDataset):
         Returns
         -------
         Samples
-            Targets are real (linear), or -1 and +1 (logistic).
+            Targets are real numbers (linear), or -1 and +1 (logistic).
         """
         features = self._covariates(rng, count)
         if self.kind == "linear":
@@ -242,7 +243,7 @@ class SparseGraphProblem(FederatedDataset):
         Parameters
         ----------
         batch_size : int or None
-            None: the exact gradient, without noise.
+            None for the exact gradient, without noise.
 
         Examples
         --------
@@ -253,7 +254,7 @@ class SparseGraphProblem(FederatedDataset):
             raise ConfigurationError(f"kind={self.kind!r}; expected 'linear'")
         if batch_size is None:
             return 0.0
-        # Of <x, v> x_j with x = (1, normal), v = -own: ||v||^2 + v_j^2.
+        # The variance of <x, v> x_j with x = (1, normal), v = -own is ||v||^2 + v_j^2.
         squares = self._own**2
         largest = squares.sum(axis=1) + squares[:, 1:].max(axis=1, initial=0.0)
         return float(np.sqrt((largest + self.noise**2).max() / batch_size))
@@ -264,7 +265,7 @@ class SparseGraphProblem(FederatedDataset):
         return self.draw(index, stream(self.seed, _CLIENT, index), self.examples_per_client)
 
     def build_objective(self, examples: Samples, **options: Any) -> Objective:
-        """Return the objective of given examples: ``LeastSquares`` or ``Logistic`` without an intercept."""
+        """Return the objective on given examples: ``LeastSquares`` or ``Logistic`` without an intercept."""
         if self.kind == "linear":
             return LeastSquares(*examples, **{"scale": 0.5, "intercept": False, **options})
         return Logistic(*examples, **{"intercept": False, **options})
@@ -276,7 +277,7 @@ class SparseGraphProblem(FederatedDataset):
         ----------
         index : int
         **options
-            None; `build_objective(client(index))` is the objective of data at rest.
+            None are accepted; `build_objective(client(index))` is the objective on a fixed sample.
         """
         self._check_index(index)
         if options:
@@ -285,7 +286,7 @@ class SparseGraphProblem(FederatedDataset):
 
 
 class _Draw(NamedTuple):
-    """The random numbers of a minibatch's gradient: two per row within the margins' plane, one more, the rest."""
+    """The random numbers of a minibatch's gradient: two per row in the margins' plane, one extra, and all others."""
 
     inside: NDArray[np.float64]
     extra: Vector
@@ -293,21 +294,21 @@ class _Draw(NamedTuple):
 
 
 class StreamingObjective(Objective):
-    """A client's expected loss; a batch is a draw of fresh examples from the generator of the round.
+    """A client's expected loss; a batch is a draw of new examples from the round's generator.
 
-    ``value`` and ``gradient`` without a batch are those of the expectation, in closed form.
+    ``value`` and ``gradient`` without a batch are expectations, in closed form.
 
-    With ``sampling="gradients"`` no examples are made. A row's loss depends on x through its products with one or two
-    vectors alone (w - own; or own and w), and the part of a normal x that is orthogonal to them is independent of
-    them. So given the rows' derivatives c_i, the gradient sum_i c_i x_i / b is, outside the plane of these vectors,
-    one normal vector times sqrt(sum_i c_i^2) / b: the same distribution as that of examples, and a function of w and
-    of numbers that :meth:`batches` has drawn.
+    With ``sampling="gradients"`` no examples are generated. A row's loss depends on x only through its products with
+    one or two vectors (w - own; or own and w), and the component of a normal x orthogonal to these vectors is
+    independent of the products. So, given the rows' derivatives c_i, the part of the gradient sum_i c_i x_i / b outside
+    the plane of these vectors is one normal vector times sqrt(sum_i c_i^2) / b. The gradient has the same distribution
+    as with examples, and is a function of w and of the numbers drawn by :meth:`batches`.
 
     Parameters
     ----------
     problem : SparseGraphProblem
     index : int
-        The client.
+        Number of the client.
 
     Examples
     --------
@@ -342,7 +343,7 @@ class StreamingObjective(Objective):
         return softplus - float(w @ self._pull)
 
     def lipschitz(self, norm: str = "l2") -> float:
-        """Return the largest curvature of the expected loss, in either norm: 1, or 1/4 for the logistic one."""
+        """Return the largest curvature of the expected loss in either norm: 1 (linear) or 1/4 (logistic)."""
         return 1.0 if self.problem.kind == "linear" else 0.25
 
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
@@ -368,7 +369,7 @@ class StreamingObjective(Objective):
     gradient = gradient_from_zeros(add_gradient)
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
-        """Yield fresh examples, or the random numbers of a gradient, for each batch; None for full batches."""
+        """Yield new examples, or the random numbers of a gradient, for each batch; None for full batches."""
         if work.batch_size is None:
             yield from super().batches(rng, work, per_step)
             return
@@ -376,11 +377,11 @@ class StreamingObjective(Objective):
         if self.problem.sampling == "gradients":
             for size in sizes:
                 extra = rng.standard_normal(size) if self.problem.kind == "linear" else rng.random(size)
-                # Noise in single precision: half the time of a step goes into these numbers.
+                # Noise in single precision, because drawing it takes half of a step's time.
                 outside = rng.standard_normal(self.problem.dimension, dtype=np.float32)
                 yield _Draw(rng.standard_normal((size, 2)), extra, outside)
             return
-        # The examples of the whole round at once: their order in the generator's stream is part of a run's bits.
+        # Draw the whole round's examples at once: reproducing a run bit for bit requires this order in the stream.
         features, targets = self.problem.draw(self.index, rng, sum(sizes))
         for end, size in zip(np.cumsum(sizes), sizes, strict=True):
             yield Samples(features[end - size : end], targets[end - size : end])

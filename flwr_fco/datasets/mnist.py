@@ -19,17 +19,17 @@ from flwr_fco.datasets.partition import label_partition, random_partition
 from flwr_fco.errors import ConfigurationError, DataNotFoundError, NotInstalledError
 
 _PARTS = {"train": "train", "test": "t10k"}
-#: Of an image of MNIST or FEMNIST.
+#: Image size of MNIST and FEMNIST.
 _PIXELS = 28 * 28
-#: Spawn keys of one seed: the split over clients is the first, as in the other data sets.
+#: Spawn keys of one seed; the split over clients uses the first, as in all data sets.
 SPLIT, _SUBSET = 0, 1
 
 
 @dataclass(frozen=True, eq=False)
 class PartitionedImages(PartitionedClassification):
-    """Images kept as bytes; those of a client are scaled to float32 in [0, 1] when it asks for them.
+    """Images stored as bytes; a client's images are scaled to float32 in [0, 1] when they are requested.
 
-    This is an eighth of float64's size: MNIST takes 47 MB, and each client's objective adds only that client's share.
+    This takes an eighth of float64's memory: MNIST takes 47 MB, and each client's objective adds only its own share.
 
     Parameters
     ----------
@@ -65,7 +65,7 @@ class PartitionedImages(PartitionedClassification):
         Raises
         ------
         ConfigurationError
-            If there is no such client.
+            If there is no client with this index.
         """
         return _scaled(super().client(index))
 
@@ -80,19 +80,19 @@ def read_idx(path: str | PathLike[str]) -> NDArray[np.uint8]:
     Parameters
     ----------
     path : path-like
-        Such as ``train-images-idx3-ubyte.gz``.
+        A file such as ``train-images-idx3-ubyte.gz``.
 
     Returns
     -------
     ndarray of uint8
-        Of the shape that the file's header gives.
+        The array, with the shape in the file's header.
 
     Raises
     ------
     DataNotFoundError
-        If there is no such file.
+        If the file does not exist.
     ConfigurationError
-        If it is not an IDX file of unsigned bytes, or cut short.
+        If it is not an IDX file of unsigned bytes, or is truncated.
 
     Examples
     --------
@@ -139,22 +139,22 @@ def mnist(
     Parameters
     ----------
     path : path-like or None
-        Directory of the four files ``{train,t10k}-{images-idx3,labels-idx1}-ubyte``, with ``.gz`` or without. Mirrors
-        of the files and torchvision's ``MNIST/raw`` have them. None: from OpenML by scikit-learn, which keeps a copy
-        in its data home (needs internet the first time).
+        Directory of the four files ``{train,t10k}-{images-idx3,labels-idx1}-ubyte``, with or without ``.gz``, as in
+        torchvision's ``MNIST/raw``. None: download from OpenML with scikit-learn, which stores a copy in its data home
+        (requires internet access the first time).
     num_clients : int, default 100
     alpha : float or None, default 0.3
         Concentration of :func:`dirichlet_partition`; None for an even random split.
     by_label : bool, default False
-        Give each client the images of a few labels only instead, see :func:`label_partition`.
+        Whether to give each client images of only a few labels instead; see :func:`label_partition`.
     labels_per_client : int, default 2
         Labels per client, for `by_label`.
     num_examples : int, optional
-        Train on a random subset of this size, drawn from the seed (the first paper takes a tenth of its data).
+        Train on a random subset of this size, drawn from the seed (the first paper uses a tenth of its data).
     seed : int, default 0
         Seed of the subset and the split.
     min_size : int, default 10
-        Smallest number of images of a client.
+        Minimum number of images per client.
 
     Returns
     -------
@@ -183,7 +183,7 @@ def mnist(
 
 
 def random_subset(train: Samples, num_examples: int | None, seed: int) -> Samples:
-    """Return so many examples, drawn by the seed and kept in their order; all of them if None."""
+    """Return a random subset of the examples in the original order, drawn from the seed; None returns all of them."""
     if num_examples is None:
         return train
     if not 1 <= num_examples <= train.targets.size:
@@ -195,22 +195,22 @@ def random_subset(train: Samples, num_examples: int | None, seed: int) -> Sample
 def femnist(
     num_clients: int = 100, *, num_classes: int = 10, test_fraction: float = 0.1, seed: int = 0
 ) -> PartitionedImages:
-    """Return Federated EMNIST, one writer for each client, from Flower Datasets (needs internet).
+    """Return Federated EMNIST with one writer per client, from Flower Datasets (requires internet access).
 
     Parameters
     ----------
     num_clients : int, default 100
-        Writers, drawn at random from the seed.
+        Number of writers, drawn at random from the seed.
     num_classes : {10, 62}, default 10
-        The digits alone, or the capital and small letters too.
+        10 for digits only, 62 for digits and upper- and lower-case letters.
     test_fraction : float, default 0.1
-        Share of these writers' images that becomes the test part.
+        Share of these writers' images in the test part.
     seed : int, default 0
 
     Returns
     -------
     PartitionedImages
-        Ink 255 on 0 as in MNIST.
+        Ink is 255 on a background of 0, as in MNIST.
 
     Raises
     ------
@@ -219,7 +219,7 @@ def femnist(
     DataNotFoundError
         If the Hugging Face hub cannot be reached.
     ConfigurationError
-        If the data set has fewer writers than were asked for, its images are not of 28 x 28 pixels, or `num_classes` is
+        If the data set has fewer than `num_clients` writers, its images do not have 28 x 28 pixels, or `num_classes` is
         neither 10 nor 62.
 
     Examples
@@ -252,7 +252,7 @@ def femnist(
         part = hub.load_partition(int(writer)).with_format("numpy")
         labels = np.asarray(part["character"], dtype=np.int64)
         rows = np.flatnonzero(labels < num_classes)
-        # Two images at least: one to train on, one that may go to the test part.
+        # At least two images: one for training and one for the test part.
         if rows.size < 2:
             continue
         pixels = np.stack([np.asarray(part[int(row)]["image"], dtype=np.uint8).reshape(-1) for row in rows])
@@ -281,10 +281,10 @@ def _scaled(samples: Samples) -> Samples:
 
 
 def _from_openml() -> tuple[Samples, Samples]:
-    """Return MNIST's training and test part as OpenML has them: one below the other, in the original order."""
+    """Return MNIST's training and test parts from OpenML, stacked in the original order."""
     from sklearn.datasets import fetch_openml
 
-    # Pandas reads the file several times as fast, but nothing else here needs it.
+    # pandas would read the file several times faster, but is not needed elsewhere.
     parser = "pandas" if find_spec("pandas") else "liac-arff"
     try:
         images, labels = fetch_openml("mnist_784", version=1, return_X_y=True, as_frame=False, parser=parser)

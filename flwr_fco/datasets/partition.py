@@ -1,7 +1,8 @@
-"""Ways to split examples over clients.
+"""Methods to split examples over clients.
 
-`flwr-datasets` is not used for these few lines because it brings Hugging Face `datasets` and pyarrow, which together
-are larger than everything else that this package needs. Its Dirichlet partitioner retries in the same way.
+`flwr-datasets` is not used for these few lines because it requires Hugging Face `datasets` and pyarrow, which together
+are larger than all other dependencies of this package. Its Dirichlet partitioner also redraws until all clients have
+enough examples.
 """
 
 from __future__ import annotations
@@ -48,18 +49,19 @@ def iid_partition(num_examples: int, num_clients: int, rng: np.random.Generator)
 def dirichlet_partition(
     labels: ArrayLike, num_clients: int, alpha: float, rng: np.random.Generator, min_size: int = 10
 ) -> list[NDArray[np.int64]]:
-    """Return a split in which each class is spread over the clients by a draw from Dirichlet(alpha, ..., alpha).
+    """Return a split that distributes each class over the clients by a draw from Dirichlet(alpha, ..., alpha).
 
     Parameters
     ----------
     labels : array-like, shape (n,)
     num_clients : int
     alpha : float
-        If it is small, every client sees few classes, in unequal numbers; if it is large, all clients are alike.
+        Concentration. If it is small, each client has few classes, in unequal numbers; if it is large, all clients are
+        similar.
     rng : numpy.random.Generator
-        The split is drawn anew from it until every client has enough.
+        The split is redrawn from it until every client has `min_size` examples.
     min_size : int, default 10
-        Smallest number of examples of a client.
+        Minimum number of examples per client.
 
     Returns
     -------
@@ -106,7 +108,7 @@ def dirichlet_partition(
 def random_partition(
     labels: NDArray[Any], num_clients: int, alpha: float | None, rng: np.random.Generator, min_size: int
 ) -> tuple[NDArray[np.int64], ...]:
-    """Return a Dirichlet split, or an even one where alpha is None."""
+    """Return a Dirichlet split, or an even random split if alpha is None."""
     if alpha is None:
         return tuple(iid_partition(labels.size, num_clients, rng))
     return tuple(dirichlet_partition(labels, num_clients, alpha, rng, min_size))
@@ -115,14 +117,14 @@ def random_partition(
 def label_partition(
     labels: ArrayLike, num_clients: int, labels_per_client: int, rng: np.random.Generator
 ) -> list[NDArray[np.int64]]:
-    """Return a split in which a client sees few labels: sorted by label, cut into shards, a few shards per client.
+    """Return a split with few labels per client: examples sorted by label, cut into shards, a few shards per client.
 
     Parameters
     ----------
     labels : array-like, shape (n,)
     num_clients : int
     labels_per_client : int
-        Number of shards of each client. A shard that contains the border between two labels has both.
+        Number of shards per client. A shard at the boundary between two labels contains both.
     rng : numpy.random.Generator
 
     Returns
@@ -147,7 +149,7 @@ def label_partition(
     _check_counts(given.size, num_clients, labels_per_client)
     if labels_per_client < 1:
         raise ConfigurationError(f"labels_per_client={labels_per_client}; expected at least 1")
-    # Shuffled first, so that the seed also decides which rows of a label end up in which shard.
+    # Shuffled first, so that the assignment of a label's rows to shards also depends on the seed.
     order = rng.permutation(given.size)
     order = order[np.argsort(given[order], kind="stable")]
     shards = np.array_split(order, num_clients * labels_per_client)

@@ -16,38 +16,38 @@ from flwr_fco.objectives import BilinearSaddle, MatrixGame, QuadraticSaddle, Uni
 
 Kind = Literal["sparse", "low-rank", "game", "quadratic"]
 
-# What a stream of random numbers is for: the first number of its key.
+# Purpose of a stream of random numbers: the first number of its key.
 _MATRIX, _OFFSET, _CLIENT, _START = 0, 1, 2, 3
 
 
 @dataclass(frozen=True, eq=False)
 class SyntheticSaddle(FederatedDataset):
-    """A bilinear saddle-point problem or a matrix game with entries from U[-1, 1], on clients that may differ.
+    """A bilinear saddle-point problem or a matrix game with entries from U[-1, 1], with clients that may differ.
 
     A_m = A + spread E_m: entries of E_m are U[-1, 1], and clients 2i and 2i + 1 have E and -E (with an odd number of
-    clients the last has 0), so that A is the clients' mean; b_m likewise. With ``spread=0`` all clients share A and b,
-    as in the paper, and one copy of their memory.
+    clients the last has 0), so that A is the clients' mean; b_m likewise. With ``spread=0`` all clients have the same A
+    and b, as in the paper, and share their memory.
 
     Parameters
     ----------
     kind : {"sparse", "low-rank", "game", "quadratic"}
-        ``"sparse"``: <A x - b, y> of vectors. ``"low-rank"``: of matrices, half of the columns of B being linear
-        combinations of the other half, with coefficients from U[-1, 1]. ``"game"``: x' P y on two simplices.
+        ``"sparse"``: <A x - b, y> of vectors. ``"low-rank"``: <A X - B, Y> of matrices, where half of B's columns are
+        linear combinations of the other half, with coefficients from U[-1, 1]. ``"game"``: x' P y on two simplices.
         ``"quadratic"``: <A x - b, y> + c/2 ||x||^2 - c/2 ||y||^2 of vectors, strongly convex-concave.
     num_clients : int, default 100
         M.
     rows : int, default 300
-        n, the size of y; in a game the moves of the row player x.
+        n, the size of y; in a game the number of moves of the row player x.
     columns : int, default 600
-        m, the size of x; in a game the moves of the column player y.
+        m, the size of x; in a game the number of moves of the column player y.
     width : int
-        p, the columns of both players' matrices; low rank only.
+        p, the number of columns of both players' matrices; ``"low-rank"`` only.
     bound : float
         D: starting points of ``"sparse"`` are drawn from U[-D, D]. The box itself belongs to the regularizer.
     noise : float
         Standard deviation of the noise in each coordinate of a query.
     spread : float
-        How much clients differ.
+        Scale of the differences between clients.
     seed : int
     curvature : float, default 1.0
         c > 0 of ``"quadratic"``.
@@ -93,12 +93,12 @@ class SyntheticSaddle(FederatedDataset):
 
     @cached_property
     def matrix(self) -> NDArray[np.float64]:
-        """A, or P of a game, of shape (rows, columns): the clients' mean."""
+        """The clients' mean of A, or of a game's P, of shape (rows, columns)."""
         return stream(self.seed, _MATRIX).uniform(-1.0, 1.0, (self.rows, self.columns))
 
     @cached_property
     def offset(self) -> NDArray[np.float64]:
-        """The offset b of shape (rows,), or B of shape (rows, width): the clients' mean. Of a game 0."""
+        """The clients' mean of b, of shape (rows,), or of B, of shape (rows, width); 0 for a game."""
         if self.kind == "game":
             return np.zeros(self.rows)
         rng = stream(self.seed, _OFFSET)
@@ -109,7 +109,7 @@ class SyntheticSaddle(FederatedDataset):
         return np.hstack([base, base @ rng.uniform(-1.0, 1.0, (free, self.width - free))])
 
     def client(self, index: int) -> Samples:
-        """Return A_m and b_m of a client, as features and targets.
+        """Return a client's A_m and b_m, as features and targets.
 
         Parameters
         ----------
@@ -119,7 +119,7 @@ class SyntheticSaddle(FederatedDataset):
         Raises
         ------
         ConfigurationError
-            If there is no such client.
+            If there is no client with this index.
         """
         self._check_index(index)
         if self.spread == 0.0 or (index == self.num_clients - 1 and index % 2 == 0):
@@ -129,7 +129,7 @@ class SyntheticSaddle(FederatedDataset):
         return Samples(*moved)
 
     def build_objective(self, examples: Samples, **options: Any) -> BilinearSaddle | MatrixGame | QuadraticSaddle:
-        """Return the saddle function of some A and b.
+        """Return the saddle function for given A and b.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class SyntheticSaddle(FederatedDataset):
         return BilinearSaddle(examples.features, examples.targets, **given)
 
     def start(self, seed: int = 0) -> dict[str, NDArray[np.float64]]:
-        """Return a random start of both players, under their names: the paper's initial arrays.
+        """Return a random start for both players by name: the paper's initial arrays.
 
         Parameters
         ----------
@@ -156,7 +156,7 @@ class SyntheticSaddle(FederatedDataset):
         Returns
         -------
         dict of str to ndarray
-            ``"sparse"``: from U[-D, D]. ``"low-rank"``: from U[-1, 1], which is not feasible: a Euclidean method takes
+            ``"sparse"``: from U[-D, D]. ``"low-rank"``: from U[-1, 1], which is not feasible; a Euclidean method uses
             it as a dual. ``"game"``: the uniform distributions, whatever the seed. ``"quadratic"``: from U[-1, 1].
         """
         rng = stream(self.seed, _START, seed)
@@ -168,7 +168,7 @@ class SyntheticSaddle(FederatedDataset):
 
 
 class _Shared(TypedDict, total=False):
-    """The arguments that every kind takes."""
+    """The arguments of every kind."""
 
     rows: int
     columns: int
@@ -188,7 +188,7 @@ def sparse_bilinear(num_clients: int = 100, *, bound: float = 0.05, **shared: Un
     rows, columns : int
         n = 300, the size of y, and m = 600, the size of x.
     bound : float, default 0.05
-        D, for the start.
+        D, used for the start.
     noise, spread, seed
         See :class:`SyntheticSaddle`.
 
@@ -222,13 +222,13 @@ def low_rank_bilinear(num_clients: int = 100, *, width: int = 20, **shared: Unpa
 
 
 def matrix_games(num_clients: int = 100, **shared: Unpack[_Shared]) -> SyntheticSaddle:
-    """Return matrix games min over x, max over y of x' P_m y, x and y in simplices.
+    """Return matrix games min over x, max over y of x' P_m y, with x and y in simplices.
 
     Parameters
     ----------
     num_clients : int, default 100
     rows, columns : int
-        Moves of the players.
+        Numbers of moves of the row player and of the column player.
     noise, spread, seed
         See :class:`SyntheticSaddle`.
 
@@ -241,9 +241,10 @@ def matrix_games(num_clients: int = 100, **shared: Unpack[_Shared]) -> Synthetic
 
 
 def quadratic_saddles(num_clients: int = 100, *, curvature: float = 1.0, **shared: Unpack[_Shared]) -> SyntheticSaddle:
-    """Return min over x, max over y of <A_m x - b_m, y> + c/2 ||x||^2 - c/2 ||y||^2, without psi: solved exactly.
+    """Return min over x, max over y of <A_m x - b_m, y> + c/2 ||x||^2 - c/2 ||y||^2, without psi.
 
-    What unequal clients do to a method shows there: :func:`flwr_fco.pooled.saddle_point` knows the saddle point.
+    :func:`flwr_fco.pooled.saddle_point` computes the exact saddle point, so the problem shows the effect of differences
+    between clients on a method.
 
     Parameters
     ----------
@@ -265,17 +266,17 @@ def quadratic_saddles(num_clients: int = 100, *, curvature: float = 1.0, **share
 
 @dataclass(frozen=True, eq=False)
 class AdversarialImages(ImagesOnClients):
-    """Classified images on clients, for universal adversarial training (A.3).
+    """Classified images split over clients, for universal adversarial training (A.3).
 
     The paper's data: ``AdversarialImages(mnist(path, num_clients=100, alpha=None))`` has 600 images per client,
-    ``AdversarialImages(cifar10(path, num_clients=100))`` 500.
+    ``AdversarialImages(cifar10(path, num_clients=100))`` has 500.
 
     Parameters
     ----------
     images : PartitionedClassification
-        Such as :func:`mnist`, :func:`cifar10` or :func:`digits`.
+        The images, for example from :func:`mnist`, :func:`cifar10` or :func:`digits`.
     intercept : bool, default True
-        Whether the classifier has one. The paper's has none.
+        Whether the classifier has an intercept. The paper's classifier has none.
 
     Examples
     --------
@@ -288,7 +289,7 @@ class AdversarialImages(ImagesOnClients):
     intercept: bool = True
 
     def build_objective(self, examples: Samples, **options: Any) -> UniversalAdversarialLogistic:
-        """Return the adversarial objective on some images, with all the federation's classes.
+        """Return the adversarial objective on some images, with all classes of the federation.
 
         Parameters
         ----------

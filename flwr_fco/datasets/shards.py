@@ -1,4 +1,4 @@
-"""A client's examples as files that are mapped into memory: prepared once, read by many short-lived processes."""
+"""A client's examples as memory-mapped files, which are prepared once and read by many short-lived processes."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ _DENSE, _SPARSE, _TARGETS = "features", ("data", "indices", "indptr", "shape"), 
 
 
 def memmap(folder: str | os.PathLike[str], make: Callable[[], Samples] | None = None) -> Samples:
-    """Return a client's examples as memory maps of the files in a folder, which are made first if there are none.
+    """Return a client's examples as memory maps of the files in a folder, which are created first if necessary.
 
-    In a deployment every message is a new process. Where it maps its examples it reads the pages that it needs, which
-    stay in the system's cache from one message to the next, instead of preparing all of them again.
+    In a deployment every message starts a new process. With memory maps the process reads only the pages it needs,
+    which stay in the system's cache from one message to the next, instead of preparing all examples again.
 
     Parameters
     ----------
     folder : path-like
-        One folder for each client, such as ``Path(node_config["data-path"]) / "0"``.
+        A separate folder for each client, such as ``Path(node_config["data-path"]) / "0"``.
     make : callable, optional
         Returns the examples: features (dense, or SciPy's sparse rows) and targets. It is called if the folder does not
-        exist. Processes that do so at the same time end with the files of one of them, never with a mixture.
+        exist. If several processes call it at the same time, the files of one of them are used, never a mixture.
 
     Returns
     -------
     Samples
-        Read-only arrays, the same numbers as those of `make`.
+        Read-only arrays with the same numbers as from `make`.
 
     Raises
     ------
     DataNotFoundError
-        If there are no files, and no `make`.
+        If there are no files and `make` is not given.
     ConfigurationError
-        If what is in the folder is something else.
+        If the folder contains other files.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def memmap(folder: str | os.PathLike[str], make: Callable[[], Samples] | None = 
 
 
 def _write(path: Path, samples: Samples) -> None:
-    """Write a folder, whole or not at all."""
+    """Write a folder atomically."""
     features: Any = samples.features
     sparse = sys.modules.get("scipy.sparse")
     if sparse is not None and sparse.issparse(features):
@@ -95,7 +95,7 @@ def _write(path: Path, samples: Samples) -> None:
         try:
             partial.rename(path)
         except OSError:
-            # Another process was first: its files are the same.
+            # Another process wrote the same files first.
             if not path.exists():
                 raise
     finally:

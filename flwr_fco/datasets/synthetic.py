@@ -18,11 +18,11 @@ Variant = Literal["I", "II", "III", "IV"]
 
 _NUM_FEATURES = 1024
 _ORDER = 32
-#: Non-zero coefficients (or rank), clients and examples of each client.
+#: Number of non-zero coefficients (or rank), clients and examples per client.
 _LASSO = {"I": (512, 64, 128), "II": (64, 64, 128), "III": (8, 64, 128), "IV": (512, 256, 32)}
 _LOW_RANK = {"I": (16, 64, 128), "II": (4, 64, 128), "III": (1, 64, 128), "IV": (16, 256, 32)}
 
-# What a stream of random numbers is used for: the first number of its key says it.
+# Purpose of a stream of random numbers: the first number of its key.
 _TRUTH, _CLIENT, _HELD_OUT, _OWN_TRUTH = 0, 1, 2, 3
 
 
@@ -36,16 +36,16 @@ class SyntheticRegression(FederatedDataset):
     Parameters
     ----------
     coefficients : ndarray of float64, shape (d,) or (rows, columns)
-        The truth. A vector makes `LeastSquares` objectives, a matrix `TraceRegression`.
+        The true coefficients. A vector gives `LeastSquares` objectives, a matrix `TraceRegression`.
     num_clients : int
     examples_per_client : int
     seed : int, default 0
     dtype : {"float64", "float32"}, default "float64"
-        Of the features. The numbers are drawn in float64 and rounded, so both are the same data.
+        dtype of the features. The numbers are drawn in float64 and rounded, so both dtypes give the same data.
     spread : float, default 1.0
-        How far apart the clients' features are; 0: all from one distribution.
+        Scale of the differences between the clients' feature means; 0 gives all clients the same distribution.
     disagreement : float, default 0.0
-        How far apart the clients' own coefficients are, each on the coefficients that are not 0.
+        Scale of the differences between the clients' own coefficients, on the non-zero coefficients only.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class SyntheticRegression(FederatedDataset):
         Raises
         ------
         ConfigurationError
-            If there is no such client.
+            If there is no client with this index.
         """
         self._check_index(index)
         rng = stream(self.seed, _CLIENT, index)
@@ -120,14 +120,14 @@ class SyntheticRegression(FederatedDataset):
         return self._draw(index, mean, self.examples_per_client, rng)
 
     def held_out(self, index: int, num_examples: int | None = None) -> Samples:
-        """Return further examples from a client's distribution, for validation.
+        """Return additional examples from a client's distribution, for validation.
 
         Parameters
         ----------
         index : int
             0 .. num_clients - 1.
         num_examples : int, optional
-            By default as many as the client has for training.
+            By default the client's number of training examples.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class SyntheticRegression(FederatedDataset):
         Raises
         ------
         ConfigurationError
-            If there is no such client.
+            If there is no client with this index.
         """
         self._check_index(index)
         mean = self.spread * stream(self.seed, _CLIENT, index).normal(size=self.coefficients.shape)
@@ -177,7 +177,7 @@ class SyntheticRegression(FederatedDataset):
 
 @dataclass(frozen=True, eq=False)
 class EqualRegression(SyntheticRegression):
-    """The same regression with the first client's examples on every client: the homogeneous setting of theorems.
+    """The same regression with the first client's examples on every client: the homogeneous setting of the theory.
 
     Parameters
     ----------
@@ -207,15 +207,15 @@ class EqualRegression(SyntheticRegression):
 def lasso(
     variant: Variant = "I", seed: int = 0, *, dtype: Literal["float64", "float32"] = "float64"
 ) -> SyntheticRegression:
-    """Return a data set of the federated lasso: 1,024 features, the first few true coefficients 1, the others 0.
+    """Return a data set of the federated lasso: 1,024 features, the first few true coefficients 1, all others 0.
 
     Parameters
     ----------
     variant : {"I", "II", "III", "IV"}, default "I"
-        512, 64, 8 and 512 ones; 64 clients with 128 examples each, in IV 256 clients with 32.
+        512, 64, 8 and 512 ones; 64 clients with 128 examples each, in IV 256 clients with 32 examples each.
     seed : int, default 0
     dtype : {"float64", "float32"}, default "float64"
-        Of the features.
+        dtype of the features.
 
     Returns
     -------
@@ -241,15 +241,15 @@ def lasso(
 def low_rank(
     variant: Variant = "I", seed: int = 0, *, dtype: Literal["float64", "float32"] = "float64"
 ) -> SyntheticRegression:
-    """Return a data set of federated low-rank matrix estimation: 32 x 32, the truth an identity of size r, then 0.
+    """Return a data set of federated low-rank matrix estimation: the 32 x 32 truth is diagonal with r ones.
 
     Parameters
     ----------
     variant : {"I", "II", "III", "IV"}, default "I"
-        Rank 16, 4, 1 and 16; 64 clients with 128 examples each, in IV 256 clients with 32.
+        Rank 16, 4, 1 and 16; 64 clients with 128 examples each, in IV 256 clients with 32 examples each.
     seed : int, default 0
     dtype : {"float64", "float32"}, default "float64"
-        Of the features.
+        dtype of the features.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Documents as sparse features: hashed posts that scikit-learn fetches, and an offline stand-in with Zipf's words."""
+"""Documents as sparse features: hashed posts fetched by scikit-learn, and an offline substitute with Zipf's words."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ _WORDS, _TRUTH, _TEST = 0, 1, 2
 class ZipfDocuments(FederatedDataset):
     """Documents of two classes whose words follow Zipf's law, with TF-IDF features of unit length.
 
-    A document is some hundred draws of words with probabilities ~ (rank + 2.7)^-1.05, two thirds from the whole
-    vocabulary and one third from the words of its client, which are those of the same ranks rotated by a step of its
-    own: clients have different rare words and the same frequent ones. A feature is (1 + log count) idf, scaled so that
-    each document has norm 1. Labels are drawn from a logistic model whose `informative` coefficients belong to words
-    of middle frequency. Words have columns in random order.
+    A document has `num_words` words drawn with probabilities ~ (rank + 2.7)^-1.05: two thirds from the whole vocabulary
+    and one third from its client's words, whose ranks are rotated by a client-specific step. So clients have different
+    rare words and the same frequent ones. A feature is (1 + log count) idf, scaled so that each document has norm 1.
+    Labels are drawn from a logistic model whose `informative` non-zero coefficients belong to words of medium
+    frequency. The columns of the words are in random order.
 
     Parameters
     ----------
     num_clients : int, default 100
     num_documents : int, default 100
-        Of each client.
+        Number of documents per client.
     num_features : int, default 1000000
-        The vocabulary.
+        Size of the vocabulary.
     num_words : int, default 150
-        Words in a document, about two thirds of them different ones.
+        Number of words in a document, of which about two thirds are distinct.
     informative : int, default 300
-        Words that the label depends on.
+        Number of words that the label depends on.
     seed : int, default 0
 
     Raises
     ------
     ConfigurationError
-        If a number is no whole number >= 1, or there are fewer features than informative words.
+        If a number is not a whole number >= 1, or there are fewer features than informative words.
 
     Examples
     --------
@@ -73,7 +73,7 @@ class ZipfDocuments(FederatedDataset):
 
     @cached_property
     def _chances(self) -> Vector:
-        """The probability of each rank and of those before it."""
+        """The cumulative probability of each rank."""
         weights = (np.arange(self.num_features) + 1.0 + _OFFSET) ** -_EXPONENT
         return np.asarray(np.cumsum(weights / weights.sum()))
 
@@ -84,7 +84,7 @@ class ZipfDocuments(FederatedDataset):
 
     @cached_property
     def coefficients(self) -> Vector:
-        """The truth: coefficients of the informative words, in the order of the columns."""
+        """The true coefficients, in column order; non-zero for the informative words."""
         truth = np.zeros(self.num_features)
         size = 12.0 * stream(self.seed, _TRUTH).choice([-1.0, 1.0], self.informative)
         truth[self._columns[50 : 50 + self.informative]] = size
@@ -101,13 +101,13 @@ class ZipfDocuments(FederatedDataset):
         Raises
         ------
         ConfigurationError
-            If there is no such client.
+            If there is no client with this index.
         """
         self._check_index(index)
         return self._documents(self.num_documents, index, stream(self.seed, _TEST + 1, index))
 
     def test_examples(self, count: int = 1000) -> Samples:
-        """Return documents that no client has, from all of them in turn.
+        """Return new documents that belong to no client, drawn from each client's distribution in turn.
 
         Parameters
         ----------
@@ -124,7 +124,7 @@ class ZipfDocuments(FederatedDataset):
         ----------
         examples : Samples
         **options
-            Its keyword arguments.
+            Keyword arguments of `Logistic`.
         """
         return Logistic(examples.features, examples.targets, **{"intercept": False, **options})
 
@@ -134,7 +134,7 @@ class ZipfDocuments(FederatedDataset):
         Parameters
         ----------
         **options
-            As of :meth:`build_objective`.
+            As for :meth:`build_objective`.
         """
         return self.build_objective(self.test_examples(), **options)
 
@@ -144,7 +144,7 @@ class ZipfDocuments(FederatedDataset):
         d, length = self.num_features, self.num_words
         ranks = np.searchsorted(self._chances, rng.random((count, length)), side="right")
         ranks = np.minimum(ranks, d - 1)
-        # A client's own words: rare ones only, so that stop words stay common to all.
+        # A client's own words are rare ones only, so that all clients share the stop words.
         own, rare = (np.arange(length) % 3 == 0)[None, :], ranks >= min(1000, d // 2)
         steps = np.broadcast_to(np.asarray(owner), count)[:, None] * 7919
         first = min(1000, d // 2)
@@ -153,7 +153,7 @@ class ZipfDocuments(FederatedDataset):
         counts = csr_array((np.ones(count * length), (documents, ranks.reshape(-1))), shape=(count, d))
         counts.sum_duplicates()
         rank = counts.indices.astype(np.float64)
-        # The share of documents with a word is about its probability times the length of a document, at most 1.
+        # The share of documents with a word is about its probability times the document length, at most 1.
         chance = (rank + 1.0 + _OFFSET) ** -_EXPONENT / ((1.0 + _OFFSET) ** -_EXPONENT / self._chances[0])
         weights = (1.0 + np.log(counts.data)) * (1.0 - np.log(-np.expm1(-length * chance)))
         found = csr_array((weights, self._columns[counts.indices], counts.indptr.astype(np.int32)), shape=(count, d))
@@ -177,25 +177,25 @@ class HashedPosts(PartitionedClassification):
 def newsgroups(
     num_clients: int = 100, seed: int = 0, num_features: int = 2**20, *, download: bool = False
 ) -> HashedPosts:
-    """Return the posts of 20 newsgroups with hashed words; the label says whether a post is about computers.
+    """Return the posts of 20 newsgroups with hashed words; label 1 means that a post is about computers.
 
-    11,314 posts for training and 7,532 for testing, without headers, footers and quotes, as scikit-learn fetches
-    them; each word and each pair of words is hashed to a column, rows have norm 1.
+    11,314 posts for training and 7,532 for testing, fetched by scikit-learn without headers, footers and quotes; each
+    word and each pair of words is hashed to a column, and rows have norm 1.
 
     Parameters
     ----------
     num_clients : int, default 100
-        The posts are split over them at random.
+        Number of clients; the posts are split over them at random.
     seed : int, default 0
-        Of the split.
+        Seed of the split.
     num_features : int, default 2**20
     download : bool, default False
-        Fetch the posts (14 MB) if they are not in scikit-learn's data folder.
+        Whether to download the posts (14 MB) if they are not in scikit-learn's data folder.
 
     Raises
     ------
     DataNotFoundError
-        If the posts are not there, or cannot be fetched.
+        If the posts are missing and cannot be downloaded.
     """
     from sklearn.datasets import fetch_20newsgroups
     from sklearn.feature_extraction.text import HashingVectorizer

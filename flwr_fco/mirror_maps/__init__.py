@@ -1,7 +1,7 @@
 """Mirror maps h: the geometry in which duals are averaged.
 
-A mirror map is a strictly convex function h. ``gradient`` takes a primal point to its dual, ``conjugate_gradient``
-takes a dual back, and ``retrieve`` takes a dual to the primal point with psi in it:
+A mirror map is a strictly convex function h. ``gradient`` maps a primal point to its dual, ``conjugate_gradient`` maps
+a dual back, and ``retrieve`` maps a dual to the primal point that takes psi into account:
 
     retrieve(z, t, psi) = argmin_w { -<z, w> + t psi(w) + h(w) } = gradient of (h + t psi)*
 """

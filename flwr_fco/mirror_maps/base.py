@@ -1,4 +1,4 @@
-"""The contract of a mirror map h, and how a map reads psi."""
+"""The interface of a mirror map h, and how a map uses psi."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flwr_fco.kernels.mirror import diagonal_terms
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.base import BoundRegularizer, Proximable, SeparableTerms
 
-#: How retrieve finds its minimiser.
+#: The method by which retrieve computes its minimiser.
 RetrievalMethod = Literal["closed form", "root find", "refused"]
 
 
@@ -30,15 +30,15 @@ class MirrorMap(Specified, ABC):
 
     Subclasses are frozen dataclasses (``eq=False``: maps are equal if their specifications are) that set ``kind`` and
     implement :meth:`value`, :meth:`gradient`, :meth:`conjugate_gradient`, :meth:`supports` and :meth:`retrieve`.
-    A new map needs nothing else. If psi's separable terms can be solved coordinate by coordinate, derive
-    from :class:`TermwiseMap` instead: it provides ``supports``, ``retrieve`` and the balls.
+    A new map needs nothing else. If psi's separable terms can be solved coordinate by coordinate, derive from
+    :class:`TermwiseMap` instead, which provides ``supports``, ``retrieve`` and the balls.
 
     Attributes
     ----------
     kind : str
-        The name under which the class travels.
+        Unique name of the class in messages.
     works_with : str
-        For error messages: which regularizers the map supports.
+        The supported regularizers, for error messages.
     """
 
     family: ClassVar[str] = "mirror map"
@@ -69,7 +69,7 @@ class MirrorMap(Specified, ABC):
         z : ndarray of float64, shape (d,)
             The dual.
         t : float
-            The weight of psi: elapsed step sizes. Constraints hold even at t = 0.
+            The weight of psi: the sum of the step sizes. Constraints hold even at t = 0.
         regularizer : Regularizer or BoundRegularizer
             psi on the flat vector.
         out : ndarray, optional
@@ -77,7 +77,7 @@ class MirrorMap(Specified, ABC):
         """
 
     def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
-        """Return h and psi at some coordinates, or None if one of them is no sum over coordinates.
+        """Return h and psi at some coordinates, or None if one of them is not a sum over coordinates.
 
         Parameters
         ----------
@@ -96,7 +96,7 @@ class MirrorMap(Specified, ABC):
         indices: NDArray[np.integer[Any]],
         out: Vector | None = None,
     ) -> Vector:
-        """Return some coordinates of :meth:`retrieve`, at the cost of these alone.
+        """Return some coordinates of :meth:`retrieve`, computing only these.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class MirrorMap(Specified, ABC):
         Raises
         ------
         UnsupportedPairError
-            If h or psi is no sum over coordinates.
+            If h or psi is not a sum over coordinates.
 
         Examples
         --------
@@ -132,7 +132,7 @@ class MirrorMap(Specified, ABC):
         return found.retrieve(z[indices], t, out=out)
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
-        """Return what compiled loops need for :meth:`retrieve`, or None if they cannot compute it.
+        """Return the data that compiled loops need for :meth:`retrieve`, or None if they cannot compute it.
 
         Parameters
         ----------
@@ -147,7 +147,7 @@ class MirrorMap(Specified, ABC):
         return float(z @ w) - self.value(w)
 
     def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        """Return how :meth:`retrieve` works for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
+        """Return the method of :meth:`retrieve` for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
         return "closed form" if self.supports(regularizer) else "refused"
 
     def start(self, size: int, regularizer: Proximable | None = None) -> Vector:
@@ -158,13 +158,13 @@ class MirrorMap(Specified, ABC):
         size : int
             Length of the flat vector.
         regularizer : Regularizer or BoundRegularizer, optional
-            psi; only its constraints matter here, because t = 0.
+            psi; only its constraints matter, because t = 0.
         """
         dual = np.zeros(size)
         return self.conjugate_gradient(dual) if regularizer is None else self.retrieve(dual, 0.0, regularizer)
 
     def bind(self, layout: Layout) -> MirrorMap:
-        """Return the map on the flat vectors of a model; itself, unless the map needs the names of the arrays."""
+        """Return the map on a model's flat vectors; the map itself, unless it needs the names of the arrays."""
         self.check_layout(layout)
         return self
 
@@ -182,7 +182,7 @@ class MirrorMap(Specified, ABC):
             )
 
     def never_supports(self, regularizer: Proximable) -> bool:
-        """Whether no model has a layout on which the pair is supported, so that it can be refused at once.
+        """Whether the pair is unsupported for every model layout, so that it can be refused at once.
 
         Parameters
         ----------
@@ -250,7 +250,7 @@ class Euclidean(MirrorMap):
 
 
 class Terms(NamedTuple):
-    """The separable terms of t psi as kernels take them: float64 arrays of one element or as many as the vector."""
+    """The separable terms of t psi for kernels: float64 arrays with one element or as many as the vector."""
 
     threshold: Vector
     shrinkage: Vector
@@ -286,7 +286,7 @@ def terms_at(terms: SeparableTerms, indices: NDArray[np.integer[Any]]) -> Separa
 
 
 class Coordinates(NamedTuple):
-    """h and psi at some coordinates, where both are sums over coordinates.
+    """h and psi at some coordinates, if both are sums over coordinates.
 
     Parameters
     ----------
@@ -294,9 +294,9 @@ class Coordinates(NamedTuple):
     regularizer : BoundRegularizer
         h and psi, for error messages.
     own : TermwiseMap or None
-        h at these coordinates; None for the Euclidean one.
+        h at these coordinates; None for Euclidean h.
     terms : SeparableTerms
-        psi's: each a number, or an array of shape (k,).
+        psi's terms: each a number or an array of shape (k,).
 
     Examples
     --------
@@ -319,7 +319,7 @@ class Coordinates(NamedTuple):
         regularizer: BoundRegularizer,
         indices: NDArray[np.integer[Any]],
     ) -> Self | None:
-        """Return them, or None if psi is no sum over coordinates."""
+        """Return h and psi at some coordinates, or None if psi is not a sum over coordinates."""
         parts = _split(regularizer, (regularizer.layout.size,))
         if parts is None or parts.balls:
             return None
@@ -328,7 +328,7 @@ class Coordinates(NamedTuple):
         return cls(geometry, regularizer, own, SeparableTerms(*fields))
 
     def without_psi(self) -> Self:
-        """Return h alone."""
+        """Return the same coordinates without psi."""
         return self._replace(terms=SeparableTerms())
 
     def retrieve(
@@ -338,11 +338,11 @@ class Coordinates(NamedTuple):
 
         Parameters
         ----------
-        z : ndarray of float64, shape (k,) or that of `places`
+        z : ndarray of float64, shape (k,) or shape of `places`
         t : float
             The weight of psi.
         places : ndarray of int, optional
-            Which of the coordinates; all by default.
+            Positions in the coordinates; all by default.
         out : ndarray, shape of z, optional
             Where to write the result; may be `z`.
         """
@@ -363,7 +363,7 @@ _ONE = np.ones(1)
 
 
 class _Parts(NamedTuple):
-    """psi, cut into what is separable and what couples coordinates."""
+    """psi, split into separable terms and blocks that couple coordinates."""
 
     terms: SeparableTerms
     balls: tuple[Block, ...]
@@ -372,15 +372,15 @@ class _Parts(NamedTuple):
 class TermwiseMap(MirrorMap):
     """A map that minimises -<z, w> + h(w) + separable terms: l1, squared l2 and bounds, coordinate by coordinate.
 
-    Subclasses implement :meth:`solve`, and :meth:`closed_form` if some terms take a root find. In return they get
-    every psi that has separable terms, and the l1 ball, the l2 ball and the simplex: these have one multiplier theta
-    whose minimiser is again separable (a threshold, a shrinkage or a shift of the dual by theta), so theta is found
-    by a safeguarded root find to rounding.
+    Subclasses implement :meth:`solve`, and :meth:`closed_form` if some terms need a root find. They then support every
+    psi with separable terms, and also the l1 ball, the l2 ball and the simplex: with one multiplier theta their
+    minimiser is again separable (a threshold, a shrinkage or a shift of the dual by theta), and a safeguarded root find
+    determines theta to rounding.
 
     Attributes
     ----------
     separable : bool
-        Whether h is a sum over coordinates. Only then can several blocks each have a ball.
+        Whether h is a sum over coordinates. Only then can several blocks have a ball each.
     """
 
     separable: ClassVar[bool] = False
@@ -397,9 +397,9 @@ class TermwiseMap(MirrorMap):
         ----------
         z : ndarray of float64, shape (d,)
         terms : Terms
-            Already multiplied by t.
+            The terms, already multiplied by t.
         out : ndarray
-            May be `z`.
+            Where to write the result; may be `z`.
         """
 
     def closed_form(self, terms: Terms) -> bool:
@@ -414,7 +414,7 @@ class TermwiseMap(MirrorMap):
         self.check_size(layout.size)
 
     def restrict(self, place: slice | NDArray[np.integer[Any]]) -> TermwiseMap:
-        """Return the map on a part of the vector (asked for only if h is separable)."""
+        """Return the map on a part of the vector (called only if h is separable)."""
         return self
 
     def at(self, regularizer: BoundRegularizer, indices: NDArray[np.integer[Any]]) -> Coordinates | None:
@@ -426,11 +426,11 @@ class TermwiseMap(MirrorMap):
         return _find_multiplier(self, z, block, terms, out)
 
     def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
-        """Return how a ball or simplex is solved, on the whole vector or on a block of it."""
+        """Return the method for a ball or simplex, on the whole vector or on a block of it."""
         return "root find"
 
     def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        """Return how :meth:`retrieve` works for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
+        """Return the method of :meth:`retrieve` for this psi: "closed form", "root find" (to 1e-12) or "refused"."""
         parts = _split(regularizer, ())
         if parts is None or not self._can_constrain(parts):
             return "refused"
@@ -443,7 +443,7 @@ class TermwiseMap(MirrorMap):
         try:
             return _split(regularizer, ()) is None
         except ConfigurationError:
-            return False  # It depends on the arrays: their names, or the shape of its weights.
+            return False  # Depends on the arrays: their names, or the shape of psi's weights.
 
     def supports(self, regularizer: Proximable) -> bool:
         """Whether psi has separable terms, or is a ball or simplex that the map can solve for."""
@@ -497,7 +497,7 @@ class TermwiseMap(MirrorMap):
 
 
 def _without_point(h: MirrorMap, regularizer: Proximable, z: Vector, t: float) -> ConfigurationError:
-    """Return the error where no primal point was found."""
+    """Return the error for a dual without a primal point."""
     largest = float(np.abs(z).max(initial=0.0))
     psi = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
     if not largest < math.inf:
@@ -517,15 +517,15 @@ def _without_point(h: MirrorMap, regularizer: Proximable, z: Vector, t: float) -
     )
 
 
-#: Beyond this, differences of duals say nothing any more.
+#: Above this size, differences of duals are meaningless.
 _OVERFLOWING = 1e100
 
-#: What bound regularizers are cut into, kept because they are asked once a step and never change.
+#: Parts of bound regularizers, cached because they are needed in every step and never change.
 _PARTS: WeakKeyDictionary[BoundRegularizer, _Parts | None] = WeakKeyDictionary()
 
 
 def _split(regularizer: Proximable, shape: tuple[int, ...]) -> _Parts | None:
-    """Cut psi into separable terms and balls, None if it has other parts."""
+    """Split psi into separable terms and balls; return None if it has other parts."""
     if isinstance(regularizer, BoundRegularizer):
         if regularizer not in _PARTS:
             _PARTS[regularizer] = _split_bound(regularizer)
@@ -539,7 +539,7 @@ def _split(regularizer: Proximable, shape: tuple[int, ...]) -> _Parts | None:
 
 
 def _split_bound(regularizer: BoundRegularizer) -> _Parts | None:
-    """Cut psi on a model's arrays; terms that are the same everywhere become numbers."""
+    """Split psi on a model's arrays; constant terms become numbers."""
     terms, others = regularizer.split_terms()
     balls = []
     for place, shape, own in others:
@@ -551,12 +551,12 @@ def _split_bound(regularizer: BoundRegularizer) -> _Parts | None:
 
 
 def _collapsed(field: Any) -> Any:
-    """Return a constant array as a number."""
+    """Return a constant array as a number, and any other array unchanged."""
     return float(field[0]) if np.size(field) and np.all(field == field[0]) else field
 
 
 def _scaled(terms: SeparableTerms, t: float, size: int | None) -> Terms:
-    """Return t psi's terms as arrays for the kernels; any size will do if it is None."""
+    """Return the terms of t psi as arrays for the kernels; the size is not checked if it is None."""
     arrays = [_vector(terms.threshold, t), _vector(terms.shrinkage, t), _vector(terms.lower), _vector(terms.upper)]
     if size is not None:
         for name, array in zip(Terms._fields, arrays, strict=True):
@@ -569,7 +569,7 @@ def _scaled(terms: SeparableTerms, t: float, size: int | None) -> Terms:
 
 
 def _vector(field: Any, factor: float = 1.0) -> Vector:
-    """Return factor * field, at most the largest float, as an array of its own (kernels want writable ones)."""
+    """Return factor * field, at most the largest float, as a new array (kernels require writable ones)."""
     if isinstance(field, float):
         return np.array([field if factor == 1.0 else min(field * factor, sys.float_info.max)])
     with np.errstate(over="ignore"):
@@ -618,11 +618,11 @@ def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Te
         return True
     equality = isinstance(ball, Simplex)
     scale = 1.0 if isinstance(ball, L2Ball) else float(np.abs(z).max(initial=0.0)) or 1.0
-    # A shrinkage is multiplied with other numbers, so it stays far from overflow.
+    # A shrinkage is multiplied by other numbers, so its limit is far from overflow.
     limit = 1e200 if isinstance(ball, L2Ball) else sys.float_info.max
     if not _decreasing_root(measure, ball.radius, scale, limit, equality=equality):
         return False
-    # The error that rounding of the multiplier has left: 1e-16 relative, larger only where the duals are huge.
+    # Correct the rounding error of the multiplier: 1e-16 relative, larger only if the duals are huge.
     size = float(np.linalg.norm(out[place])) if isinstance(ball, L2Ball) else float(np.abs(out) @ direction)
     if equality or size > ball.radius:
         out[place] *= ball.radius / size
@@ -632,10 +632,10 @@ def _find_multiplier(mirror_map: TermwiseMap, z: Vector, block: Block, terms: Te
 def _decreasing_root(
     measure: Callable[[float], float], radius: float, scale: float, limit: float, *, equality: bool
 ) -> bool:
-    """Leave `measure` at the theta with measure(theta) = radius, or at 0 if that is inside and there is no equality.
+    """Find theta with measure(theta) = radius and call `measure` there last; keep 0 if it is inside, unless `equality`.
 
-    The bracket grows from 0 and is then shrunk by regula falsi (Illinois) or, where that is slow, by halving, until
-    its ends are neighbours. The last call is at the end where the measure is at least the radius.
+    The bracket grows from 0 and is then shrunk by regula falsi (Illinois) or, if that is slow, by bisection, until its
+    ends are adjacent floats. The last call is at the end whose measure is at least the radius.
 
     Returns
     -------
@@ -645,7 +645,7 @@ def _decreasing_root(
 
     def excess(theta: float) -> float:
         size = measure(theta)
-        # Between -1 and 1 whatever the size, infinity included.
+        # Between -1 and 1 for any size, including infinity.
         return 1.0 if size == math.inf else (size - radius) / (size + radius)
 
     at_zero = excess(0.0)
@@ -659,7 +659,7 @@ def _decreasing_root(
             return abs(far[1]) <= 1e-12
         near, far = far, (theta, excess(theta))
     high, low = (near, far) if sign > 0.0 else (far, near)
-    # The measure is too large at high and too small at low; value_* are the excesses that regula falsi works with.
+    # The measure is too large at high and too small at low; value_* are the excesses for regula falsi.
     value_high, value_low = high[1], low[1]
     last = 0
     width = abs(high[0] - low[0])

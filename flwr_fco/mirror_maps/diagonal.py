@@ -19,8 +19,8 @@ from flwr_fco.regularizers.validation import frozen_array
 class DiagonalMetric(TermwiseMap):
     """h(w) = 1/2 sum_i weights_i w_i^2: coordinates with a large weight move slowly.
 
-    With separable psi the minimiser is closed, ``clip(soft(z, t a) / (weights + t b), lower, upper)``; balls and the
-    simplex become weighted projections, found by a root find on their multiplier.
+    With separable psi the minimiser has the closed form ``clip(soft(z, t a) / (weights + t b), lower, upper)``; balls
+    and the simplex become weighted projections, computed by a root find on their multiplier.
 
     Parameters
     ----------
@@ -34,8 +34,8 @@ class DiagonalMetric(TermwiseMap):
 
     Notes
     -----
-    The metric of the preconditioned variants of dual averaging; not in the papers of this package. All weights 1 is
-    :class:`Euclidean`.
+    This is the metric of preconditioned dual averaging; it is not in the papers of this package. With all weights equal
+    to 1 it is :class:`Euclidean`.
 
     Examples
     --------

@@ -15,7 +15,7 @@ from flwr_fco.mirror_maps.base import Ball, Block, RetrievalMethod, Terms, Termw
 from flwr_fco.regularizers.balls import L1Ball, L2Ball, Simplex
 from flwr_fco.regularizers.validation import positive
 
-#: Relative distance from the simplex from which a start point is taken for a mistake (float32 primals are within 1e-6).
+#: Relative distance from the simplex above which a start point is an error (float32 primals are within 1e-6).
 _OFF_SIMPLEX = 1e-4
 
 
@@ -41,19 +41,19 @@ def _log(owner: object, w: Vector) -> Vector:
 
 @dataclass(frozen=True, eq=False)
 class OrthantEntropy(TermwiseMap):
-    """h(w) = sum_i w_i log w_i - w_i on w >= 0: updates multiply, w_i = exp(z_i).
+    """h(w) = sum_i w_i log w_i - w_i on w >= 0, with multiplicative updates: w_i = exp(z_i).
 
-    The linear term is there so that the gradient is log w, without the 1; it changes no Bregman divergence
-    (the generalised Kullback-Leibler divergence) and no algorithm. Computed in the log domain. Results are never below
-    2.2e-308, so that the gradient exists at every one of them (0 only where psi's upper bound is 0): thresholds make
-    coordinates small, not exactly 0. A dual above 709 has no finite primal point: the result is inf.
+    Because of the linear term the gradient is log w, without the 1; this term changes neither the Bregman divergence
+    (the generalised Kullback-Leibler divergence) nor any algorithm. Computed in the log domain. Results are never below
+    2.2e-308, so that their gradient exists (0 only if psi's upper bound is 0): thresholds make coordinates small, not
+    exactly 0. A dual above 709 has no finite primal point, and the result is inf.
 
-    Closed forms: l1 (also weighted), bounds, simplex: ``clip(exp(z - t a), lower, upper)``. With a squared l2 norm
-    ``log w + t b w = z - t a`` (Wright's omega) is solved to rounding by Newton's method.
+    Closed forms: l1 (also weighted) and bounds, ``clip(exp(z - t a), lower, upper)``, and the simplex. With a squared
+    l2 norm ``log w + t b w = z - t a`` (Wright's omega) is solved to rounding by Newton's method.
 
     Notes
     -----
-    The map of exponentiated gradient. The default start is all ones.
+    This is the map of the exponentiated gradient method. The default start is all ones.
 
     Examples
     --------
@@ -83,7 +83,7 @@ class OrthantEntropy(TermwiseMap):
     def conjugate_gradient(self, z: Vector, out: Vector | None = None) -> Vector:
         """Return exp(z), at least 2.2e-308."""
         result = np.minimum(z, 710.0, out=out)
-        # Above 709.78 exp is inf, which is the right answer here and no reason for a warning.
+        # Above 709.78 exp is inf, which is the correct result, so no warning is needed.
         with np.errstate(over="ignore"):
             np.exp(result, out=result)
         return np.maximum(result, kernels.TINY, out=result)
@@ -97,7 +97,7 @@ class OrthantEntropy(TermwiseMap):
         return bool(kernels.orthant_terms(z, *terms, out))
 
     def closed_form(self, terms: Terms) -> bool:
-        """Whether no squared l2 norm is there."""
+        """Whether there is no squared l2 norm."""
         return not terms.shrinkage.any()
 
     def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
@@ -106,7 +106,7 @@ class OrthantEntropy(TermwiseMap):
         return "closed form" if plain else "root find"
 
     def constrain(self, z: Vector, block: Block, terms: Terms, out: Vector) -> bool:
-        """Write the minimiser with a ball or simplex on the whole of `z`."""
+        """Write the minimiser with a ball or simplex on all of `z`."""
         if self.constraint_method(block.ball, True) == "root find":
             return super().constrain(z, block, terms, out)
         if isinstance(block.ball, L1Ball):
@@ -121,13 +121,13 @@ class OrthantEntropy(TermwiseMap):
 class SimplexEntropy(TermwiseMap):
     """h(w) = sum_i w_i log w_i - w_i on the simplex {w >= 0, sum w = radius}: w = radius softmax(z).
 
-    The simplex is part of h, so every result lies on it whatever psi is. The gradient is log w; on the simplex duals
-    that differ by a constant are the same point, so ``gradient(conjugate_gradient(z))`` is z up to a constant. Softmax
-    subtracts the largest dual first, so duals of any size are allowed. Results are never below 2.2e-308, so that the
-    gradient exists at every one of them (0 only where psi's upper bound is 0).
+    The simplex is part of h, so every result lies on it whatever psi is. The gradient is log w; on the simplex, duals
+    that differ by a constant represent the same point, so ``gradient(conjugate_gradient(z))`` is z up to a constant.
+    Softmax subtracts the largest dual first, so duals of any size are allowed. Results are never below 2.2e-308, so
+    that their gradient exists (0 only if psi's upper bound is 0).
 
-    With l1 the duals shift by t a, which changes nothing if all weights are equal: ||w||_1 is the radius. Bounds
-    (the capped simplex), a squared l2 norm and balls cost a root find on the multiplier of the sum or of the ball.
+    l1 shifts the duals by t a, which has no effect if all weights are equal, because ||w||_1 is the radius. Bounds (the
+    capped simplex), a squared l2 norm and balls need a root find on the multiplier of the sum or of the ball.
 
     Parameters
     ----------
@@ -141,7 +141,7 @@ class SimplexEntropy(TermwiseMap):
 
     Notes
     -----
-    The map of matrix games (one simplex for each player: :class:`Product`). The default start is uniform.
+    This is the map of matrix games (one simplex for each player: :class:`Product`). The default start is uniform.
 
     Examples
     --------
@@ -175,7 +175,7 @@ class SimplexEntropy(TermwiseMap):
         Raises
         ------
         ConfigurationError
-            If a coordinate is not positive, or their sum is not the radius.
+            If a coordinate is not positive, or the sum is not the radius.
         """
         result = _log(self, w)
         if abs(float(w.sum()) - self.radius) > _OFF_SIMPLEX * self.radius:
@@ -211,7 +211,7 @@ class SimplexEntropy(TermwiseMap):
         return open_box and not terms.shrinkage.any()
 
     def constraint_method(self, ball: Ball, whole: bool) -> RetrievalMethod:
-        """Return "refused" for sets that miss the simplex, "closed form" for those that contain it."""
+        """Return "refused" for sets that do not meet the simplex, "closed form" for sets that contain it."""
         if isinstance(ball, L2Ball):
             return "closed form" if ball.radius >= self.radius else "root find"
         if isinstance(ball, L1Ball):

@@ -1,4 +1,4 @@
-"""Norms of groups in the Euclidean geometry, at the coordinates of some of the groups."""
+"""Group norms in the Euclidean geometry, at the coordinates of some groups."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ Places = NDArray[np.integer[Any]]
 
 
 class Groups(NamedTuple):
-    """psi as a sum over coordinates and one over groups of them.
+    """psi as a sum over coordinates plus a sum over groups.
 
     Parameters
     ----------
     terms : SeparableTerms
-        The first sum, with arrays of shape (d,).
+        The terms of the first sum, with arrays of shape (d,).
     numbers : ndarray of int64, shape (d,)
-        Each coordinate's group; the last number for those that are in none.
+        Each coordinate's group number; the last number for coordinates in no group.
     weights : ndarray of float64
-        Of each group's norm; 0 is the last.
+        Weight of each group's norm; the last is 0.
     """
 
     terms: SeparableTerms
@@ -37,7 +37,7 @@ class Groups(NamedTuple):
     weights: Vector
 
     def closure(self, places: Places) -> Places:
-        """Return the coordinates of all groups that have one of these, and these.
+        """Return the given coordinates and all coordinates that share a group with one of them.
 
         Parameters
         ----------
@@ -49,12 +49,12 @@ class Groups(NamedTuple):
         return np.union1d(np.flatnonzero(touched[self.numbers]), places)
 
 
-#: What :func:`groups_of` has found.
+#: Cached results of :func:`groups_of`.
 _known: WeakKeyDictionary[BoundRegularizer, Groups | None] = WeakKeyDictionary()
 
 
 def groups_of(geometry: MirrorMap, regularizer: BoundRegularizer) -> Groups | None:
-    """Return psi as sums over coordinates and groups, None if it or h is no such thing.
+    """Return psi as a sum over coordinates plus a sum over groups; None if psi or h does not allow this.
 
     Parameters
     ----------
@@ -88,16 +88,16 @@ def _split(regularizer: BoundRegularizer) -> Groups | None:
 
 @dataclass(frozen=True)
 class GroupedCoordinates:
-    """Euclidean h, and psi with norms of groups, at the coordinates of some of the groups.
+    """Euclidean h and psi with group norms, at the coordinates of some groups.
 
     Parameters
     ----------
     plain : Coordinates
-        h and the sum over coordinates there.
+        h and the sum over coordinates at these coordinates.
     numbers : ndarray of int64, shape (k,)
-        Each coordinate's group, from 0.
+        Each coordinate's group number, from 0.
     weights : ndarray of float64
-        Of each group's norm.
+        Weight of each group's norm.
 
     Examples
     --------
@@ -116,14 +116,14 @@ class GroupedCoordinates:
 
     @classmethod
     def of(cls, geometry: MirrorMap, regularizer: BoundRegularizer, places: Places) -> GroupedCoordinates | None:
-        """Return them, or None if psi is no sum over coordinates and groups.
+        """Return h and psi at some coordinates, or None if psi is not a sum over coordinates and groups.
 
         Parameters
         ----------
         geometry : MirrorMap
         regularizer : BoundRegularizer
         places : ndarray of int, shape (k,)
-            All of the coordinates of each group that has one of them.
+            The coordinates; if they contain one coordinate of a group, they must contain the whole group.
         """
         found = groups_of(geometry, regularizer)
         if found is None:
@@ -133,16 +133,16 @@ class GroupedCoordinates:
         return cls(plain, numbers, found.weights[present])
 
     def without_psi(self) -> Coordinates:
-        """Return h alone."""
+        """Return the same coordinates without psi."""
         return self.plain.without_psi()
 
     def members(self, places: Places) -> Places:
-        """Return the coordinates of the groups that have one of these, group after group.
+        """Return the positions of all coordinates in the groups of the given ones, group by group.
 
         Parameters
         ----------
         places : ndarray of int
-            Of the coordinates here, none of them twice.
+            Positions in these coordinates, without duplicates.
         """
         order, begins, ends = self._order
         numbers = self.numbers[places]
@@ -151,27 +151,27 @@ class GroupedCoordinates:
         touched[numbers[coupled]] = True
         groups = np.flatnonzero(touched)
         sizes = ends[groups] - begins[groups]
-        # All of begin, begin + 1, ... of each group.
+        # begin, begin + 1, ..., end - 1 for each group.
         within = np.arange(sizes.sum()) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return np.concatenate([order[np.repeat(begins[groups], sizes) + within], places[~coupled]])
 
     @cached_property
     def _order(self) -> tuple[Places, Places, Places]:
-        """The coordinates by their groups, and where each group begins and ends."""
+        """The coordinates sorted by group, and the start and end of each group."""
         sizes = np.bincount(self.numbers, minlength=self.weights.size)
         ends = np.cumsum(sizes)
         return np.argsort(self.numbers, kind="stable"), ends - sizes, ends
 
     def retrieve(self, z: Vector, t: float, places: Places | None = None, out: Vector | None = None) -> Vector:
-        """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at those of some whole groups.
+        """Return argmin_w { -<z, w> + t psi(w) + h(w) } at the coordinates, or at the coordinates of some whole groups.
 
         Parameters
         ----------
-        z : ndarray of float64, shape (k,) or that of `places`
+        z : ndarray of float64, shape (k,) or shape of `places`
         t : float
             The weight of psi.
         places : ndarray of int, optional
-            Which of the coordinates, group after group; all by default.
+            Positions in the coordinates, group by group; all by default.
         out : ndarray, shape of z, optional
             Where to write the result; may be `z`.
         """

@@ -1,4 +1,4 @@
-"""Mirror maps described by text, for command lines and TOML files."""
+"""Mirror maps given as text, for command lines and TOML files."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flwr_fco.mirror_maps.p_norm import PNorm
 
 
 def named_map(text: str, dimension: int) -> MirrorMap:
-    """Return the mirror map that a text describes.
+    """Return the mirror map described by a string.
 
     Parameters
     ----------
     text : str
-        ``"euclidean"``, ``"p-norm(12)"`` with any p, or ``"p-norm(2 log d)"``, the theory's p.
+        ``"euclidean"``, ``"p-norm(12)"`` with any p, or ``"p-norm(2 log d)"`` with the theory's p.
     dimension : int
         d.
 
@@ -43,7 +43,7 @@ def named_map(text: str, dimension: int) -> MirrorMap:
     try:
         return PNorm(float(found[1] if found is not None else ""))
     except ValueError as error:
-        # A p out of range is a ConfigurationError of the map, which says so itself.
+        # For a p out of range the map itself raises a ConfigurationError.
         if isinstance(error, ConfigurationError):
             raise
         raise ConfigurationError(

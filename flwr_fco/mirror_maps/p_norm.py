@@ -29,19 +29,20 @@ class PNorm(TermwiseMap):
 
         P(z) = grad h*(z) / (1 + max(||z||_p / ((p-1) radius) - 1, 0))
 
-    Center and ball belong to the map, not to psi: the dual is counted from the center (the dual of the center is 0,
-    which is where a stage of ReFedDA-GT starts), the ball is one of the norm that the map itself uses, so that P
-    keeps its closed form, which it would lose with any other ball; and the user's psi composes with both.
+    Center and ball belong to the map, not to psi. The dual is relative to the center: the dual of the center is 0, and
+    a stage of ReFedDA-GT starts there. The ball uses the map's own norm, because P has no closed form for any other
+    ball. The user's psi can be combined with both.
 
-    Powers are taken of z/max|z|, so nothing overflows for duals from 1e-300 to 1e300; an integer p by multiplications.
+    Powers are taken of z/max|z|, so nothing overflows for duals from 1e-300 to 1e300; integer powers use
+    multiplications.
 
-    Closed forms: no psi; l1 and sign constraints without a center: soft-threshold z by t a, then P. Everything else
-    that is separable takes a root find in log ||w - center||_q; balls take a root find in their multiplier.
+    Closed forms: no psi; l1 and sign constraints without a center (soft-threshold z by t a, then P). Any other
+    separable psi needs a root find in log ||w - center||_q; balls need a root find in their multiplier.
 
     Parameters
     ----------
     p : float
-        At least 2; the experiments of the paper take 12, its theory 2 log d (:meth:`for_dimension`). 2 is Euclidean.
+        At least 2; the paper uses 12 in experiments and 2 log d in theory (:meth:`for_dimension`). 2 is Euclidean.
     center : array of shape (d,), optional
         The reference point v; 0 by default.
     radius : float, optional
@@ -54,9 +55,10 @@ class PNorm(TermwiseMap):
 
     Notes
     -----
-    Section B of the algorithms: Liang, Peng, Zhang, 'FedDA with gradient tracking', Algorithms 1 to 3. The gradient of
-    a point on the border of the ball is that of the norm alone, the smallest of its duals. Around a center a
-    coordinate of w that is within rounding of the center has lost its dual: keep the dual, as dual averaging does.
+    Section B of the algorithms: Liang, Peng, Zhang, 'FedDA with gradient tracking', Algorithms 1 to 3. At a point on
+    the boundary of the ball, the gradient is the gradient of the norm only, the smallest of the point's duals. With a
+    center, the dual of a coordinate cannot be recovered from w if rounding makes it equal to the center: keep the dual,
+    as dual averaging does.
 
     Examples
     --------
@@ -94,7 +96,7 @@ class PNorm(TermwiseMap):
 
     @classmethod
     def for_dimension(cls, dimension: int, *, center: Vector | None = None, radius: float | None = None) -> Self:
-        """Return the map of the theory, p = 2 log(dimension), at least 2.
+        """Return the map with the theory's p = 2 log(dimension), at least 2.
 
         Parameters
         ----------
@@ -144,7 +146,7 @@ class PNorm(TermwiseMap):
         return out
 
     def conjugate(self, z: Vector) -> float:
-        """Return <z, center> + ||z||_p^2 / (2 (p-1)); where the ball cuts, <z, center> + r ||z||_p - (p-1) r^2/2."""
+        """Return <z, center> + ||z||_p^2 / (2 (p-1)); if the ball is active, <z, center> + r ||z||_p - (p-1) r^2/2."""
         size = float(kernels.p_norm(z, self.p))
         length = min(size / (self.p - 1.0), self._limit)
         shift = 0.0 if self.center is None else float(z @ self.center)
@@ -156,7 +158,7 @@ class PNorm(TermwiseMap):
             center = np.zeros(z.size) if self.center is None else self.center
             return bool(kernels.p_norm_terms(z, *terms, center, self.p, self._limit, out))
         kernels.soft_threshold(z, terms.threshold, out)
-        # A sign constraint cuts the dual: where z pushes out of the orthant w stays 0.
+        # A sign constraint clips the dual: where z points out of the orthant, w is 0.
         if terms.lower[0] == 0.0:
             np.maximum(out, 0.0, out=out)
         if terms.upper[0] == 0.0:
@@ -165,7 +167,7 @@ class PNorm(TermwiseMap):
         return True
 
     def closed_form(self, terms: Terms) -> bool:
-        """Whether there is no psi, or l1 with at most a sign constraint, one for all, around 0."""
+        """Whether there is no psi, or l1 with at most one common sign constraint and without a center."""
         if any(field.size > 1 for field in terms[1:]):
             return False
         shrinkage, lower, upper = (float(field[0]) for field in terms[1:])
@@ -176,11 +178,11 @@ class PNorm(TermwiseMap):
         return lower in (-math.inf, 0.0) and upper in (math.inf, 0.0)
 
     def compiled(self, regularizer: BoundRegularizer) -> Retrieval | None:
-        """Return thresholds, p, radius and center if there is no psi, or an l1 norm around 0."""
+        """Return thresholds, p, radius and center if psi is zero, or an l1 norm and there is no center."""
         thresholds = l1_thresholds(regularizer)
         if type(self) is not PNorm or thresholds is None or (thresholds.size and self.center is not None):
             return None
-        # A copy, because for a kernel a read-only array is of another type.
+        # A copy, because kernels treat a read-only array as another type.
         return Retrieval(thresholds, self.p, self._limit, NOTHING if self.center is None else self.center.copy())
 
     def check_size(self, size: int) -> None:

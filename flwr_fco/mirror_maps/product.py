@@ -21,20 +21,20 @@ from flwr_fco.regularizers.base import BoundRegularizer, Proximable
 class Product(MirrorMap):
     """h(w) = sum over arrays of h_array(w_array): a map for each array, chosen by its name.
 
-    A matrix game takes entropy x entropy, a model with an intercept p-norm x Euclidean. The map acts on named arrays
-    only: ``bind`` it to a layout (strategies and clients do). Every array gets a separate map, even if one pattern
-    matches several: two arrays under ``"*": SimplexEntropy()`` lie on two simplices.
+    For example, a matrix game uses entropy x entropy, and a model with an intercept p-norm x Euclidean. The map acts on
+    named arrays only: ``bind`` it to a layout, as strategies and clients do. Every array has a separate map, even if
+    one pattern matches several: two arrays under ``"*": SimplexEntropy()`` lie on two simplices.
 
     Parameters
     ----------
     maps : mapping of str to MirrorMap
-        Shell patterns (``"*.weight"``) and the map of the arrays that match. The first match wins.
+        Shell patterns (``"*.weight"``) and the map of the matching arrays. The first match wins.
 
     Raises
     ------
     ConfigurationError
-        If the mapping is empty, a key is no string or a value is no map. At :meth:`bind`, if an array matches no
-        pattern or a pattern no array.
+        If the mapping is empty, a key is not a string or a value is not a map. At :meth:`bind`, if an array matches no
+        pattern or a pattern matches no array.
 
     Notes
     -----
@@ -76,11 +76,11 @@ class Product(MirrorMap):
         return BoundProduct(self, layout)
 
     def check_layout(self, layout: Layout) -> None:
-        """Raise unless every array has a map that can act on it, and every pattern an array."""
+        """Raise unless every array has a map that can act on it and every pattern matches an array."""
         self.bind(layout)
 
     def require_names(self, names: Iterable[str]) -> None:
-        """Raise unless every pattern is the first that matches one of the names of arrays.
+        """Raise unless every pattern is the first match of at least one array name.
 
         Parameters
         ----------
@@ -89,6 +89,7 @@ class Product(MirrorMap):
         Raises
         ------
         ConfigurationError
+            If a pattern is not the first match of any name.
         """
         known = list(names)
         used = {next((pattern for pattern in self.maps if fnmatchcase(name, pattern)), "") for name in known}
@@ -99,7 +100,7 @@ class Product(MirrorMap):
             )
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
-        """Raise: what acts on a vector needs the names of its arrays."""
+        """Raise, because the map cannot act on a vector without the names of its arrays."""
         raise ConfigurationError(
             "Product acts on named arrays: use Product(...).bind(layout), and psi.bind(layout) of the same layout"
         )
@@ -111,11 +112,11 @@ class Product(MirrorMap):
         return self.bind(regularizer.layout) if isinstance(regularizer, BoundRegularizer) else self._refuse()
 
     def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        """Return the bound map's method, in the layout that psi is bound to."""
+        """Return the bound map's method, for the layout that psi is bound to."""
         return self._bound_as(regularizer).retrieval_method(regularizer)
 
     def supports(self, regularizer: Proximable) -> bool:
-        """Whether the bound map supports psi, in the layout that psi is bound to."""
+        """Whether the bound map supports psi, for the layout that psi is bound to."""
         return self.retrieval_method(regularizer) != "refused"
 
     def require(self, regularizer: Proximable) -> None:
@@ -123,12 +124,12 @@ class Product(MirrorMap):
         self._bound_as(regularizer).require(regularizer)
 
     def retrieve(self, z: Vector, t: float, regularizer: Proximable, out: Vector | None = None) -> Vector:
-        """Return what the bound map returns, in the layout that psi is bound to; binding once beforehand is faster."""
+        """Return the bound map's result, for the layout that psi is bound to; binding once beforehand is faster."""
         return self._bound_as(regularizer).retrieve(z, t, regularizer, out)
 
 
 class _Part:
-    """One array of a product: its place, its layout by itself, and its map."""
+    """One array of a product: its slice of the vector, its own layout, and its map."""
 
     def __init__(self, entry: Entry, mirror_map: MirrorMap) -> None:
         self.entry = entry
@@ -141,7 +142,7 @@ class _Part:
         name, shape, dtype, _, regularized = (getattr(self.entry, field) for field in Entry.__dataclass_fields__)
         own = regularizer.regularizer.for_array(name) if regularized else None
         if own is None:
-            # There is no psi here: any regularizer will do, bound to an array that it leaves alone.
+            # There is no psi on this array: bind any regularizer to a layout without regularized arrays.
             return BoundRegularizer(regularizer.regularizer, Layout([Entry(name, shape, dtype, 0, False)]))
         return own.bind(self.layout)
 
@@ -159,7 +160,7 @@ class BoundProduct(MirrorMap):
     Raises
     ------
     ConfigurationError
-        If an array matches no pattern, a pattern no array, or a map cannot act on its array.
+        If an array matches no pattern, a pattern matches no array, or a map cannot act on its array.
     """
 
     def __init__(self, product: Product, layout: Layout) -> None:
@@ -198,7 +199,7 @@ class BoundProduct(MirrorMap):
         return sum(part.mirror_map.conjugate(z[part.place]) for part in self.parts)
 
     def retrieval_method(self, regularizer: Proximable) -> RetrievalMethod:
-        """Return the worst of the arrays' methods; "refused" unless psi is bound to this layout with scope="each"."""
+        """Return the arrays' least direct method; "refused" unless psi is bound to this layout with scope="each"."""
         if not isinstance(regularizer, BoundRegularizer) or regularizer.layout != self.layout:
             return "refused"
         if regularizer.scope == "joint":
@@ -256,7 +257,7 @@ class BoundProduct(MirrorMap):
         return out
 
     def check_layout(self, layout: Layout) -> None:
-        """Raise unless it is the layout that the map is bound to."""
+        """Raise unless this is the layout that the map is bound to."""
         if layout != self.layout:
             raise ConfigurationError(f"this Product is bound to {self.layout!r}, not to {layout!r}; bind it again")
 

@@ -1,7 +1,7 @@
-"""The primal points of Fast-FedDA and C-FedDA: minimisers of a quadratic lower model, on clients and server alike.
+"""The primal points of Fast-FedDA and C-FedDA, on clients and server: minimisers of a quadratic lower model.
 
-Each formula is written for the Euclidean geometry in its source; here x sums gradients of h at the points, and the
-minimiser is taken by `retrieve`, which in the Euclidean geometry is the same.
+The papers state each formula for the Euclidean geometry. Here x sums the gradients of h at the points and `retrieve`
+computes the minimiser, which is the same in the Euclidean geometry.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from flwr_fco.regularizers.base import BoundRegularizer
 
 
 class LowerModel(NamedTuple):
-    """What stays the same in a round of the model whose minimisers are the points.
+    """The constants of a round's lower model, whose minimisers are the points.
 
     Parameters
     ----------
     h : MirrorMap
-        On the flat vector.
+        The mirror map on the flat vector.
     psi : BoundRegularizer
     strength : float
         Factor of psi in this stage.
     radius : float
-        Of the l1 ball around the anchor; 0: no ball.
+        Radius of the l1 ball around the anchor; 0 for no ball.
     convexity : float
         mu.
     anchor_weight : float
         Bao's gamma.
     smoothness : float or None
-        Liang's L; None is Fast-FedDA, which has mu in its place and no anchor.
+        Liang's L; None for Fast-FedDA, which uses mu instead and has no anchor.
     anchor, anchor_dual : ndarray of float64, shape (d,), or None
-        x_0 (Liang's r) and grad h of it; None stands for zeros.
+        x_0 (Liang's r) and its grad h; None stands for zeros.
     """
 
     h: MirrorMap
@@ -58,9 +58,9 @@ class LowerModel(NamedTuple):
         points : ndarray of float64, shape (d,)
             x, the sum of grad h at the points.
         steps : float
-            eta, the gradients in g.
+            eta, the number of gradients in g.
         count : float
-            The points in x: `steps` for Fast-FedDA, the rounds for C-FedDA.
+            The number of points in x: `steps` for Fast-FedDA, the rounds for C-FedDA.
         """
         scale = 0.5 * self.convexity + self.anchor_weight / steps
         dual = (0.5 * self.convexity / count) * points - gradients / steps
@@ -80,7 +80,7 @@ class LowerModel(NamedTuple):
         points : ndarray of float64, shape (d,)
             V, the weighted mean of grad h at the points.
         step : int
-            From 1.
+            Number of the step, from 1.
         """
         (a, before, after), convexity, smoothness = liang_weights(step), self.convexity, self.smoothness
         dual = gradients + 0.5 * convexity * points
@@ -90,7 +90,7 @@ class LowerModel(NamedTuple):
         return self._minimiser(scale * dual, scale)
 
     def _minimiser(self, dual: Vector, t: float) -> Vector:
-        """Return retrieve(dual, t strength), moved to the ball where it is outside: not the exact map of the sum."""
+        """Return retrieve(dual, t strength), then moved into the ball; not the exact minimiser of the sum."""
         point = self.h.retrieve(dual, t * self.strength, self.psi)
         if self.radius <= 0.0:
             return point
@@ -99,7 +99,7 @@ class LowerModel(NamedTuple):
 
 
 def liang_weights(step: int) -> tuple[float, float, float]:
-    """Return a, A and A1 = A + a of a step, from 1: the steps weigh 1, 2, 3, ..."""
+    """Return a, A and A1 = A + a of a step, numbered from 1; the steps have weights 1, 2, 3, ..."""
     return float(step), step * (step - 1) / 2.0, step * (step + 1) / 2.0
 
 
@@ -111,7 +111,7 @@ def accumulated(points: Vector, dual: Vector, step: int) -> Vector:
     points, dual : ndarray of float64, shape (d,)
         V and grad h(W).
     step : int
-        From 1.
+        Number of the step, from 1.
     """
     a, before, after = liang_weights(step)
     return (before / after) * points + ((a + 1.0) / after) * dual

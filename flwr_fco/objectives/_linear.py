@@ -1,4 +1,4 @@
-"""What the linear models share: the layout, the l2 term, everything that follows from a loss of the predictions."""
+"""Base classes of the linear models: the layout, the l2 term, and everything derived from a loss of predictions."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.base import Batch, Line, Objective
 from flwr_fco.objectives.design import CHUNK, Design, LinearData, SparseDesign, check_finite
 
-#: Up to this order a Gram matrix is formed and its eigenvalues computed directly; beyond it, Lanczos.
+#: Largest order for which a Gram matrix is formed and its eigenvalues are computed directly; above it, Lanczos.
 LARGEST_GRAM = 2048
-#: Relative tolerance of Lanczos, and what its estimate (from below) is raised by.
+#: Relative tolerance of Lanczos; its estimate, a lower bound, is increased by this factor.
 LANCZOS_TOLERANCE = 1e-9
 
 Scores = NDArray[np.float64]
@@ -28,16 +28,16 @@ Scores = NDArray[np.float64]
 class LinearModel(Objective):
     """An objective mean_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
 
-    Subclasses set `_link`, `_curvature` and `_targets` and implement the four private methods on scores, which are the
+    Subclasses set `_link`, `_curvature` and `_targets` and implement the four private methods on scores. Scores are the
     predictions x_i' W + b: one number per example, or one row if there are several outputs.
     """
 
     _link: ClassVar[Literal["identity", "logistic", "softmax"]]
-    #: Bounds on the second derivative of the loss in the scores: as a matrix norm, and entry by entry.
+    #: Bounds on the loss's second derivative with respect to the scores: in the matrix norm, and for each entry.
     _curvature: tuple[float, float]
-    #: What the loss is multiplied with.
+    #: Factor of the loss.
     _factor: float = 1.0
-    #: y, as the kernels want it.
+    #: y, in the form that the kernels require.
     _targets: NDArray[Any]
 
     design: Design
@@ -64,7 +64,7 @@ class LinearModel(Objective):
             "mean. For another weight of a client give the strategy client_weights={partition: weight}"
         )
 
-    # A getter without a frame: every client is asked for it in every round.
+    # A getter without a Python frame, because it is called for every client in every round.
     num_examples: int = property(  # type: ignore[assignment]
         attrgetter("_num_examples"), _refuse_number, doc="The number of rows."
     )
@@ -75,11 +75,11 @@ class LinearModel(Objective):
 
     @abstractmethod
     def _slopes(self, scores: Scores, targets: NDArray[Any], weight: float) -> float:
-        """Replace scores by weight times the derivatives of their losses; return the sum of the losses."""
+        """Replace scores with weight times the derivatives of their losses; return the sum of the losses."""
 
     @abstractmethod
     def _bend(self, scores: Scores, change: Scores, weight: float) -> Scores:
-        """Return weight times the second derivatives of the losses times a change of the scores."""
+        """Return weight times the losses' second derivatives times a change in the scores."""
 
     #: Whether `_add_compiled` is there for dense features.
     _compiled: ClassVar[bool] = True
@@ -102,11 +102,11 @@ class LinearModel(Objective):
 
     @property
     def num_outputs(self) -> int:
-        """Columns of the coefficients."""
+        """Number of columns of the coefficients."""
         return self._num_outputs
 
     def with_features(self, features: ArrayLike | Design) -> Self:
-        """Return the same loss of the same examples with other features.
+        """Return the same loss for the same examples with other features.
 
         Parameters
         ----------
@@ -120,7 +120,7 @@ class LinearModel(Objective):
 
     @property
     def features(self) -> NDArray[Any]:
-        """The features as a matrix, shape (n, d), or a csr_array; the memory that was given where that was possible."""
+        """The features as a matrix, shape (n, d), or a csr_array; shares memory with the argument if possible."""
         return self.design.matrix  # type: ignore[no-any-return]
 
     def linear_data(self) -> LinearData | None:
@@ -179,8 +179,8 @@ class LinearModel(Objective):
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
         """Return the mean over a batch and its gradient, both with the l2 term, in one pass over the rows.
 
-        Agrees with :meth:`value` and :meth:`gradient` up to rounding: the products go through BLAS, a block of rows at
-        a time, which stays in the cache between its two products.
+        Agrees with :meth:`value` and :meth:`gradient` up to rounding. BLAS multiplies a block of rows at a time, which
+        stays in the cache between its two products.
 
         Parameters
         ----------
@@ -233,7 +233,7 @@ class LinearModel(Objective):
         result, offsets_result = self._split(product)
         for _, block in self.design.blocks():
             change = block @ direction
-            # The curvature of a square does not depend on where it is.
+            # The curvature of a square is constant.
             scores = change if self._link == "identity" else block @ matrix
             if self.intercept:
                 change += offsets_direction
@@ -247,9 +247,9 @@ class LinearModel(Objective):
         return product
 
     def along(self, w: Vector, direction: Vector) -> Line:
-        """Return F_m along a line; it keeps the scores of `w` and of `direction`, a product with the features each.
+        """Return F_m along a line, which stores the scores of `w` and `direction`, one feature product each.
 
-        A value costs O(n) operations for each output; a gradient or a turn one product with the features.
+        A value costs O(n) operations per output; a gradient or a turn costs one product with the features.
 
         Parameters
         ----------
@@ -266,11 +266,11 @@ class LinearModel(Objective):
     def lipschitz(self, norm: str = "l2") -> float:
         """Return the Lipschitz constant of the gradient over the client's examples.
 
-        With A the features (and a column of ones for the intercept), n examples and c the largest second derivative
-        of the loss, the Hessian is at most H = c A'A / n + l2 I. ``"l2"`` is the largest eigenvalue of H, ``"l1"`` its
-        largest entry, which is on the diagonal: the largest mean square of a feature. Exact for least squares; for
-        the others it is the smallest constant that holds whatever the labels are. (l2 does not act on the intercept;
-        with fewer examples than features the l2 norm's constant ignores that and exceeds the exact one by at most l2.)
+        With A the features (and a column of ones for the intercept), n examples and c the loss's largest second
+        derivative, the Hessian is at most H = c A'A / n + l2 I. ``"l2"`` is the largest eigenvalue of H, ``"l1"`` its
+        largest entry, which is on the diagonal: the largest mean square of a feature. It is exact for least squares;
+        for other losses it is the smallest constant valid for all labels. (l2 does not act on the intercept; with fewer
+        examples than features, the l2 norm's constant ignores this and exceeds the exact one by at most l2.)
 
         Parameters
         ----------
@@ -288,8 +288,8 @@ class LinearModel(Objective):
 
         Notes
         -----
-        A Gram matrix of the smaller dimension up to order 2,048; above that Lanczos iterations, whose estimate is
-        raised by its tolerance.
+        Uses a Gram matrix of the smaller dimension up to order 2,048, and above that Lanczos iterations, whose estimate
+        is increased by the tolerance.
         """
         spectral, entrywise = self._curvature
         if norm == "l1":
@@ -302,17 +302,17 @@ class LinearModel(Objective):
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
         """Return the expected smoothness of minibatches without replacement.
 
-        Between L, the constant of all n examples, and the largest of a single one, L_max = max_i c ||x_i||^2 (plus 1
-        for the intercept, plus l2), as the batch size b grows from 1 to n::
+        As the batch size b grows from 1 to n, it decreases from the largest constant of a single example,
+        L_max = max_i c ||x_i||^2 (plus 1 for the intercept, plus l2), to the constant L of all n examples::
 
             n (b - 1) / (b (n - 1)) L + (n - b) / (b (n - 1)) L_max
 
         Parameters
         ----------
         batch_size : int or None
-            b; None: full batches.
+            b; None for full batches.
         norm : {"l2", "l1"}
-            As in :meth:`lipschitz`; for ``"l1"`` the constants of that norm are put in, for which there is no theorem.
+            As in :meth:`lipschitz`; ``"l1"`` inserts that norm's constants, which no theorem covers.
 
         Returns
         -------
@@ -346,9 +346,9 @@ class LinearModel(Objective):
     def strong_convexity(self) -> float:
         """Return the strong convexity of F_m in the l2 norm.
 
-        Least squares: the smallest eigenvalue of the Hessian, directly up to order 2,048; above that a lower bound, the
-        part that is due to l2. The curvature of the other losses vanishes far away, so theirs is l2; 0 with an
-        intercept, on which l2 does not act.
+        For least squares it is the smallest eigenvalue of the Hessian, computed directly up to order 2,048; above that
+        a lower bound, the contribution of l2. The curvature of other losses vanishes far from 0, so for them it is l2,
+        or 0 with an intercept, on which l2 does not act.
 
         Returns
         -------
@@ -361,14 +361,14 @@ class LinearModel(Objective):
         if order <= LARGEST_GRAM and (n >= order or self.intercept):
             spectrum = _eigenvalues(self._hessian_bound(self._factor))
             smallest, largest = float(spectrum[0]), float(spectrum[-1])
-            # Of a singular matrix rounding leaves something on either side of zero.
+            # For a singular matrix rounding leaves a small value of either sign.
             return smallest if smallest > order * np.finfo(np.float64).eps * largest else 0.0
         if not self.intercept:
             return self.l2
-        # X'X / n is at least the outer product of the column means: what is left has two dimensions.
+        # X'X / n is at least the outer product of the column means, which leaves a two-dimensional problem.
         mean = float(np.linalg.norm(self._column_means()))
         bound = self._factor * np.array([[mean * mean, mean], [mean, 1.0]]) + np.diag([self.l2, 0.0])
-        # The smaller root by the product of both: no cancellation.
+        # Compute the smaller root from the product of both, which avoids cancellation.
         return self._factor * self.l2 / float(_eigenvalues(bound)[-1])
 
     def _column_means(self) -> Vector:
@@ -378,7 +378,7 @@ class LinearModel(Objective):
         return sums / self.num_examples
 
     def _hessian_bound(self, curvature: float) -> NDArray[np.float64]:
-        """Return curvature * A'A / n + l2 I, which is the Hessian where the curvature is constant."""
+        """Return curvature * A'A / n + l2 I, which is the Hessian if the curvature is constant."""
         d = self.design.shape[1]
         hessian = self.design.gram(self.intercept)
         hessian *= curvature / self.num_examples
@@ -393,7 +393,7 @@ class LinearModel(Objective):
         if order <= LARGEST_GRAM:
             return _top(self._hessian_bound(curvature))
 
-        # Here and not at the top: a deployment imports this module for every message, and needs this for none.
+        # Imported here: a deployment imports this module for every message, but never needs this import.
         from scipy.sparse.linalg import LinearOperator, eigsh
 
         def multiply(v: Vector) -> Vector:
@@ -434,7 +434,7 @@ class LinearModel(Objective):
 
 
 class _LinearLine(Line):
-    """A linear model along a line, with the scores of its start and of its direction."""
+    """A linear model along a line, with the scores of the start and of the direction."""
 
     def __init__(self, model: LinearModel, w: Vector, scores: Scores, direction: Vector) -> None:
         self.model, self.w, self.direction, self.scores = model, w.copy(), direction.copy(), scores
@@ -490,7 +490,7 @@ class TwoClassModel(LinearModel):
         self._targets = np.where(self.labels == 1, 1.0, -1.0)
 
     def margins(self, w: Vector) -> Vector:
-        """Return <x_i, w> + b: above 0 the label is more likely 1 than not.
+        """Return the margins <x_i, w> + b; above 0 the positive label is the more likely one.
 
         Parameters
         ----------
@@ -512,7 +512,7 @@ class TwoClassModel(LinearModel):
         Returns
         -------
         ndarray of int64, shape (num_examples,)
-            At a margin of exactly 0 the negative label, as in scikit-learn.
+            The negative label at a margin of exactly 0, as in scikit-learn.
         """
         return np.where(self.margins(w) > 0.0, 1, self._negative)
 
@@ -526,7 +526,7 @@ class TwoClassModel(LinearModel):
         Returns
         -------
         dict
-            ``loss``: :meth:`value`. ``accuracy``: the share of the examples whose label :meth:`predict` finds.
+            ``loss``: :meth:`value`. ``accuracy``: the share of examples that :meth:`predict` labels correctly.
         """
         scores = self.margins(w)
         loss = self._mean_loss(scores) + self._l2_value(w)
@@ -547,7 +547,7 @@ def as_targets(name: str, targets: ArrayLike, num_examples: int) -> Vector:
     array = as_labels(name, targets, num_examples)
     if array.dtype.kind not in "fiub":
         raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers")
-    # For a kernel a read-only array is of another type; rows of it are not read-only.
+    # Kernels treat a read-only array as another type, but selected rows of it are not read-only.
     array = np.require(array, np.float64, ["C", "W"])
     check_finite(name, array)
     return array
@@ -575,7 +575,7 @@ def _top(matrix: NDArray[np.float64]) -> float:
 
 
 def _eigenvalues(matrix: NDArray[np.float64], **options: Any) -> NDArray[np.float64]:
-    # Not all clients need it, and each message of a deployment is a new process.
+    # Imported here: not all clients need it, and in a deployment each message starts a new process.
     from scipy.linalg import eigh
 
     return np.asarray(eigh(matrix, eigvals_only=True, **options))

@@ -1,4 +1,4 @@
-"""The contract of a client's loss F_m."""
+"""The interface of a client's loss F_m."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.objectives.design import LinearData
 from flwr_fco.work import FirstOrder
 
-#: What a stochastic gradient is taken on: whatever the objective's own `batches` yields. None stands for all examples.
+#: A batch for a stochastic gradient: any item yielded by the objective's own `batches`. None means all examples.
 Batch = Any
 
-#: Methods that have a default in terms of others. A subclass that overrides one of the others and not these would be
-#: bypassed by what it inherits.
+#: Methods with a default in terms of others. If a subclass overrides one of those others, inherited faster versions of
+#: these methods would bypass it.
 _DERIVED = {
     "value_and_gradient": ("value", "gradient", "add_gradient"),
     "hessian_product": ("gradient", "add_gradient", "value_and_gradient"),
@@ -30,10 +30,10 @@ _DERIVED = {
 
 
 class Line(ABC):
-    """F_m along a line: values, slopes and gradients at w + a direction.
+    """F_m along a line: values, slopes and gradients at w + step * direction.
 
-    Returned by :meth:`Objective.along`. It keeps what the examples contribute at `w` and along `direction` (for a
-    linear model their margins), so that trying another step size needs no new pass over the features.
+    Returned by :meth:`Objective.along`. It stores the examples' contributions at `w` and along `direction` (for a
+    linear model their scores), so that another step size needs no new pass over the features.
     """
 
     @abstractmethod
@@ -58,7 +58,7 @@ class Line(ABC):
 
     @abstractmethod
     def turn(self, step: float, direction: Vector) -> Line:
-        """Return the line that starts at w + step * direction of this one and goes along another direction.
+        """Return a line from this line's point w + step * direction along another direction.
 
         Parameters
         ----------
@@ -68,29 +68,29 @@ class Line(ABC):
 
 
 class Objective(ABC):
-    """A loss F_m(w), a mean over the client's examples, on flat float64 vectors; smooth, or convex.
+    """A smooth or convex loss F_m(w), the mean over the client's examples, on flat float64 vectors.
 
     Subclasses set :attr:`layout` and :attr:`num_examples` and implement :meth:`value` and :meth:`gradient`. A
     saddle-point objective returns the operator (grad_x f, -grad_y f) from :meth:`gradient`.
 
-    A subclass is always taken at its word. If it overrides :meth:`gradient`, then the faster methods that it inherits
-    and does not override itself (:meth:`add_gradient`, :meth:`value_and_gradient`, :meth:`hessian_product`,
-    :meth:`along`, :meth:`linear_data`) are replaced by this class's own, which use the new gradient or say that they do
-    not know. If it overrides :meth:`add_gradient` alone, then :meth:`gradient` is made of it. Overriding :meth:`value`,
-    :meth:`value_and_gradient` or :meth:`batches` replaces what is built on them in the same way; inherited
-    :meth:`metrics` report the new value as their loss. Bounds (:meth:`lipschitz`, :meth:`strong_convexity`) stay:
-    override them with a loss of another shape.
+    Overrides take precedence over inherited shortcuts. If a subclass overrides :meth:`gradient`, the faster methods
+    that it inherits without overriding them (:meth:`add_gradient`, :meth:`value_and_gradient`,
+    :meth:`hessian_product`, :meth:`along`, :meth:`linear_data`) are replaced with this class's defaults, which use the
+    new gradient, return None or raise an error. If it overrides only :meth:`add_gradient`, :meth:`gradient` is derived
+    from it. Overriding :meth:`value`, :meth:`value_and_gradient` or :meth:`batches` replaces the methods built on them
+    in the same way; inherited :meth:`metrics` report the new value as the loss. Bounds (:meth:`lipschitz`,
+    :meth:`strong_convexity`) are kept: override them if the curvature changes.
 
     Attributes
     ----------
     smooth : bool, default True
-        Of the class: False where the loss is convex and :meth:`gradient` returns a subgradient, as of the hinge loss.
-        :meth:`lipschitz` and :meth:`hessian_product` do not know then, and local minimisations use nothing that needs
-        derivatives.
+        Class attribute; False if the loss is convex and :meth:`gradient` returns a subgradient, as for the hinge loss.
+        :meth:`lipschitz` and :meth:`hessian_product` are then unknown, and local minimisations use only methods that
+        need no derivatives.
     layout : Layout
-        The model's arrays. The regularizer's default is all but the intercept.
+        The model's arrays. By default the regularizer acts on all of them except the intercept.
     num_examples : int
-        Number of the client's examples: its weight in the pooled empirical risk.
+        The client's number of examples, which is its weight in the pooled empirical risk.
     ascends : slice or ndarray of bool, optional
         Entries of the flat vector that belong to a maximising player; None if there is none.
 
@@ -117,7 +117,7 @@ class Objective(ABC):
     ascends: slice | NDArray[np.bool_] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Replace the inherited methods that would bypass what this class overrides."""
+        """Replace the inherited methods that would bypass this class's overrides."""
         super().__init_subclass__(**options)
         place = {
             name: _place(cls, name) for name in (*_DERIVED, "value", "gradient", "add_gradient", "batches", "metrics")
@@ -125,7 +125,7 @@ class Objective(ABC):
         for name, sources in _DERIVED.items():
             if min(place[source] for source in sources) < place[name]:
                 setattr(cls, name, vars(Objective)[name])
-        # Each of these two is made of the other as this class has it, not as a subclass may have it: `super()` works.
+        # Derive each of these two from this class's version of the other, not from a subclass's, so `super()` works.
         if place["gradient"] < place["add_gradient"]:
             cls.add_gradient = _adding(cls.gradient)  # type: ignore[method-assign]
         elif place["add_gradient"] < place["gradient"]:
@@ -150,19 +150,19 @@ class Objective(ABC):
         ----------
         w : ndarray of float64, shape (layout.size,)
         batch : optional
-            One of those that :meth:`batches` yields; all examples by default.
+            A batch from :meth:`batches`; all examples by default.
         out : ndarray, optional
             Where to write the result; must not be `w`.
         """
 
     def add_gradient(self, w: Vector, batch: Batch, scale: float, out: Vector) -> None:
-        """Add scale times the gradient to `out` in place; fused where a subclass can do it in one pass.
+        """Add scale times the gradient to `out` in place; subclasses may do this in one pass.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
         batch
-            One of those that :meth:`batches` yields; None for all examples.
+            A batch from :meth:`batches`; None for all examples.
         scale : float
             Usually minus the step size.
         out : ndarray of float64, shape (layout.size,)
@@ -170,13 +170,13 @@ class Objective(ABC):
         _add(self.gradient(w, batch), scale, out)
 
     def value_and_gradient(self, w: Vector, batch: Batch = None, out: Vector | None = None) -> tuple[float, Vector]:
-        """Return the mean over a batch and its gradient; in one pass over the data where a subclass can.
+        """Return the mean over a batch and its gradient; subclasses may do this in one pass over the data.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
         batch : optional
-            One of those that :meth:`batches` yields; all examples by default.
+            A batch from :meth:`batches`; all examples by default.
         out : ndarray, optional
             Where to write the gradient; must not be `w`.
 
@@ -190,19 +190,19 @@ class Objective(ABC):
         return self.value(w), self.gradient(w, None, out)
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Batch]:
-        """Yield what each stochastic gradient of a round is taken on: shuffled epochs, the last partial batch kept.
+        """Yield the batches for a round's stochastic gradients: shuffled epochs that keep the last partial batch.
 
-        Here batches are row numbers. An objective that overrides this yields whatever its own :meth:`gradient` takes: a
-        draw of noise, a tensor. No other code looks into a batch.
+        By default batches are row numbers. An objective that overrides this method yields anything that its own
+        :meth:`gradient` accepts, such as a draw of noise or a tensor. No other code inspects a batch.
 
         Parameters
         ----------
         rng : numpy.random.Generator
-            One permutation is drawn from it per epoch; with full batches nothing is drawn.
+            Draws one permutation per epoch; not used for full batches.
         work : FirstOrder
-            How many steps or epochs, in batches of what size. A batch size of None means all examples: None is yielded.
+            The number of steps or epochs, and the batch size. A batch size of None yields None, for all examples.
         per_step : int, default 1
-            Batches that a step takes, 2 for extragradient methods. An epoch counts batches, rounded up to whole steps.
+            Batches per step, 2 for extragradient methods. The batches of epochs are rounded up to whole steps.
 
         Examples
         --------
@@ -220,9 +220,9 @@ class Objective(ABC):
                 yield order[start : start + work.batch_size]
 
     def linear_data(self) -> LinearData | None:
-        """Return what the objective is, if it is a mean of losses of linear predictions; None if it is not.
+        """Return the data of a mean of losses of linear predictions; None for any other objective.
 
-        Local solvers choose compiled loops by it, which then do not call the objective's methods.
+        Local solvers use it to select compiled loops, which do not call the objective's methods.
         """
         return None
 
@@ -242,14 +242,14 @@ class Objective(ABC):
         self._does_not_know("its Lipschitz constant", "give the rates by hand")
 
     def batch_lipschitz(self, batch_size: int | None, norm: str = "l2") -> float:
-        """Return the counterpart of :meth:`lipschitz` for the gradients of minibatches.
+        """Return the counterpart of :meth:`lipschitz` for minibatch gradients.
 
-        By default that of all examples. Linear models know how much steeper a minibatch can be.
+        By default it is the constant of all examples. Linear models return the larger constant of a minibatch.
 
         Parameters
         ----------
         batch_size : int or None
-            None: full batches.
+            None for full batches.
         norm : {"l2", "l1"}
             As in :meth:`lipschitz`.
 
@@ -285,12 +285,12 @@ class Objective(ABC):
         self._does_not_know("its Hessian", "choose a method that takes gradients only")
 
     def along(self, w: Vector, direction: Vector) -> Line:
-        """Return F_m along a line, for a line search that costs no new pass over the features.
+        """Return F_m along a line, for a line search without further passes over the features.
 
         Parameters
         ----------
         w, direction : ndarray of float64, shape (layout.size,)
-            Not kept: both may change afterwards.
+            Both may change afterwards, because no reference to them is kept.
 
         Raises
         ------
@@ -300,10 +300,10 @@ class Objective(ABC):
         self._does_not_know("its values along a line", "call value_and_gradient at each trial point")
 
     def take_training_loss(self) -> float | None:
-        """Return the mean loss of the minibatches since the last call; None if it was not computed on the way.
+        """Return the mean loss of the minibatches since the last call; None if it was not recorded.
 
-        An objective that has the loss at hand whenever it computes a gradient keeps it for the metrics of the round. By
-        default nothing is kept: a loss would cost as much as the gradient.
+        An objective that obtains the loss along with each gradient records it for the round's metrics. By default
+        nothing is recorded, because a loss would cost as much as the gradient.
         """
         return None
 
@@ -317,12 +317,12 @@ class Objective(ABC):
         Parameters
         ----------
         buffers : mapping of str to ndarray
-            All of them, under the names of :meth:`buffers`.
+            All of these arrays, with the names in :meth:`buffers`.
 
         Raises
         ------
         ConfigurationError
-            If names are missing or unknown: an objective without buffers takes an empty mapping only.
+            If names are missing or unknown; an objective without buffers accepts only an empty mapping.
         """
         if buffers:
             raise ConfigurationError(
@@ -331,7 +331,7 @@ class Objective(ABC):
             )
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return what evaluation should report, as Python numbers; at least the loss.
+        """Return the evaluation metrics as Python numbers; at least the loss.
 
         Parameters
         ----------
@@ -353,17 +353,17 @@ class Objective(ABC):
 def shuffled_epochs(
     num_examples: int, rng: np.random.Generator, work: FirstOrder, per_step: int = 1
 ) -> Iterator[NDArray[np.int64]]:
-    """Return the orders of the rows in the epochs, drawn one by one, the last one cut to the batches that are left.
+    """Return an iterator over the epochs' row orders, drawn one by one, the last cut to the remaining batches.
 
     Parameters
     ----------
     num_examples : int
     rng : numpy.random.Generator
-        One permutation is drawn from it per epoch.
+        Draws one permutation per epoch.
     work : FirstOrder
-        With a batch size.
+        The work; its batch size must not be None.
     per_step : int, default 1
-        Batches that a step takes.
+        Batches per step.
 
     Examples
     --------
@@ -373,13 +373,13 @@ def shuffled_epochs(
     """
     assert work.batch_size is not None
     if num_examples < 1:
-        # Epochs of no rows would go on for ever.
+        # Epochs without rows would never end.
         raise ConfigurationError(f"num_examples={num_examples}; expected at least one example to draw minibatches from")
     draws = work.num_draws(num_examples, per_step)
     if draws == -(-num_examples // work.batch_size):
-        # The usual epoch, without what cuts others.
+        # The common case of one epoch, which needs no cut.
         return iter((rng.permutation(num_examples),))
-    # No generator: who goes from epoch to epoch does not come back to this file.
+    # Not a generator function, so that iterating over epochs runs no Python code here.
     whole, rest = divmod(draws, -(-num_examples // work.batch_size))
     sizes = chain(repeat(num_examples, whole), repeat(rest * work.batch_size, rest > 0))
     orders: Iterator[NDArray[np.int64]] = map(rng.permutation, repeat(num_examples, whole + (rest > 0)))
@@ -392,11 +392,11 @@ def batch_sizes(num_examples: int, work: FirstOrder, per_step: int = 1) -> list[
     Parameters
     ----------
     num_examples : int
-        What counts as an epoch.
+        Number of examples in an epoch.
     work : FirstOrder
-        With a batch size.
+        The work; its batch size must not be None.
     per_step : int, default 1
-        Batches that a step takes.
+        Batches per step.
 
     Examples
     --------
@@ -411,7 +411,7 @@ def batch_sizes(num_examples: int, work: FirstOrder, per_step: int = 1) -> list[
 
 
 def _place(cls: type, name: str) -> int:
-    """Return how far up the classes the one is that a method comes from."""
+    """Return the position in the method resolution order of the class that defines a method."""
     return next(place for place, base in enumerate(cls.__mro__) if name in vars(base))
 
 
@@ -424,7 +424,7 @@ def _adding(gradient: Callable[..., Vector]) -> Callable[..., None]:
 
 
 def _add(gradient: Vector, scale: float, out: Vector) -> None:
-    """Add scale times a gradient; one number, or one entry, would be added to every coordinate."""
+    """Add scale times a gradient, after checking its shape: a scalar would broadcast to every coordinate."""
     if np.shape(gradient) != out.shape:
         raise ConfigurationError(
             f"the gradient has shape {np.shape(gradient)}; expected {out.shape}, that of the model"
@@ -433,7 +433,7 @@ def _add(gradient: Vector, scale: float, out: Vector) -> None:
 
 
 def gradient_from_zeros(add_gradient: Callable[..., None]) -> Callable[..., Vector]:
-    """Return the method `gradient` of a class whose `add_gradient` does the work."""
+    """Return a method `gradient` derived from `add_gradient`."""
 
     @wraps(Objective.gradient, updated=())
     def gradient(self: Objective, w: Vector, batch: Batch = None, out: Vector | None = None) -> Vector:

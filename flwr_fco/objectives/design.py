@@ -1,8 +1,8 @@
 """The design matrix of a linear model: rows are examples, columns are features.
 
-Everything that the package does with the features of a linear model goes through :class:`Design`, so that there is only
-one place that knows how they are stored. Vectors are flat, as in the rest of the package: the coefficients in C order,
-one column per output, then one intercept per output if the model has intercepts.
+All operations on a linear model's features go through :class:`Design`, so that only this module depends on how they are
+stored. Vectors are flat, as in the rest of the package: the coefficients in C order, one column per output, then one
+intercept per output if the model has intercepts.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.kernels.losses import add_rows, margins
 from flwr_fco.kernels.sparse import add_sparse_rows, row_scores
 
-#: Rows or columns that are widened to float64 at a time.
+#: Number of rows or columns converted to float64 at a time.
 CHUNK = 4096
-#: Bytes of the rows that are in work at a time where they are read twice: they stay in the cache in between. It also
-#: keeps products with ten columns below the million multiplications up to which OpenBLAS does not copy its factors,
-#: which for such narrow ones is half of the time.
+#: Bytes of rows processed at a time if they are read twice, so that they stay in the cache in between. It also keeps
+#: products with ten columns below a million multiplications: above that, OpenBLAS copies its factors, which takes half
+#: of the time for so few columns.
 BLOCK = 2**19
 SMALLEST_BLOCK = 64
 
@@ -37,7 +37,7 @@ class Design:
     Parameters
     ----------
     matrix : ndarray of float64 or float32, shape (n, d), C-contiguous
-        Finite numbers; :meth:`of` checks what a user passes.
+        Finite numbers; :meth:`of` checks user input.
 
     Attributes
     ----------
@@ -56,35 +56,35 @@ class Design:
     """
 
     def __init__(self, matrix: NDArray[Any]) -> None:
-        # Always read-only, as a memory map may be: kernels are compiled for one of the two.
+        # Always read-only, as a memory map may be, so that kernels are compiled for only one of the two types.
         self.matrix: Any = read_only(matrix)
         self.shape: tuple[int, int] = matrix.shape
         self.rows: Rows = np.arange(matrix.shape[0])
 
     @classmethod
     def of(cls, features: ArrayLike, name: str = "features", ndim: int = 2) -> Design:
-        """Return the design matrix of what a user passes, the same memory where that is possible.
+        """Return the design matrix of user input, without a copy if possible.
 
         Parameters
         ----------
         features : array-like, shape (n, ...), or sparse, shape (n, d)
-            float32 and float64 are used as they are, other dtypes and orders are converted once. A sparse matrix or
-            array of SciPy's in any format, or a frame of pandas' sparse columns: a :class:`SparseDesign`.
+            float32 and float64 are used as they are; other dtypes and memory orders are converted once. A SciPy sparse
+            matrix or array in any format, or a pandas frame of sparse columns, becomes a :class:`SparseDesign`.
         name : str, default "features"
-            For error messages.
+            Name of the argument, for error messages.
         ndim : {2, 3}, default 2
-            Dimensions that are expected; each example is flattened in C order.
+            Required number of dimensions; each example is flattened in C order.
 
         Raises
         ------
         ConfigurationError
-            If they are not finite numbers of such a shape, or there are none.
+            If the features are not finite numbers of this shape, or are empty.
         """
         if is_sparse(features):
             if ndim == 2:
                 return SparseDesign(canonical_rows(name, features))
             raise ConfigurationError(f"{name}: {_sparse_kind(features)}; expected a dense array of three dimensions")
-        # asarray also turns a memory map into an ordinary view of it, which kernels accept faster.
+        # asarray also turns a memory map into a plain array view, which kernels accept faster.
         array = np.asarray(features)
         if array.dtype.kind not in "fiub":
             raise ConfigurationError(f"{name} have dtype {array.dtype}; expected numbers{_what_is_none(name, array)}")
@@ -92,7 +92,7 @@ class Design:
             wanted = "(examples, features)" if ndim == 2 else "(examples, rows, columns)"
             raise ConfigurationError(f"{name} have shape {array.shape}; expected {wanted}. Reshape them first.")
         _require_some(name, array.shape)
-        # A byte order or a precision of its own is converted once, here.
+        # Other byte orders and precisions are converted once, here.
         dtype = np.dtype(np.float32) if array.dtype == np.float32 else np.dtype(np.float64)
         array = np.require(array, dtype, ["C", "A"])
         check_finite(name, array)
@@ -108,10 +108,10 @@ class Design:
         w : ndarray of float64, shape (d * num_outputs,) or ((d + 1) * num_outputs,)
             Without or with intercepts.
         rows : ndarray of int64, shape (b,), optional
-            All by default.
+            Row numbers; all by default.
         num_outputs : int, default 1
         size : int, optional
-            Rows at a time, as in :meth:`blocks`: another number may change the last bits of several outputs.
+            Rows at a time, as in :meth:`blocks`. With several outputs, another size may change the last bits.
 
         Returns
         -------
@@ -138,7 +138,7 @@ class Design:
         out : ndarray of float64, shape (d * num_outputs,) or ((d + 1) * num_outputs,)
             Without or with intercepts.
         rows : ndarray of int64, shape (b,), optional
-            All by default.
+            Row numbers; all by default.
         """
         if coefficients.ndim == 1:
             add_rows(self.matrix, self.rows if rows is None else rows, coefficients, out)
@@ -151,19 +151,19 @@ class Design:
             out[size:] += coefficients.sum(axis=0)
 
     def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, NDArray[np.float64]]]:
-        """Yield a few rows at a time as float64, without a copy where they are that already.
+        """Yield a few rows at a time as float64, without a copy if they are already float64.
 
         Parameters
         ----------
         rows : ndarray of int64, shape (b,), optional
-            All by default.
+            Row numbers; all by default.
         size : int, optional
-            Rows at a time; by default as many as a processor's cache holds.
+            Rows at a time; by default as many as fit in a processor's cache.
 
         Yields
         ------
         slice
-            Which of `rows` these are.
+            Their positions in `rows`.
         ndarray of float64, shape (at most size, d)
 
         Raises
@@ -182,7 +182,7 @@ class Design:
             yield part, block.astype(np.float64, copy=False)
 
     def gram(self, intercept: bool = False) -> NDArray[np.float64]:
-        """Return A'A, A being the matrix, with a column of ones for an intercept.
+        """Return A'A, where A is the matrix, with a column of ones for an intercept.
 
         Parameters
         ----------
@@ -211,7 +211,7 @@ class Design:
         return gram
 
     def gram_of_rows(self, intercept: bool = False) -> NDArray[np.float64]:
-        """Return AA', A being the matrix, with a column of ones for an intercept.
+        """Return AA', where A is the matrix, with a column of ones for an intercept.
 
         Parameters
         ----------
@@ -253,12 +253,12 @@ class Design:
         return float(np.square(np.abs(self.matrix).max(), dtype=np.float64))
 
     def support(self, rows: Rows | None = None) -> NDArray[np.int64]:
-        """Return the columns in which any of the rows is not zero, in ascending order.
+        """Return the columns with a non-zero entry in any of the rows, in ascending order.
 
         Parameters
         ----------
         rows : ndarray of int64, shape (b,), optional
-            All by default.
+            Row numbers; all by default.
         """
         return np.flatnonzero((self.matrix if rows is None else self.matrix[rows]).any(axis=0))
 
@@ -271,19 +271,19 @@ class Design:
 
 
 class SparseDesign(Design):
-    """A sparse matrix of features: what is done with it costs as many operations as there are non-zeros.
+    """A sparse matrix of features; the cost of an operation is proportional to the number of non-zeros.
 
     Parameters
     ----------
     matrix : csr_array of float64 or float32, shape (n, d)
-        With sorted columns in each row, none of them twice, as :func:`canonical_rows` returns it.
+        A matrix from :func:`canonical_rows`, with sorted and unique columns in each row.
 
     Attributes
     ----------
     matrix : csr_array
-        As given, with the columns as int32.
+        The matrix, with column indices as int32.
     starts : ndarray of int64, shape (n + 1,)
-        Where each row begins.
+        Index of each row's first entry.
 
     Examples
     --------
@@ -301,12 +301,12 @@ class SparseDesign(Design):
 
     @cached_property
     def columns(self) -> NDArray[np.int32]:
-        """The columns in which some row is not zero, in ascending order."""
+        """The columns with at least one non-zero entry, in ascending order."""
         return self._compacted[0]
 
     @cached_property
     def compact(self) -> SparseDesign:
-        """The same rows on these columns alone."""
+        """The same rows, restricted to :attr:`columns`."""
         return self._compacted[1]
 
     @cached_property
@@ -318,12 +318,12 @@ class SparseDesign(Design):
         return columns, SparseDesign(csr_array(parts, shape=(self.shape[0], columns.size)))
 
     def on(self, columns: NDArray[Any]) -> SparseDesign:
-        """Return the same rows on some columns, those in which a row is not zero among them.
+        """Return the same rows restricted to some columns, which must include all columns with non-zeros.
 
         Parameters
         ----------
         columns : ndarray of int, shape (c,)
-            Ascending.
+            Column numbers, ascending.
         """
         from scipy.sparse import csr_array
 
@@ -352,7 +352,7 @@ class SparseDesign(Design):
 
     @property
     def rows_data(self) -> tuple[Any, Any, Any]:
-        """What kernels read: where each row begins, the columns, the values."""
+        """The arrays for kernels: row starts, columns and values."""
         return self.starts, read_only(self.matrix.indices), read_only(self.matrix.data)
 
     def _split(self, w: Vector, num_outputs: int) -> tuple[NDArray[np.float64], Vector]:
@@ -362,7 +362,7 @@ class SparseDesign(Design):
         return w[:end].reshape(-1, num_outputs), w[end:]
 
     def blocks(self, rows: Rows | None = None, size: int | None = None) -> Iterator[tuple[slice, Any]]:
-        """Yield all of the rows at once, as a sparse matrix of float64; see :meth:`Design.blocks`."""
+        """Yield all rows at once, as a sparse matrix of float64; see :meth:`Design.blocks`."""
         if rows is not None and rows.size and (int(rows.min()) < 0 or int(rows.max()) >= self.shape[0]):
             raise IndexError("a row number of the batch is outside 0 .. num_examples - 1")
         block = self.matrix if rows is None else self.matrix[rows]
@@ -406,12 +406,12 @@ class SparseDesign(Design):
         return np.asarray(np.square(self.matrix.data, dtype=np.float64))
 
     def support(self, rows: Rows | None = None) -> NDArray[np.int64]:
-        """Return the columns in which any of the rows is not zero, in ascending order."""
+        """Return the columns with a non-zero entry in any of the rows, in ascending order."""
         return np.unique(self.matrix.indices if rows is None else self.matrix[rows].indices).astype(np.int64)
 
 
 class LinearData(NamedTuple):
-    """An objective that is linear in its data: factor * mean_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
+    """The data of an objective with linear predictions: factor * mean_i loss(x_i' W + b; y_i) + l2/2 ||W||^2.
 
     Parameters
     ----------
@@ -424,10 +424,10 @@ class LinearData(NamedTuple):
     intercept : bool
         Whether the model has an intercept b.
     l2 : float
-        Strength of the ridge term, which leaves the intercept alone.
+        Strength of the ridge term, which does not act on the intercept.
     factor : float, default 1.0
     num_outputs : int, default 1
-        Columns of W.
+        Number of columns of W.
     """
 
     design: Design
@@ -440,8 +440,8 @@ class LinearData(NamedTuple):
 
 
 def is_sparse(features: Any) -> bool:
-    """Whether these are a sparse matrix or array of SciPy's, or a frame of pandas' sparse columns."""
-    # Whoever has such a matrix has loaded its module: a client without one is spared that, in a process a message.
+    """Whether `features` is a SciPy sparse matrix or array, or a pandas frame of sparse columns."""
+    # A sparse matrix exists only if its module is loaded; this check saves clients without one the import.
     sparse = sys.modules.get("scipy.sparse")
     return (sparse is not None and bool(sparse.issparse(features))) or hasattr(
         getattr(features, "sparse", None), "to_coo"
@@ -449,14 +449,14 @@ def is_sparse(features: Any) -> bool:
 
 
 def canonical_rows(name: str, features: Any) -> Any:
-    """Return a sparse matrix by rows: columns sorted and unique, no stored zeros, indices of 32 bits.
+    """Return a sparse matrix by rows: sorted and unique columns, no stored zeros, 32-bit indices.
 
     Parameters
     ----------
     name : str
-        For error messages.
+        Name of the argument, for error messages.
     features : sparse matrix or array, or a frame of sparse columns, shape (n, d)
-        Is not changed; its memory is used where it is in this form already.
+        Not changed; its memory is shared if it is already in this form.
 
     Returns
     -------
@@ -465,7 +465,7 @@ def canonical_rows(name: str, features: Any) -> Any:
     Raises
     ------
     ConfigurationError
-        If it is damaged, has an entry that is not finite, no example or no feature, or is too wide.
+        If the matrix is damaged, has an entry that is not finite, has no examples or features, or is too wide.
     """
     from scipy.sparse import csr_array
 
@@ -485,7 +485,7 @@ def canonical_rows(name: str, features: Any) -> Any:
         raise ConfigurationError(f"{name}: {_sparse_kind(features)}; expected fewer than 2147483647 features")
     dtype = np.dtype(np.float32) if features.dtype == np.float32 else np.dtype(np.float64)
     given = features.tocsr()
-    # Of its own: what is said of its order may not hold any more, and what a user passes is not sorted in place.
+    # A new object: the given one's sorted flag may be out of date, and user input must not be sorted in place.
     rows = csr_array((given.data.astype(dtype, copy=False), given.indices, given.indptr), shape=given.shape)
     try:
         rows.check_format(full_check=True)
@@ -505,7 +505,7 @@ def canonical_rows(name: str, features: Any) -> Any:
         )
     rows.indices = rows.indices.astype(np.int32, copy=False)
     if rows.nnz < 2**31:
-        # SciPy and scikit-learn want both of one type.
+        # SciPy and scikit-learn require both index arrays to have the same type.
         rows.indptr = rows.indptr.astype(np.int32, copy=False)
     return rows
 
@@ -532,18 +532,18 @@ def _require_some(name: str, shape: tuple[int, ...]) -> None:
 
 
 def _what_is_none(name: str, array: NDArray[Any]) -> str:
-    """Return the first entry that is no number, and what to do, for an error message."""
+    """Describe the first entry that is not a number, and the remedy, for an error message."""
     for place in np.ndindex(array.shape):
         entry: Any = array[place]
         if not isinstance(entry, int | float | np.number | np.bool_):
-            # Not the entry itself: a client's error goes to the server.
+            # Do not show the entry: a client's error message goes to the server.
             found = f"{name}{list(place)} is a {type(entry).__name__}"
             return f": {found}. Encode such columns as numbers (the same way on every client), or leave them out"
     return ". All of its entries are: give .astype(float) of it"
 
 
 def read_only(array: Any) -> Any:
-    """Return a read-only view of an array; a sparse matrix as it is."""
+    """Return a read-only view of an array; a sparse matrix is returned unchanged."""
     if not isinstance(array, np.ndarray):
         return array
     view = array.view()

@@ -1,9 +1,9 @@
 """A client's share of a duality gap: sums over its examples at a point, for losses of linear predictions.
 
-With scores m_i = x_i' W + b, losses f_i and slopes u_i = f_i'(m_i), any slopes u_i in the domain of the conjugates
-make a dual point; its value is -mean f_i*(u_i) - psi*(-X'u), pooled over the clients by their weights. Where psi
-leaves the intercept free, -X'u is infinite there unless the slopes sum to 0, so they are corrected first (which is
-what the best intercept would do):
+With scores m_i = x_i' W + b, losses f_i and slopes u_i = f_i'(m_i), any slopes u_i in the domain of the conjugates form
+a dual point; its value is -mean f_i*(u_i) - psi*(-X'u), pooled over the clients by their weights. If psi does not act
+on the intercept, psi* is infinite unless the slopes sum to 0, so they are corrected first (as the best intercept
+would):
 
 =========  ====================================  ====================================  =================================
 link       slopes                                correction, from the means of all     conjugate
@@ -14,8 +14,8 @@ softmax
 hinge      -s a, a = 1 below the margin, else 0  none: it has no intercept             -a
 =========  ====================================  ====================================  =================================
 
-The client is asked in stages, because each stage needs the totals of the previous one over all clients: ``FACTS``,
-``BALANCE``, ``SLOPES``, ``ENTROPY``. :mod:`flwr_fco.certificates` has the server's part.
+The server's questions come in stages, because each stage needs the previous stage's totals over all clients: ``FACTS``,
+``BALANCE``, ``SLOPES``, ``ENTROPY``. The server's part is in :mod:`flwr_fco.certificates`.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ def duality_terms(
         ``linear``, ``quadratic``: the mean conjugate at slopes scaled by a is a linear + a^2 quadratic (identity,
         hinge). ENTROPY: ``entropy``, the mean conjugate at slopes scaled by ``scaling``.
     dict of str to ndarray
-        BALANCE: ``predicted``, ``present`` of shape (classes,): mean chances, shares of the labels. SLOPES:
-        ``gradient`` of shape (layout.size,): X'u / n, with the mean of the slopes in the place of the intercept.
+        BALANCE: ``predicted``, ``present`` of shape (classes,): mean probabilities and shares of the labels. SLOPES:
+        ``gradient`` of shape (layout.size,): X'u / n, with the mean of the slopes as the intercept's entry.
 
     Raises
     ------
     ConfigurationError
-        If there is no such stage, or the loss has none of these links beyond FACTS.
+        If the stage is unknown, or is not FACTS and the loss has none of these links.
 
     Examples
     --------
@@ -89,13 +89,13 @@ def duality_terms(
         return {}, {"predicted": q.mean(axis=0), "present": truth.mean(axis=0)}
     if stage == ENTROPY:
         q = truth + numbers["scaling"] * (q - truth)
-        # Rounding leaves something below zero.
+        # Rounding may leave negative values.
         np.maximum(q, 0.0, out=q)
         from scipy.special import xlogy
 
         return {"entropy": float(xlogy(q, q).sum(axis=1).mean())}, {}
     slopes = q - truth
-    # With two classes one column says it all: the other is its negative.
+    # With two classes one column is enough: the other is its negative.
     return _sums(data, objective, slopes[:, 1] if data.link == "logistic" else slopes, 0.0, 0.0)
 
 
@@ -137,7 +137,7 @@ def _sums(
 
 
 def _chances(data: LinearData, w: Vector) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the predicted chances of the classes and the indicators of the labels, shape (n, classes)."""
+    """Return the predicted class probabilities and the one-hot labels, shape (n, classes)."""
     from scipy.special import expit, softmax
 
     scores = data.design.predict(w, num_outputs=data.num_outputs)

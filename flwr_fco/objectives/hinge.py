@@ -17,15 +17,15 @@ class Hinge(TwoClassModel):
     """A linear support vector machine: the mean hinge loss, plus l2/2 ||w||^2.
 
     F(w) = mean_i max(0, 1 - s_i <x_i, w>) + l2/2 ||w||^2 with signs s_i = -1 or +1. Strongly convex with modulus `l2`,
-    not smooth: :meth:`gradient` is a subgradient (that of the 0 side where a margin is exactly 1), there is no Hessian
-    and no Lipschitz constant. Methods that take gradient steps need small or decreasing rates on it; DualFL minimises
-    it exactly, by ``engine="dual-ascent"``.
+    not smooth: :meth:`gradient` is a subgradient (0 for an example with a margin of exactly 1), and there is no Hessian
+    or Lipschitz constant. Methods that take gradient steps need small or decreasing learning rates; DualFL minimises it
+    exactly with ``engine="dual-ascent"``.
 
     Parameters
     ----------
     features : array-like or sparse matrix, shape (n, d)
-        float32 and float64 are used as they are. There is no intercept, which would not be strongly convex: append a
-        column of ones, whose weight is then regularized like the others.
+        float32 and float64 are used as they are. There is no intercept, because the loss would not be strongly convex
+        in it: append a column of ones, whose coefficient is regularized like all others.
     labels : array-like, shape (n,)
         0 and 1, or -1 and +1; one class alone is fine.
     l2 : float, default 0.0
@@ -54,7 +54,7 @@ class Hinge(TwoClassModel):
 
     smooth: ClassVar[bool] = False
 
-    # What these would say of a smooth loss is not true of this one, and the compiled loops do not know it.
+    # The inherited versions are valid only for smooth losses, and the compiled loops do not support this one.
     _compiled: ClassVar[bool] = False
     linear_data = Objective.linear_data
     hessian_product = Objective.hessian_product
@@ -80,7 +80,7 @@ class Hinge(TwoClassModel):
         self._does_not_know("its Hessian", "which does not exist everywhere")
 
     def lipschitz(self, norm: str = "l2") -> float:
-        """Raise: a gradient that jumps has no Lipschitz constant.
+        """Raise, because a discontinuous gradient has no Lipschitz constant.
 
         Parameters
         ----------

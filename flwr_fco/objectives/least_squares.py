@@ -30,7 +30,7 @@ class _SquaredLoss(LinearModel):
         self.scale = float(scale)
         self.targets = self._targets = as_targets("targets", targets, self.num_examples)
         self._factor = 2.0 * self.scale
-        # One number for both norms: the loss is quadratic, its second derivative constant.
+        # One number for both norms, because the second derivative of the quadratic loss is constant.
         self._curvature = (self._factor, self._factor)
 
     def _mean_loss(self, scores: Scores) -> float:
@@ -51,7 +51,7 @@ class _SquaredLoss(LinearModel):
         add_least_squares_gradient(self.design.matrix, self.targets, rows, w, factor, shrinkage, out)
 
     def predict(self, w: Vector) -> Vector:
-        """Return the predictions on the client's examples.
+        """Return the predictions for the client's examples.
 
         Parameters
         ----------
@@ -74,7 +74,7 @@ class _SquaredLoss(LinearModel):
         -------
         dict
             ``loss``: :meth:`value`. ``mse``: the mean squared residual, whatever `scale` and `l2` are. ``r2``: as in
-            scikit-learn, so 1.0 or 0.0 (exact or not) where the targets are constant.
+            scikit-learn, so for constant targets 1.0 if the predictions are exact, otherwise 0.0.
         """
         residuals = self.predict(w) - self.targets
         squares = float(residuals @ residuals)
@@ -95,9 +95,9 @@ class LeastSquares(_SquaredLoss):
         and columns if sparse; sums are in float64.
     targets : array-like, shape (n,)
     scale : float, default 1.0
-        1.0: the mean of the squares. 0.5: half of it, as in scikit-learn's `Lasso`.
+        1.0: the mean of the squares. 0.5: half the mean, as in scikit-learn's `Lasso`.
     intercept : bool, default True
-        Whether to fit an intercept b, which the regularizer and `l2` leave alone.
+        Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
 
@@ -150,9 +150,9 @@ class TraceRegression(_SquaredLoss):
         float64.
     targets : array-like, shape (n,)
     scale : float, default 1.0
-        1.0: the mean of the squares. 0.5: half of it.
+        1.0: the mean of the squares. 0.5: half the mean.
     intercept : bool, default True
-        Whether to fit an intercept b, which the regularizer and `l2` leave alone.
+        Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
 

@@ -30,7 +30,7 @@ class Logistic(TwoClassModel):
     labels : array-like, shape (n,)
         0 and 1, or -1 and +1; one class alone is fine.
     intercept : bool, default True
-        Whether to fit an intercept b, which the regularizer and `l2` leave alone.
+        Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercept.
 
@@ -47,8 +47,8 @@ class Logistic(TwoClassModel):
 
     Notes
     -----
-    The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)``, n the number of examples of all clients,
-    in its ``LogisticRegression`` with the l1 penalty (:mod:`flwr_fco.objectives.scales`).
+    The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)`` in ``LogisticRegression`` with the l1
+    penalty, where n is the number of examples of all clients (:mod:`flwr_fco.objectives.scales`).
 
     Examples
     --------
@@ -92,10 +92,10 @@ class MultinomialLogistic(LinearModel):
     labels : array-like, shape (n,)
         Integers 0 .. num_classes - 1.
     num_classes : int, optional
-        Number of classes of the whole federation. By default one more than the largest label, if every class
-        occurs. Give it wherever a client may lack a class, since all clients' models must have the same shape.
+        Number of classes in the whole federation. By default one more than the largest label, if every class occurs.
+        Required if a client may lack a class, because all clients' models must have the same shape.
     intercept : bool, default True
-        Whether to fit an intercept b, which the regularizer and `l2` leave alone.
+        Whether to fit an intercept b, on which the regularizer and `l2` do not act.
     l2 : float, default 0.0
         Strength of a ridge term on the coefficients, not on the intercepts.
 
@@ -112,8 +112,8 @@ class MultinomialLogistic(LinearModel):
 
     Notes
     -----
-    The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)``, n the number of examples of all clients,
-    in its ``LogisticRegression`` with the l1 penalty (:mod:`flwr_fco.objectives.scales`).
+    The strength of psi on scikit-learn's scale is ``C = 1 / (n strength)`` in ``LogisticRegression`` with the l1
+    penalty, where n is the number of examples of all clients (:mod:`flwr_fco.objectives.scales`).
 
     Examples
     --------
@@ -198,7 +198,7 @@ class MultinomialLogistic(LinearModel):
         Returns
         -------
         dict
-            ``loss``: :meth:`value`. ``accuracy``: the share of the examples whose class :meth:`predict` finds.
+            ``loss``: :meth:`value`. ``accuracy``: the share of examples that :meth:`predict` classifies correctly.
         """
         scores = self.margins(w)
         return {
@@ -208,7 +208,7 @@ class MultinomialLogistic(LinearModel):
 
 
 def _count_classes(labels: NDArray[Any], num_classes: int | None) -> int:
-    """Return the number of classes, having checked that the labels are among them."""
+    """Check the labels and return the number of classes."""
     found = np.unique(labels)
     integral = labels.dtype.kind in "iub" or (labels.dtype.kind == "f" and bool((found == np.floor(found)).all()))
     if not integral or found[0] < 0:

@@ -1,6 +1,6 @@
 """Strengths on scikit-learn's scale: ``alpha`` of its linear models, ``C`` of its logistic regression.
 
-scikit-learn's objectives differ from ours by a factor, so that the same solution has another strength there:
+scikit-learn's objectives differ from this package's by a factor, so the same solution has a different strength there:
 
 ======================================  =================================  ============================
 ours                                    scikit-learn's                     the same solution
@@ -9,7 +9,7 @@ scale mean (r_i^2) + strength psi0(w)   1/2 mean (r_i^2) + alpha psi0(w)   alpha
 mean loss_i + strength psi0(w)          C sum loss_i + psi0(w)             C = 1 / (n strength)
 ======================================  =================================  ============================
 
-with psi0 the l1 norm, or the elastic net's mixture; means are over all n examples of all clients.
+where psi0 is the l1 norm or the elastic net's mixture, and means are over all n examples of all clients.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from flwr_fco.objectives.logistic import Logistic, MultinomialLogistic
 
 
 def sklearn_strength(strength: float, objective: Objective, num_examples: int | None = None) -> float:
-    """Return scikit-learn's ``alpha`` (least squares) or ``C`` (logistic regression) for a strength of ours.
+    """Return scikit-learn's ``alpha`` (least squares) or ``C`` (logistic regression) for a strength in this package.
 
     Parameters
     ----------
     strength : float
-        Of ``L1``, ``ElasticNet`` or ``L2Squared``; > 0 for a ``C``.
+        Strength of ``L1``, ``ElasticNet`` or ``L2Squared``; > 0 for a ``C``.
     objective : LeastSquares, TraceRegression, Logistic or MultinomialLogistic
-        Any client's.
+        Any client's objective.
     num_examples : int, optional
-        Of all clients; the objective's own by default. ``alpha`` does not depend on it.
+        Number of examples of all clients; the objective's own by default. ``alpha`` does not depend on it.
 
     Raises
     ------
     ConfigurationError
-        For another objective, or a strength that has no such number.
+        For another objective, or a strength without a counterpart.
 
     Examples
     --------
@@ -56,16 +56,16 @@ def sklearn_strength(strength: float, objective: Objective, num_examples: int | 
 
 
 def strength_of_sklearn(value: float, objective: Objective, num_examples: int | None = None) -> float:
-    """Return our strength for scikit-learn's ``alpha`` (least squares) or ``C`` (logistic regression).
+    """Return this package's strength for scikit-learn's ``alpha`` (least squares) or ``C`` (logistic regression).
 
     Parameters
     ----------
     value : float
         ``alpha`` >= 0, or ``C`` > 0.
     objective : LeastSquares, TraceRegression, Logistic or MultinomialLogistic
-        Any client's.
+        Any client's objective.
     num_examples : int, optional
-        Of all clients; the objective's own by default. ``alpha`` does not depend on it.
+        Number of examples of all clients; the objective's own by default. ``alpha`` does not depend on it.
 
     Raises
     ------

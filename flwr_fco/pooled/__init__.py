@@ -1,6 +1,6 @@
-"""What needs all data in one place: certificates of optimality, reference solutions, scores of a solution.
+"""Functions that need all data in one place: certificates of optimality, reference solutions, scores of a solution.
 
-An experiment has the data of all clients; a deployment never does. So no strategy and no client app imports this.
+An experiment has the data of all clients; a deployment never does, so no strategy or client app imports this package.
 """
 
 from flwr_fco.pooled.certificates import (

@@ -1,6 +1,6 @@
-"""Certificates of optimality of the pooled problem sum_m p_m F_m(w) + psi(w): objective, gradient, duality gaps.
+"""Certificates of optimality for the pooled problem sum_m p_m F_m(w) + psi(w): objective, gradient, duality gaps.
 
-Plain functions on arrays. `weights` are the p_m up to a factor, None stands for the numbers of examples (the pooled
+Plain functions on arrays. `weights` are the p_m up to a factor; None means the numbers of examples (the pooled
 empirical risk).
 """
 
@@ -28,7 +28,7 @@ def client_weights(objectives: Sequence[Objective], weights: ArrayLike | None = 
     Parameters
     ----------
     objectives : sequence of Objective
-        One per client; all of the same layout.
+        One per client; all with the same layout.
     weights : array-like, shape (num_clients,), optional
         Weights up to a factor; numbers of examples by default.
 
@@ -80,7 +80,7 @@ def composite_objective(
     weights : array-like or None
         See :func:`client_weights`.
     regularizer : Regularizer or BoundRegularizer
-        psi; if it is not bound to a layout, to that of the objectives.
+        psi; if it is not bound to a layout, it is bound to the objectives' layout.
     w : ndarray of float64, shape (layout.size,)
 
     Returns
@@ -133,7 +133,7 @@ def pooled_gradient(objectives: Sequence[Objective], weights: ArrayLike | None, 
     >>> pooled_gradient(clients, None, np.array([0.0]))
     array([-4.])
     """
-    # A point of whole numbers would have a gradient of whole numbers, which is 0 where it is small.
+    # An integer point would give an integer gradient, in which small entries become 0.
     w = np.asarray(w, dtype=np.float64)
     gradient = np.zeros_like(w)
     for share, objective in zip(client_weights(objectives, weights), objectives, strict=True):
@@ -151,7 +151,7 @@ def stationarity(
 ) -> float:
     """Return the norm of the proximal gradient mapping, L ||w - prox_{psi/L}(w - grad F(w) / L)||.
 
-    It is 0 exactly at the minimisers (convex psi), and the gradient's norm where there is no psi.
+    It is 0 exactly at the minimisers (for convex psi), and equals the gradient's norm if there is no psi.
 
     Parameters
     ----------
@@ -160,10 +160,10 @@ def stationarity(
     weights : array-like or None
         See :func:`client_weights`.
     regularizer : Regularizer or BoundRegularizer
-        psi; if it is not bound to a layout, to that of the objectives.
+        psi; if it is not bound to a layout, it is bound to the objectives' layout.
     w : ndarray of float64, shape (layout.size,)
     lipschitz : float, optional
-        L; by default sum_m p_m L_m of the clients' own constants.
+        L; by default sum_m p_m L_m with the clients' own constants.
 
     Returns
     -------
@@ -192,9 +192,9 @@ def stationarity(
 def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None, strength: float, w: Vector) -> float:
     """Return a bound on Phi(w) - min Phi for least squares with an l1 norm, from a dual feasible point.
 
-    Phi(w, b) = sum_m p_m F_m(w, b) + strength * ||w||_1. With theta_i = s_i f'(<x_i, w> + b) (s_i the weight of
-    example i in the mean) centred to sum to 0 if there is an intercept, and scaled to ||X' theta||_inf <= strength,
-    the dual value is -sum_i (theta_i y_i + theta_i^2 / (4 scale s_i)).
+    Phi(w, b) = sum_m p_m F_m(w, b) + strength * ||w||_1. Let theta_i = s_i f'(<x_i, w> + b), where s_i is the weight of
+    example i in the mean, centred to sum to 0 if there is an intercept, and scaled to ||X' theta||_inf <= strength. The
+    dual value is -sum_i (theta_i y_i + theta_i^2 / (4 scale s_i)).
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None
     weights : array-like or None
         See :func:`client_weights`.
     strength : float
-        Of the l1 norm on the coefficients; the intercept is not regularized.
+        Strength of the l1 norm on the coefficients; the intercept is not regularized.
     w : ndarray of float64, shape (layout.size,)
         Coefficients, then the intercept.
 
@@ -237,9 +237,9 @@ def logistic_duality_gap(
     """Return a bound on Phi(w) - min Phi for (multinomial) logistic regression with an l1 norm.
 
     Phi(W, b) = sum_m p_m F_m(W, b) + strength * ||W||_1. A dual point is a distribution q_i over the classes for each
-    example; with theta_i = s_i (q_i - e_{y_i}) (s_i the weight of example i in the mean) the dual value is
-    -sum_i s_i sum_c q_ic log q_ic, feasible if ||X' theta||_inf <= strength and, with an intercept, sum_i theta_i = 0.
-    q is the model's prediction, moved just enough to be feasible.
+    example. Its dual value is -sum_i s_i sum_c q_ic log q_ic, where s_i is the weight of example i in the mean. With
+    theta_i = s_i (q_i - e_{y_i}), it is feasible if ||X' theta||_inf <= strength and, with an intercept,
+    sum_i theta_i = 0. q is the model's prediction, moved just enough to be feasible.
 
     Parameters
     ----------
@@ -248,7 +248,7 @@ def logistic_duality_gap(
     weights : array-like or None
         See :func:`client_weights`.
     strength : float
-        Of the l1 norm on the coefficients; intercepts are not regularized.
+        Strength of the l1 norm on the coefficients; intercepts are not regularized.
     w : ndarray of float64, shape (layout.size,)
         Coefficients, then the intercepts.
 
@@ -281,10 +281,10 @@ def certify(
     regularizer: Regularizer | BoundRegularizer,
     w: Vector,
 ) -> Certificate:
-    """Return how far a point is from the optimum: a duality gap where the problem has one, else a residual.
+    """Return a certificate for a point: a duality gap if the problem has one, otherwise a residual.
 
-    The same mathematics as that of a federated pass; :mod:`flwr_fco.certificates` says for which losses and psi there
-    is a gap.
+    The mathematics is the same as in a federated pass; :mod:`flwr_fco.certificates` lists the losses and psi with a
+    gap.
 
     Parameters
     ----------
@@ -293,7 +293,7 @@ def certify(
     weights : array-like or None
         See :func:`client_weights`.
     regularizer : Regularizer or BoundRegularizer
-        psi; if it is not bound to a layout, to that of the objectives.
+        psi; if it is not bound to a layout, it is bound to the objectives' layout.
     w : ndarray of float64, shape (layout.size,)
 
     Returns
@@ -311,7 +311,7 @@ def certify(
     ('residual', 'HardSparsity(count=1) is not convex')
     """
     shares, w = client_weights(objectives, weights), np.asarray(w, dtype=np.float64)
-    # A client of weight 0 has no say, and need not be finite.
+    # A client of weight 0 does not count, and its numbers need not be finite.
     parts = [(float(share), objective) for share, objective in zip(shares, objectives, strict=True) if share > 0.0]
 
     def ask(request: Request) -> list[Answer]:
@@ -327,14 +327,14 @@ def certify(
 
 
 def _gap(found: Certificate) -> float:
-    """Return the duality gap; without any strength the dual point 0 is left: these losses are never below 0."""
+    """Return the duality gap; at strength 0 the dual point 0 gives Phi(w), as these losses are never negative."""
     return found.value if found.kind == "duality-gap" else found.objective
 
 
 def _same_options(
     objectives: Sequence[Objective], classes: tuple[type, ...], options: tuple[str, ...], strength: float
 ) -> Sequence[Any]:
-    """Return the objectives, having checked that they are of one class and agree in their options."""
+    """Check that the objectives have the same class and options, and return them."""
     kinds = {type(objective) for objective in objectives}
     if len(kinds) > 1 or not all(issubclass(kind, classes) for kind in kinds):
         raise ConfigurationError(

@@ -1,10 +1,10 @@
-"""Reference solutions of the pooled problem: what a federated run should arrive at.
+"""Reference solutions of the pooled problem, to which a federated run should converge.
 
-This is the one place where normalisations are reconciled. Ours is, with weights p_m that sum to 1,
+Only this module reconciles normalisations. With weights p_m that sum to 1, this package uses
 
     Phi(w, b) = sum_m p_m [ mean_i loss(<x_i, w> + b; y_i) + l2/2 ||w||^2 ] + psi(w)
 
-so example i of client m has weight s_i = p_m / n_m; with the default p_m = n_m / n it is 1 / n. scikit-learn's are
+so example i of client m has weight s_i = p_m / n_m; with the default p_m = n_m / n it is 1 / n. scikit-learn uses
 
     Lasso, ElasticNet     1/2 sum_i s_i r_i^2 + alpha l1_ratio ||w||_1 + alpha (1 - l1_ratio) / 2 ||w||^2
     LogisticRegression    C sum_i (n s_i) loss_i + l1_ratio ||w||_1 + (1 - l1_ratio) / 2 ||w||^2
@@ -26,7 +26,7 @@ from flwr_fco.objectives.design import stacked
 from flwr_fco.pooled.certificates import client_weights, pooled_gradient
 from flwr_fco.regularizers import BoundRegularizer, Regularizer
 
-#: Share of the mapping at the start below which nothing but rounding is left.
+#: Norm of the mapping, relative to its norm at the start, below which only rounding errors are left.
 _ROUNDING = 1e-14
 
 
@@ -39,45 +39,45 @@ def centralized_solution(
     start: Vector | None = None,
     max_iterations: int = 200_000,
 ) -> Vector:
-    """Return argmin_w sum_m p_m F_m(w) + psi(w), for any smooth objectives and any convex psi.
+    """Return argmin_w sum_m p_m F_m(w) + psi(w) for any smooth objectives and any convex psi.
 
-    Accelerated proximal gradient (FISTA) with backtracking and restart whenever the momentum points uphill; stops when
-    the proximal gradient mapping L ||w - prox_{psi/L}(w - grad F(w) / L)|| is at most `tol` ||grad F(w)||, or at most
-    `tol` / 1000 of what it was at the start (without psi the gradient itself vanishes).
+    Uses the accelerated proximal gradient method (FISTA) with backtracking, and restarts whenever the momentum points
+    uphill. It stops when the proximal gradient mapping L ||w - prox_{psi/L}(w - grad F(w) / L)|| is at most
+    `tol` ||grad F(w)||, or at most `tol` / 1000 of its value at the start (without psi the gradient itself vanishes).
 
     Parameters
     ----------
     objectives : sequence of Objective
         One per client.
     regularizer : Regularizer or BoundRegularizer
-        psi; if it is not bound to a layout, to that of the objectives.
+        psi; if it is not bound to a layout, it is bound to the objectives' layout.
     weights : array-like, shape (num_clients,), optional
         The p_m up to a factor; numbers of examples by default (the pooled empirical risk).
     tol : float, default 1e-10
     start : ndarray of float64, shape (layout.size,), optional
-        0 by default.
+        The starting point; 0 by default.
     max_iterations : int, default 200,000
 
     Returns
     -------
     ndarray of float64, shape (layout.size,)
-        Exactly in the range of psi's proximal map: exactly sparse, low rank or feasible.
+        The solution, a value of psi's proximal map and so exactly sparse, low rank or feasible.
 
     Raises
     ------
     FlwrFcoError
         If the tolerance is not reached.
     ConfigurationError
-        If psi is not convex, an objective is not smooth or a saddle function, or weights or layouts do not fit (see
-        :func:`flwr_fco.pooled.client_weights`).
+        If psi is not convex, an objective is not smooth or is a saddle function, or weights or layouts do not match
+        (see :func:`flwr_fco.pooled.client_weights`).
 
     Notes
     -----
-    Intercepts of multinomial logistic regression are unique only up to a constant, and with an l1 norm and an even
-    number of classes its coefficients only up to an interval.
+    The intercepts of multinomial logistic regression are unique only up to a constant. With an l1 norm and an even
+    number of classes, its coefficients are unique only up to an interval.
 
-    The optimality of the result is measured by :func:`flwr_fco.pooled.stationarity`, certified by
-    :func:`flwr_fco.pooled.lasso_duality_gap` where psi is an l1 norm.
+    :func:`flwr_fco.pooled.stationarity` measures the optimality of the result; if psi is an l1 norm,
+    :func:`flwr_fco.pooled.lasso_duality_gap` certifies it.
 
     Examples
     --------
@@ -96,7 +96,7 @@ def centralized_solution(
     for objective in objectives:
         name = type(objective).__name__
         if not objective.smooth:
-            # At a kink the steps become so short that rounding looks like a solution.
+            # At a kink, steps become so short that rounding would look like convergence.
             raise ConfigurationError(
                 f"{name} is not smooth, and gradient steps do not find its minimiser. Without psi, "
                 "flwr_fco.client_apps.minimisers.minimise() with the rule 'gap' minimises the hinge loss of all rows"
@@ -126,7 +126,7 @@ def centralized_solution(
             if bound > 1e-10 * (1.0 + abs(y_value)):
                 fits = value(new) - y_value - float(gradient @ step) <= bound
             else:
-                # The difference of the values is lost in rounding; that of the gradients is not yet.
+                # The difference of the values is lost in rounding, but the difference of the gradients is not.
                 change = pooled_gradient(objectives, shares, new) - gradient
                 fits = float(change @ step) <= 2.0 * bound * (1.0 + 1e-6) + 1e-300
             if fits or not np.isfinite(curvature):
@@ -158,25 +158,25 @@ def sklearn_solution(
     tol: float = 1e-12,
     max_iterations: int = 100_000,
 ) -> Vector:
-    """Return the minimiser of the pooled problem that scikit-learn finds, for an l1 norm or an elastic net.
+    """Return scikit-learn's minimiser of the pooled problem, for an l1 norm or an elastic net.
 
-    Least squares and trace regression go to ``ElasticNet``, (multinomial) logistic regression to
-    ``LogisticRegression(solver="saga")``, with alpha and C reconciled as the module's docstring has it: with strength
-    lambda and ridge mu (of psi, and `l2`), alpha l1_ratio = lambda / (2 scale) and alpha (1 - l1_ratio) = mu / (2
-    scale); C = 1 / (n (lambda + mu)) and l1_ratio = lambda / (lambda + mu).
+    Least squares and trace regression use ``ElasticNet``; (multinomial) logistic regression uses
+    ``LogisticRegression(solver="saga")``. alpha and C are derived from the normalisations above: with strength lambda
+    and ridge mu (the sum of psi's and `l2`), alpha l1_ratio = lambda / (2 scale) and
+    alpha (1 - l1_ratio) = mu / (2 scale); C = 1 / (n (lambda + mu)) and l1_ratio = lambda / (lambda + mu).
 
     Parameters
     ----------
     objectives : sequence of Objective
-        One per client, all of one class with equal options.
+        One per client, all of the same class with equal options.
     regularizer : Regularizer or BoundRegularizer
-        strength ||w||_1 + ridge/2 ||w||^2 on the coefficients, the same for all of them, strength above 0.
+        strength ||w||_1 + ridge/2 ||w||^2 on the coefficients, the same for all coefficients, with strength > 0.
     weights : array-like, shape (num_clients,), optional
         The p_m up to a factor; numbers of examples by default.
     tol : float, default 1e-12
-        scikit-learn's own, which means something else for each of its solvers.
+        scikit-learn's tolerance, whose meaning depends on the solver.
     max_iterations : int, default 100,000
-        scikit-learn warns if they do not suffice.
+        Iteration limit; scikit-learn warns if it is reached.
 
     Returns
     -------
@@ -217,7 +217,7 @@ def sklearn_solution(
     ridge += first.l2
     features = stacked([client.features.astype(np.float64, copy=False) for client in clients])
     n = features.shape[0]
-    # scikit-learn's sample weights have mean 1.
+    # Scale the sample weights to mean 1, as scikit-learn expects.
     sample_weights = np.concatenate(
         [np.full(c.num_examples, n * p / c.num_examples) for p, c in zip(shares, clients, strict=True)]
     )
@@ -260,7 +260,7 @@ def sklearn_solution(
 
 
 def _elastic_net(regularizer: Regularizer | BoundRegularizer, objective: Objective) -> tuple[float, float]:
-    """Return strength and ridge of a psi that is the same on all coefficients and 0 on the intercept."""
+    """Return strength and ridge of a psi that is equal on all coefficients and 0 on the intercept."""
     layout = objective.layout
     psi = regularizer if isinstance(regularizer, BoundRegularizer) else regularizer.bind(layout)
     terms = psi.separable_terms((layout.size,))

@@ -1,7 +1,7 @@
-"""How good a point of a saddle-point problem is: duality gaps in closed form, residuals, structure, exact solutions.
+"""Metrics for saddle-point problems: duality gaps in closed form, residuals, structure, exact solutions.
 
-Plain functions on arrays, for the pooled problem min_x max_y sum_m p_m f_m(x, y) + psi_1(x) - psi_2(y): `weights` are
-the p_m up to a factor, None stands for the numbers of examples, as in :mod:`flwr_fco.pooled.certificates`.
+Plain functions on arrays, for the pooled problem min_x max_y sum_m p_m f_m(x, y) + psi_1(x) - psi_2(y). `weights` are
+the p_m up to a factor; None means the numbers of examples, as in :mod:`flwr_fco.pooled.certificates`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 
 #: Distance from psi's constraints, relative to 1 + ||w||, that counts as rounding.
 _ROUNDING = 1e-9
-#: A step of the proximal map so long that the start of the step does not count.
+#: Step of the proximal map that is so long that its starting point is negligible.
 _FAR = 1e9
 
 
@@ -52,12 +52,12 @@ def duality_gap(
 ) -> float:
     """Return psi(w) + psi*(-g(w)) + <g(w), w>, the duality gap of a bilinear problem.
 
-    Gap(x, y) = max over y' of phi(x, y') minus min over x' of phi(x', y), phi = f + psi_1 - psi_2. For a bilinear f it
-    is the expression above, with g the pooled operator; for l1 norms in boxes and nuclear norms in spectral balls that
-    is the closed form of the paper's appendices A.1 and A.2, for matrix games max_j (P'x)_j - min_i (P y)_i. Of
-    strongly convex-concave quadratics without psi the gap is 1/2 <g_x, P^-1 g_x> + 1/2 <g_y, Q^-1 g_y>, g = (g_x, g_y)
-    the operator. For any other f that is convex in x and concave in y the expression is an upper bound on the gap, 0 at
-    the saddle points.
+    Gap(x, y) = max over y' of phi(x, y') minus min over x' of phi(x', y), where phi = f + psi_1 - psi_2. For bilinear f
+    it is the expression above, where g is the pooled operator. For l1 norms in boxes and nuclear norms in spectral
+    balls this is the closed form of the paper's appendices A.1 and A.2; for matrix games it is
+    max_j (P'x)_j - min_i (P y)_i. For strongly convex-concave quadratics without psi the gap is
+    1/2 <g_x, P^-1 g_x> + 1/2 <g_y, Q^-1 g_y> with the operator g = (g_x, g_y). For any other f that is convex in x and
+    concave in y, the expression is an upper bound on the gap and is 0 at the saddle points.
 
     Parameters
     ----------
@@ -66,15 +66,15 @@ def duality_gap(
     weights : array-like or None
         See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
-        psi = psi_1(x) + psi_2(y). For matrix games without one, the two simplices.
+        psi = psi_1(x) + psi_2(y). For a matrix game with `Zero`, the two simplices are used.
     w : ndarray of float64, shape (layout.size,)
         The point (x, y).
 
     Returns
     -------
     float
-        Not negative up to rounding; infinite where the maximum is, and outside psi's constraints. A point within 1e-9
-        of them, such as a mean of feasible points, is projected first.
+        Non-negative up to rounding; infinite if the maximum is, or outside psi's constraints. A point within 1e-9 of
+        the constraints, such as a mean of feasible points, is projected first.
 
     Raises
     ------
@@ -102,7 +102,7 @@ def duality_gap(
     psi, w = _feasible(objectives, regularizer), np.asarray(w, dtype=np.float64)
     value = psi.value(w)
     if value == math.inf:
-        # The mean of feasible points leaves the constraints by rounding, and a gap should not be infinite for that.
+        # Rounding may move a mean of feasible points out of the constraints, which must not make the gap infinite.
         nearest = psi.prox(w, 0.0)
         if float(np.linalg.norm(nearest - w)) > _ROUNDING * (1.0 + float(np.linalg.norm(w))):
             return math.inf
@@ -126,7 +126,7 @@ def natural_residual(
 ) -> float:
     """Return ||w - prox(w - step g(w), step)|| / step: 0 exactly at the saddle points of a convex-concave problem.
 
-    For other problems it is 0 at the points that neither player can leave to first order.
+    For other problems it is 0 where neither player can improve to first order.
 
     Parameters
     ----------
@@ -135,7 +135,7 @@ def natural_residual(
     weights : array-like or None
         See :func:`flwr_fco.pooled.client_weights`.
     regularizer : Regularizer or BoundRegularizer
-        psi; for matrix games without one, the two simplices.
+        psi; for a matrix game with `Zero`, the two simplices are used.
     w : ndarray of float64, shape (layout.size,)
     step : float, default 1.0
 
@@ -162,7 +162,7 @@ def saddle_metrics(
     *,
     threshold: float = 1e-5,
 ) -> dict[str, float]:
-    """Return the metrics of a point that the paper's figures show.
+    """Return the metrics that the paper's figures show.
 
     Parameters
     ----------
@@ -174,14 +174,14 @@ def saddle_metrics(
         psi.
     w : ndarray of float64, shape (layout.size,)
     threshold : float, default 1e-5
-        What entries and singular values must exceed to count.
+        Entries and singular values above it count as non-zero.
 
     Returns
     -------
     dict of str to float
         ``gap``: :func:`duality_gap`, if it is known. ``residual``: :func:`natural_residual`. ``density``: the share of
-        the entries that count among all that psi acts on, and ``density-x`` for each such array. ``rank-x`` for each
-        array with a psi of its singular values.
+        non-zeros among all entries that psi acts on, and ``density-x`` the share for each regularized array x.
+        ``rank-x``: the rank of each array x with a regularizer of its singular values.
 
     Examples
     --------
@@ -208,7 +208,7 @@ def saddle_metrics(
 
 
 def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | None = None) -> Vector:
-    """Return the saddle point (x, y) of the clients' mean of quadratics, without regularizer: exact.
+    """Return the exact saddle point (x, y) of the mean of the clients' quadratics, without a regularizer.
 
     Parameters
     ----------
@@ -232,38 +232,39 @@ def saddle_point(objectives: Sequence[QuadraticSaddle], weights: ArrayLike | Non
 def strongest_perturbation(
     objective: UniversalAdversarialLogistic, w: Vector, regularizer: Regularizer, *, starts: int = 8, seed: int = 0
 ) -> Vector:
-    """Return the perturbation of all examples that hurts a model most: a local maximum of f - psi, the best of several.
+    """Return the most harmful common perturbation of all examples: the best of several local maxima of f - psi.
 
-    The loss f is convex in the perturbation, so that it lies above its tangents: the maximiser of a tangent minus psi,
+    The loss f is convex in the perturbation, so it lies above its tangents. A step to the maximiser of a tangent minus
+    psi,
 
         delta <- argmax_d <grad_delta f, d> - psi(d),
 
-    a corner of psi's constraint, never lowers f - psi, and the steps end after a finite number. For an l1 norm in a box
-    it is bound * sign(g) where |g| is above the strength, else 0: exactly sparse. Each start is first moved to a corner
-    under psi's bounds alone, without its penalty.
+    which is a corner of psi's constraint, therefore never lowers f - psi, and the iteration ends after finitely many
+    steps. For an l1 norm in a box the maximiser is bound * sign(g) where |g| is above the strength, otherwise 0: it is
+    exactly sparse. Each start is first moved to a corner under psi's bounds only, without its penalty.
 
     Parameters
     ----------
     objective : UniversalAdversarialLogistic
-        On the examples that the attacker knows.
+        The objective on the examples known to the attacker.
     w : ndarray of float64, shape (layout.size,)
         The model; its own perturbation is one of the starts.
     regularizer : Regularizer
-        psi of the perturbation, separable and bounded: a box, an l1 norm with a bound.
+        psi of the perturbation, separable and bounded: a box, or an l1 norm with a bound.
     starts : int, default 8
         Number of random starts, in addition to the model's own perturbation.
     seed : int, default 0
-        Of the random starts.
+        Seed of the random starts.
 
     Returns
     -------
     ndarray of float64, shape (layout.size,)
-        The model with that perturbation in the place of its own.
+        The model with its perturbation replaced.
 
     Raises
     ------
     ConfigurationError
-        If psi is not separable, or bounds no perturbation.
+        If psi is not separable, or does not bound the perturbation.
 
     Examples
     --------
@@ -287,14 +288,14 @@ def strongest_perturbation(
     for start in [w[place], *(rng.uniform(lower, upper) for _ in range(starts))]:
         attacked = w.copy()
         attacked[place] = start
-        # From inside, the price would often lead to no attack at all: first the corner that hurts most at no price.
+        # From the interior, psi's penalty would often lead to no attack, so first find the best corner without it.
         for psi in (Box(lower, upper), regularizer):
             value = -math.inf
             attacked[place] = psi.prox(attacked[place], 0.0)
             while (gained := objective.value(attacked) - psi.value(attacked[place])) > value:
                 value, kept = gained, attacked.copy()
-                # The operator holds minus the gradient of the maximising player. Far along it the proximal map of so
-                # much of psi is the maximiser of the tangent minus psi.
+                # The operator contains minus the maximising player's gradient. For a very long step, the proximal map
+                # of psi with that step is the maximiser of the tangent minus psi.
                 ascent = -objective.gradient(attacked)[place]
                 attacked[place] = psi.prox(_FAR * ascent, _FAR)
             attacked = kept
@@ -309,7 +310,7 @@ class GameSolution(NamedTuple):
     Parameters
     ----------
     value : float
-        What the row player pays on average.
+        The row player's expected payment.
     x, y : ndarray of float64
         The players' optimal distributions.
     """
@@ -336,7 +337,7 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
     Raises
     ------
     ConfigurationError
-        If the linear program could not be solved.
+        If the linear program cannot be solved.
 
     Examples
     --------
@@ -347,7 +348,7 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
 
     payoff = MatrixGame.pooled(objectives, client_weights(objectives, weights)).payoff
     rows, columns = payoff.shape
-    # min v over (x, v) with P'x <= v, x >= 0, sum x = 1; y are the multipliers of the inequalities.
+    # min v over (x, v) with P'x <= v, x >= 0, sum x = 1; y contains the multipliers of the inequalities.
     found = linprog(
         np.eye(1, rows + 1, rows)[0],
         A_ub=np.hstack([payoff.T, -np.ones((columns, 1))]),
@@ -363,7 +364,7 @@ def game_solution(objectives: Sequence[MatrixGame], weights: ArrayLike | None = 
 
 
 def _quadratic_gap(pooled: QuadraticSaddle, w: Vector) -> float:
-    """Return what each player gains by its best answer: half the squared partial gradients over the curvatures."""
+    """Return the players' total gain from their best responses: half the squared partial gradients over curvatures."""
     operator = pooled.gradient(w)
     ours, theirs = operator[: pooled.split], operator[pooled.split :]
     gains = ours @ np.linalg.solve(pooled.convexity, ours) + theirs @ np.linalg.solve(pooled.concavity, theirs)
@@ -371,7 +372,7 @@ def _quadratic_gap(pooled: QuadraticSaddle, w: Vector) -> float:
 
 
 def _feasible(objectives: Sequence[Objective], regularizer: Regularizer | BoundRegularizer) -> BoundRegularizer:
-    """Return psi on the objectives' vectors; for matrix games without one, the two simplices."""
+    """Return psi on the objectives' vectors; for matrix games without psi, the two simplices."""
     plain = regularizer.regularizer if isinstance(regularizer, BoundRegularizer) else regularizer
     if isinstance(plain, Zero) and all(isinstance(objective, MatrixGame) for objective in objectives):
         return PerParameter({"*": Simplex()}).bind(objectives[0].layout)

@@ -1,4 +1,4 @@
-"""How good a solution is by its structure: its support, its rank, its distance to the truth. Functions on arrays."""
+"""Scores of a solution's structure: its support, its rank, its distance to the truth. Functions on arrays."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flwr_fco.errors import ConfigurationError
 
 
 class SupportScores(NamedTuple):
-    """How well the support of a solution matches that of the truth."""
+    """Precision, recall and F1 of a solution's support with respect to the true support."""
 
     precision: float
     recall: float
@@ -19,14 +19,14 @@ class SupportScores(NamedTuple):
 
 
 def support(w: ArrayLike, threshold: float = 0.0) -> NDArray[np.bool_]:
-    """Return where |w| > threshold.
+    """Return the mask of entries with |w| > threshold.
 
     Parameters
     ----------
     w : array-like
         Coefficients, of any shape.
     threshold : float, default 0.0
-        The first paper counts as non-zero what exceeds 1e-2.
+        The first paper uses 1e-2.
 
     Returns
     -------
@@ -41,7 +41,7 @@ def support(w: ArrayLike, threshold: float = 0.0) -> NDArray[np.bool_]:
 
 
 def density(w: ArrayLike, threshold: float = 0.0) -> float:
-    """Return the fraction of the entries with |w| > threshold.
+    """Return the fraction of entries with |w| > threshold.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def density(w: ArrayLike, threshold: float = 0.0) -> float:
 
 
 def support_scores(w: ArrayLike, reference: ArrayLike, threshold: float = 0.0) -> SupportScores:
-    """Return precision, recall and F1 of the support of w as a prediction of that of the reference.
+    """Return precision, recall and F1 of the support of w as a prediction of the reference's support.
 
     Parameters
     ----------
@@ -71,12 +71,12 @@ def support_scores(w: ArrayLike, reference: ArrayLike, threshold: float = 0.0) -
     reference : array-like, shape of w
         The true coefficients; entries that are not exactly 0 count as non-zero.
     threshold : float, default 0.0
-        What |w| must exceed to count as non-zero.
+        Entries with |w| above it count as non-zero.
 
     Returns
     -------
     SupportScores
-        The precision of an empty support is 1.0 (nothing was selected wrongly), the recall of an empty reference too.
+        The precision of an empty support is 1.0 (nothing was selected wrongly), as is the recall of an empty reference.
 
     Raises
     ------
@@ -90,7 +90,7 @@ def support_scores(w: ArrayLike, reference: ArrayLike, threshold: float = 0.0) -
     """
     _check_shapes(w, reference)
     found, truth = support(w, threshold).reshape(-1), support(reference).reshape(-1)
-    # Counted here: scikit-learn's function takes a millisecond, and experiments ask in every round.
+    # Not scikit-learn's function: it takes a millisecond, and experiments call this in every round.
     both, selected, true = (int(np.count_nonzero(part)) for part in (found & truth, found, truth))
     return SupportScores(
         both / selected if selected else 1.0,
@@ -106,8 +106,8 @@ def numerical_rank(matrix: ArrayLike, threshold: float | None = None) -> int:
     ----------
     matrix : array-like, shape (rows, columns)
     threshold : float, optional
-        By default 64 eps sigma_1 max(rows, columns), eps of the matrix's dtype: what rounding leaves of a zero singular
-        value. The papers use 1e-2.
+        By default 64 eps sigma_1 max(rows, columns), with the eps of the matrix's dtype, which bounds the rounding
+        error of a zero singular value. The papers use 1e-2.
 
     Returns
     -------
@@ -129,7 +129,7 @@ def numerical_rank(matrix: ArrayLike, threshold: float | None = None) -> int:
         raise ConfigurationError(f"the array has shape {array.shape}; expected a matrix")
     if array.dtype.kind != "f":
         array = array.astype(np.float64)
-    # NumPy has no decomposition in float16.
+    # NumPy has no float16 decomposition.
     sigma = np.linalg.svd(np.asarray(array, dtype=np.promote_types(array.dtype, np.float32)), compute_uv=False)
     if threshold is None:
         threshold = 64.0 * float(np.finfo(array.dtype).eps) * float(sigma.max(initial=0.0)) * max(array.shape)
@@ -139,7 +139,7 @@ def numerical_rank(matrix: ArrayLike, threshold: float | None = None) -> int:
 def recovery_error(
     w: ArrayLike, reference: ArrayLike, *, relative: bool = False, norm: Literal["l2", "l1"] = "l2"
 ) -> float:
-    """Return ||w - reference||, Euclidean for vectors, Frobenius for matrices; or the sum of absolute values.
+    """Return ||w - reference|| in the Euclidean (Frobenius) norm, or the sum of absolute differences.
 
     Parameters
     ----------
@@ -156,7 +156,7 @@ def recovery_error(
     Raises
     ------
     ConfigurationError
-        If the shapes differ, the norm is another one, or `relative` is asked for and the reference is 0.
+        If the shapes differ, the norm is unknown, or `relative` is True and the reference is 0.
 
     Examples
     --------

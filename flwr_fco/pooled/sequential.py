@@ -1,4 +1,4 @@
-"""Dual extrapolation on one machine, without Flower: the steps that FeDualEx's clients take."""
+"""Dual extrapolation on one machine, without Flower, with the same steps as FeDualEx's clients."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Operator = Callable[[Vector], Vector]
 
 
 class Extrapolation(NamedTuple):
-    """What dual extrapolation returns.
+    """Result of dual extrapolation.
 
     Parameters
     ----------
     last : ndarray of float64, shape (d,)
         z_T = retrieve(omega_T, step_size T).
     ergodic : ndarray of float64, shape (d,)
-        The mean of the half steps z_{t+1/2}, t < T: the point that the theorems are about.
+        The mean of the half steps z_{t+1/2}, t < T, to which the theorems apply.
     dual : ndarray of float64, shape (d,)
         omega_T.
     elapsed : float
@@ -63,30 +63,30 @@ def dual_extrapolation(
         half  = retrieve(omega_t - step_size g(retrieve(omega_t, step_size t)), step_size (t + 1))
         omega_{t+1} = omega_t - step_size g(half)
 
-    with retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). It is FeDualEx with one client, server_lr = 1 and all
-    steps in one round. Each step evaluates the operator twice, on separate batches where it is stochastic.
+    with retrieve(z, t) = argmin_w -<z, w> + t psi(w) + h(w). This is FeDualEx with one client, server_lr = 1 and all
+    steps in one round. Each step evaluates the operator twice, on separate batches if it is stochastic.
 
     Parameters
     ----------
     operator : Objective or callable
-        An objective's gradient (that of a :class:`flwr_fco.objectives.SaddleObjective` is g = (grad_x f, -grad_y f)),
-        or a function of the point that returns g there, an array of the point's shape, stochastic or not. The function
-        owns the point: it may keep and change it.
+        An objective, whose gradient is g (for a :class:`flwr_fco.objectives.SaddleObjective`
+        g = (grad_x f, -grad_y f)), or a function that takes a point and returns g at it as an array of the same shape,
+        stochastic or not. The function may store and change its argument.
     start : ndarray of float64, shape (d,), optional
-        z_0; omega_0 is grad h(z_0). By default the primal point of the dual 0; a function as operator needs a start.
+        z_0; omega_0 is grad h(z_0). By default the primal point of the dual 0; required if the operator is a function.
     steps : int
         T.
     step_size : float
-        eta; at most 1 / beta, with g beta-Lipschitz where h is 1-strongly convex.
+        eta; at most 1 / beta, where g is beta-Lipschitz in the norm in which h is 1-strongly convex.
     regularizer : Regularizer or BoundRegularizer, optional
-        psi; none by default. Of an objective it is bound to the objective's arrays, of a function it acts on the
+        psi; none by default. For an objective it is bound to the objective's arrays; for a function it acts on the
         vector.
     mirror_map : MirrorMap, optional
         h; Euclidean by default.
     batch_size : int, optional
-        Of an objective's batches; None: exact operators, without randomness.
+        Size of an objective's batches; None for exact operators, without randomness.
     rng : numpy.random.Generator, optional
-        Generator of an objective's batches; needed with `batch_size`.
+        Generator of an objective's batches; required with `batch_size`.
     callback : callable, optional
         Called after each step with an :class:`Extrapolation` of the steps so far (it costs one retrieval).
 
@@ -97,18 +97,19 @@ def dual_extrapolation(
     Raises
     ------
     ConfigurationError
-        If an argument is of the wrong kind, `steps` is not a whole number >= 1, `step_size` not a finite number > 0,
-        `start` is not finite, `batch_size` is given without `rng` or with a function, a function without a start, or
-        the geometry cannot be combined with psi. On the way: if a function's answer has another shape than the point,
-        or the dual overflows.
+        If an argument has the wrong type, `steps` is not a whole number >= 1, `step_size` is not a finite number > 0,
+        `start` is not finite, `batch_size` is given without `rng` or with a function, a function is given without a
+        start, or the geometry cannot be combined with psi. During the steps: if a function's result does not have the
+        point's shape, or the dual overflows.
 
     Notes
     -----
-    Without noise and with eta <= 1 / beta, Gap(ergodic) <= B / (eta T) after any T steps, B the largest Bregman
-    divergence from z_0 (theorem 4). With noise of variance sigma^2 (in the dual norm) and eta <= 1 / (sqrt(3) beta),
-    the gap is at most B / (eta T) + 3 sigma^2 eta on average (theorem 3). Neither holds for `last`.
+    Without noise and with eta <= 1 / beta, Gap(ergodic) <= B / (eta T) after any T steps, where B is the largest
+    Bregman divergence from z_0 (theorem 4). With noise of variance sigma^2 (in the dual norm) and
+    eta <= 1 / (sqrt(3) beta), the expected gap is at most B / (eta T) + 3 sigma^2 eta (theorem 3). Neither bound holds
+    for `last`.
 
-    Differs from the paper in: 1. the half step's weight of psi is t + 1, as in algorithm 1 and in the proofs;
+    Differs from the paper in: 1. psi has the weight t + 1 in the half step, as in algorithm 1 and in the proofs;
     algorithms 3 and 4 print t.
 
     References
@@ -192,7 +193,7 @@ def dual_extrapolation(
 
 def _adder(operator: Operator) -> Callable[[Vector, Any, float, Vector], None]:
     def add(point: Vector, batch: Any, scale: float, out: Vector) -> None:
-        # A copy: the steps overwrite their points.
+        # A copy, because the steps overwrite their points.
         found = np.asarray(operator(point.copy()))
         if found.shape != out.shape or found.dtype.kind not in "fiub":
             raise ConfigurationError(

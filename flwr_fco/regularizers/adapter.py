@@ -14,7 +14,7 @@ from flwr_fco.errors import ConfigurationError, SpecError
 from flwr_fco.regularizers.base import Array, Regularizer
 from flwr_fco.regularizers.validation import check_step, destination
 
-#: Named factories of operators, see Adapter.register.
+#: Named factories of operators; see Adapter.register.
 _FACTORIES: dict[str, Callable[..., Any]] = {}
 
 
@@ -26,18 +26,17 @@ class Adapter(Regularizer):
 
         argmin_w step * psi(w) + 1/2 ||w - v||^2 = operator.prox(v, step)
 
-    and as exact as the operator makes it. The operator gets the array as one vector (a copy), and may return a boolean
-    value (inside or outside) as pyproximal's indicators do. At step 0 the operator is not asked, unless the value is
-    boolean: the map is then v.
+    and as exact as the operator's. The operator receives the array as one vector (a copy), and its value may be boolean
+    (inside or outside), as for pyproximal's indicators. At step 0 the map returns v without calling ``operator.prox``,
+    unless the value is boolean.
 
     Parameters
     ----------
     operator : object, optional
-        Has ``operator(x) -> float | bool`` and ``operator.prox(x, tau) -> array``. It stays in this process. To send
-        psi to clients give `name` instead.
+        Has ``operator(x) -> float | bool`` and ``operator.prox(x, tau) -> array``. It stays in this process; to send
+        psi to clients, give `name` instead.
     name : str, optional
-        A name under which a factory of operators was registered with :meth:`register`; only the name and the
-        `arguments` travel.
+        Name of a factory of operators registered with :meth:`register`; only the name and the `arguments` are sent.
     arguments : mapping of str to number, string or array, optional
         Keyword arguments of the factory.
 
@@ -98,10 +97,10 @@ class Adapter(Regularizer):
 
     @staticmethod
     def register(name: str, factory: Callable[..., Any]) -> Callable[..., Any]:
-        """Make operators known by name, so that they travel to clients.
+        """Register a factory of operators under a name, so that the adapter can be sent to clients.
 
-        Call it in a module that both the ServerApp and the ClientApp import: what travels is the name and the
-        arguments, never code.
+        Call it in a module that both the ServerApp and the ClientApp import: only the name and the arguments are sent,
+        never code.
 
         Parameters
         ----------
@@ -118,7 +117,7 @@ class Adapter(Regularizer):
         Raises
         ------
         ConfigurationError
-            If the name is taken by another factory.
+            If the name is already registered for another factory.
         """
         known = _FACTORIES.get(name)
         if known is not None and (known.__module__, known.__qualname__) != (factory.__module__, factory.__qualname__):
@@ -130,7 +129,7 @@ class Adapter(Regularizer):
         return factory
 
     def value(self, w: Array) -> float:
-        """Return operator(w); True and False of an indicator become 0.0 and inf."""
+        """Return operator(w); an indicator's True and False become 0.0 and inf."""
         result = self._operator(w.reshape(-1).copy())  # type: ignore[attr-defined]
         if isinstance(result, bool | np.bool_):
             return 0.0 if result else float(np.inf)
@@ -159,7 +158,7 @@ class Adapter(Regularizer):
         Raises
         ------
         SpecError
-            If the adapter was built from an operator: an object does not travel.
+            If the adapter was built from an operator, which cannot be sent.
         """
         if self.name is None:
             raise SpecError(

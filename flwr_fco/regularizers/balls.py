@@ -16,7 +16,7 @@ from flwr_fco.regularizers.validation import POSITIVE, WEIGHTS, outside, toleran
 
 
 def scratch(v: Array, out: Array) -> Array:
-    """Return memory of the size of v that does not overlap v: `out` if it does not, else a new array."""
+    """Return an array of v's size that does not overlap v: `out` if possible, otherwise a new array."""
     return np.empty_like(v) if np.may_share_memory(v, out) else out
 
 
@@ -24,9 +24,9 @@ def scratch(v: Array, out: Array) -> Array:
 class L1Ball(Weighted):
     """The (weighted) l1 ball {w : sum_i weights_i |w_i| <= radius}.
 
-    The proximal map is the projection, whatever the step: ``v`` inside, else
-    ``sign(v) max(|v| - theta * weights, 0)`` with the one theta that puts it on the boundary. theta is found by Newton
-    steps on the active set, exact to rounding even where v is many orders of magnitude larger than the radius.
+    The proximal map is the projection, whatever the step: ``v`` inside the ball, otherwise
+    ``sign(v) max(|v| - theta * weights, 0)`` with the unique theta that puts it on the boundary. theta is found by
+    Newton steps on the active set, exact to rounding even if v is many orders of magnitude larger than the radius.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class L1Ball(Weighted):
         return outside(norm - self.radius, self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Project."""
+        """Write the projection to `out`."""
         if self.weights is not None:
             kernels.weighted_ball_project(v, flat_weights(self.weights, shape), self.radius, out)
             return
@@ -106,7 +106,7 @@ class L2Ball(FlatRegularizer):
         return outside(root - self.radius / unit, self.radius / unit, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Scale."""
+        """Write the projection to `out`."""
         unit, root = kernels.scaled_norm(v)
         if root <= self.radius / unit:
             np.add(v, v.dtype.type(0.0), out=out)
@@ -120,8 +120,8 @@ class L2Ball(FlatRegularizer):
 class Simplex(FlatRegularizer):
     """The simplex {w : w >= 0, sum_i w_i = radius}.
 
-    The proximal map is the projection, whatever the step: ``max(v - theta, 0)`` with the one theta that makes the sum
-    the radius, found by Newton steps on the active set.
+    The proximal map is the projection, whatever the step: ``max(v - theta, 0)`` with the unique theta for which the sum
+    equals the radius, found by Newton steps on the active set.
 
     Parameters
     ----------
@@ -151,12 +151,12 @@ class Simplex(FlatRegularizer):
         return outside(abs(kernels.absolute_sum(w.reshape(-1)) - self.radius), self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Project."""
+        """Write the projection to `out`."""
         if v.size:
             _, top, tau, correction = kernels.simplex_threshold(v, self.radius, False, scratch(v, out))
             kernels.shifted_soft_threshold(v, top, tau, correction, False, out)
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raise for an array without elements: its sum is 0, not the radius."""
+        """Raise for an empty array, because its sum is 0 instead of the radius."""
         if 0 in shape:
             raise ConfigurationError(f"Simplex cannot act on the empty array {name!r} of shape {shape}")

@@ -1,4 +1,4 @@
-"""The contract of a regularizer psi, and its application to the named arrays of a model."""
+"""The interface of a regularizer psi, and its application to a model's named arrays."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Scope = Literal["each", "joint"]
 
 
 class SeparableTerms(NamedTuple):
-    """A separable psi(w) = sum_i a_i |w_i| + b_i/2 w_i^2 + indicator(lower_i <= w_i <= upper_i), term by term.
+    """The terms of a separable psi(w) = sum_i a_i |w_i| + b_i/2 w_i^2 + indicator(lower_i <= w_i <= upper_i).
 
     Its proximal map is ``clip(soft(v, step * a) / (1 + step * b), lower, upper)``. Each field is a number or an array
-    that broadcasts to the array's shape. Geometries other than the Euclidean one read these to stay in closed form.
+    that broadcasts to the array's shape. Non-Euclidean geometries use these terms for their closed forms.
     """
 
     threshold: float | Array = 0.0
@@ -32,7 +32,7 @@ class SeparableTerms(NamedTuple):
 
 
 class Proximable(Protocol):
-    """What a mirror map needs of psi on a flat vector: a :class:`Regularizer` or a :class:`BoundRegularizer`."""
+    """psi on a flat vector, as mirror maps use it: a :class:`Regularizer` or a :class:`BoundRegularizer`."""
 
     def value(self, w: Array) -> float:
         """Return psi(w)."""
@@ -44,20 +44,20 @@ class Proximable(Protocol):
         """Return a subgradient of psi's finite part at w."""
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
-        """Return the coordinate-wise form, or None."""
+        """Return the terms of a separable psi, or None."""
 
 
 class Regularizer(Specified, ABC):
     """A function psi with an exact proximal map; psi = indicator of a set is a constraint.
 
     Subclasses are frozen dataclasses that validate their fields in ``__post_init__`` and set ``kind``, a unique name
-    under which they travel to clients. They implement :meth:`value` and :meth:`prox` on one array (of any shape that
+    that identifies them to clients. They implement :meth:`value` and :meth:`prox` on one array (of any shape that
     :meth:`check_shape` accepts).
 
     Attributes
     ----------
     kind : str
-        The name under which the class travels.
+        Unique name of the class in messages.
     convex : bool
         Whether psi is convex. The prox of a non-convex psi is a global minimiser.
     constraint : bool
@@ -69,7 +69,7 @@ class Regularizer(Specified, ABC):
     constraint: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Check the fields that name a check in their metadata, and keep what it returns; None may stay a default."""
+        """Validate and convert each field with the check in its metadata; a default of None is kept."""
         for field in fields(self):  # type: ignore[arg-type]
             given, check = getattr(self, field.name), field.metadata.get("check")
             if check is not None and not (given is None and field.default is None):
@@ -77,7 +77,7 @@ class Regularizer(Specified, ABC):
 
     @abstractmethod
     def value(self, w: Array) -> float:
-        """Return psi(w): for a constraint 0.0 inside (up to rounding) and inf outside."""
+        """Return psi(w); for a constraint, 0.0 inside (up to rounding) and inf outside."""
 
     @abstractmethod
     def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
@@ -88,36 +88,36 @@ class Regularizer(Specified, ABC):
         v : ndarray of float64 or float32
             The point; not changed unless it is also `out`.
         step : float
-            A non-negative number. A constraint ignores it, even when it is 0.
+            A non-negative number. A constraint ignores it, even if it is 0.
         out : ndarray, optional
             Where to write the result; may be `v` itself.
 
         Returns
         -------
         ndarray
-            Of the shape and dtype of `v`; `out` if it was given.
+            The result, with the shape and dtype of `v`; `out` if it was given.
         """
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write the proximal map to `out`; arguments are not checked, for loops that call it often.
+        """Write the proximal map to `out` without checking the arguments, for loops that call it often.
 
         Parameters
         ----------
         v : ndarray of float64, shape (n,)
-            Contiguous; may be the memory of `out`.
+            Contiguous; may share memory with `out`.
         step : float
             Finite and non-negative.
         out : ndarray, shape (n,)
             Contiguous.
         shape : tuple of int
-            The shape of the array whose memory `v` and `out` are.
+            The shape of the array that `v` and `out` are flattened from.
         """
         self.prox(v.reshape(shape), step, out.reshape(shape))
 
     def subgradient(self, w: Array) -> Array:
-        """Return a subgradient of psi's finite part at w; 0 where several values are subgradients.
+        """Return a subgradient of psi's finite part at w; where it is not unique, subclasses choose 0.
 
-        The default, 0, is right for constraints: 0 is normal to the set at every feasible point.
+        The default, 0, is correct for constraints: 0 is in the normal cone of the set at every feasible point.
         """
         if not self.constraint:
             raise ConfigurationError(
@@ -132,13 +132,13 @@ class Regularizer(Specified, ABC):
         Parameters
         ----------
         gradient_at_zero : ndarray
-            Gradient of the smooth part at 0 (with the unregularized arrays at their optimum, if one wants the
-            exact threshold of the whole problem).
+            Gradient of the smooth part at 0 (with the unregularized arrays at their optimum, for the exact threshold of
+            the whole problem).
         """
         raise ConfigurationError(f"{type(self).__name__} has no strength at which the solution becomes 0")
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
-        """Return the coordinate-wise form of psi on an array of this shape, or None if it has none."""
+        """Return the terms of psi on an array of this shape, or None if psi is not separable."""
         return None
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
@@ -147,12 +147,12 @@ class Regularizer(Specified, ABC):
         Parameters
         ----------
         name : str
-            The array's name, for the message.
+            The array's name, for the error message.
         shape : tuple of int
         """
 
     def for_array(self, name: str) -> Regularizer | None:
-        """Return the psi of the array called `name`, None if there is none (see :class:`PerParameter`)."""
+        """Return the regularizer of the array called `name`, or None (see :class:`PerParameter`)."""
         return self
 
     def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
@@ -163,13 +163,13 @@ class Regularizer(Specified, ABC):
         layout : Layout
             Names, shapes and which arrays psi acts on.
         scope : {"each", "joint"}
-            Whether psi acts on each array by itself or on all of them as one long vector.
+            Whether psi acts on each array separately or on all of them as one long vector.
         """
         return BoundRegularizer(self, layout, scope=scope)
 
 
 class BoundRegularizer:
-    """psi on the flat vector of a model: acts on the regularized arrays, leaves the others alone.
+    """psi on the flat vector of a model; it acts on the regularized arrays only.
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class BoundRegularizer:
         self._gaps = self._complement()
 
     def _complement(self) -> list[slice]:
-        """Return the parts of the vector that no block covers, merged."""
+        """Return the slices of the vector outside all blocks, merged."""
         if self._joint is not None:
             return [slice(0, self.layout.size)]
         gaps = []
@@ -238,12 +238,12 @@ class BoundRegularizer:
 
     @property
     def convex(self) -> bool:
-        """Whether every psi that acts on some array is convex."""
+        """Whether psi is convex on every array that it acts on."""
         return all(own.convex for _, _, own in self._blocks) if self._blocks else self.regularizer.convex
 
     @property
     def blocks(self) -> tuple[tuple[slice, tuple[int, ...], Regularizer], ...]:
-        """Place, shape and psi of every block that psi acts on (empty for a scattered joint scope)."""
+        """Slice, shape and psi of every block that psi acts on (empty for a joint scope that is not contiguous)."""
         return tuple(self._blocks)
 
     def value(self, w: Vector) -> float:
@@ -277,12 +277,12 @@ class BoundRegularizer:
         return result
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms | None:
-        """Return the terms on the flat vector, None if some block has none; no term where psi does not act."""
+        """Return the terms on the flat vector, neutral where psi does not act; None if a block is not separable."""
         terms, others = self.split_terms()
         return None if others else terms
 
     def split_terms(self) -> tuple[SeparableTerms, list[tuple[Any, tuple[int, ...], Regularizer]]]:
-        """Return the terms on the flat vector, and the blocks whose psi has none: their place, shape and psi."""
+        """Return the terms on the flat vector, and the slice, shape and psi of each block that is not separable."""
         size = self.layout.size
         terms = SeparableTerms(np.zeros(size), np.zeros(size), np.full(size, -np.inf), np.full(size, np.inf))
         parts: list[tuple[Any, tuple[int, ...], Regularizer]] = [*self._blocks]

@@ -1,4 +1,4 @@
-"""Coordinate-wise constraints: box, non-negative numbers, the l-infinity ball."""
+"""Coordinate-wise constraints: the box, non-negative numbers, the l-infinity ball."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Box(FlatRegularizer):
     def value(self, w: Array) -> float:
         """Return 0.0 inside the box (up to rounding), inf outside."""
         eps = tolerance(w)
-        # A violation is measured relative to the finite bound; where both sides are open nothing can be violated.
+        # A violation is measured relative to the finite bound; if both sides are open there is none.
         low = np.where(np.isfinite(self.lower), self.lower, 0.0)
         high = np.where(np.isfinite(self.upper), self.upper, 0.0)
         inside = (w >= np.where(np.isfinite(self.lower), low - eps * np.abs(low), -np.inf)) & (
@@ -78,7 +78,7 @@ class Box(FlatRegularizer):
         return 0.0 if bool(inside.all()) else float(np.inf)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Clip."""
+        """Write the clipped values to `out`."""
         if isinstance(self.lower, float) and isinstance(self.upper, float):
             kernels.clip(v, self.lower, self.upper, out)
         else:
@@ -117,7 +117,7 @@ class NonNegative(FlatRegularizer):
         return 0.0 if bool((w >= 0.0).all()) else float(np.inf)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Clip."""
+        """Write the clipped values to `out`."""
         kernels.clip(v, 0.0, np.inf, out)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
@@ -157,7 +157,7 @@ class LInfinityBall(FlatRegularizer):
         return outside(float(np.abs(w).max(initial=0.0)) - self.radius, self.radius, w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Clip."""
+        """Write the clipped values to `out`."""
         kernels.clip(v, -self.radius, self.radius, out)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:

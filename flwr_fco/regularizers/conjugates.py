@@ -1,4 +1,4 @@
-"""Convex conjugates of regularizers, in closed form: what duality gaps are made of."""
+"""Convex conjugates of regularizers in closed form, for duality gaps."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def conjugate(regularizer: Regularizer | BoundRegularizer, v: Array) -> float:
     Parameters
     ----------
     regularizer : Regularizer or BoundRegularizer
-        psi, convex. A bound one takes the flat vector of its model; where it does not act, psi* is 0 at 0, else inf.
+        psi, convex. A BoundRegularizer takes its model's flat vector; where psi does not act, psi* is 0 at 0, else inf.
     v : ndarray of float64
 
     Returns
     -------
     float
-        Infinite where the maximum is.
+        The maximum; may be infinite.
 
     Raises
     ------
@@ -82,7 +82,7 @@ def _separable_conjugate(terms: SeparableTerms, v: Array) -> float:
     """Return the sum over coordinates of max_w v w - a |w| - b/2 w^2 over lower <= w <= upper."""
     slope, curvature, lower, upper = (np.broadcast_to(np.asarray(term, dtype=np.float64), v.shape) for term in terms)
     pull = np.sign(v) * np.maximum(np.abs(v) - slope, 0.0)
-    # Without curvature a coordinate that is pulled goes to its bound.
+    # Without curvature, a coordinate with a non-zero slope goes to its bound.
     best = np.where(pull == 0.0, 0.0, np.copysign(np.inf, pull))
     np.divide(pull, curvature, out=best, where=curvature > 0.0)
     best = np.clip(best, lower, upper)

@@ -11,7 +11,7 @@ from flwr_fco.regularizers.validation import check_step, destination
 
 
 class FlatRegularizer(Regularizer):
-    """A psi that reads an array of any shape as one vector: subclasses write :meth:`solve` on contiguous 1-D arrays."""
+    """A psi that reads any array as one vector; subclasses implement :meth:`solve` on contiguous 1-D arrays."""
 
     @abstractmethod
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
@@ -20,13 +20,13 @@ class FlatRegularizer(Regularizer):
         Parameters
         ----------
         v : ndarray of float64 or float32, shape (n,)
-            Contiguous; may be the memory of `out`.
+            Contiguous; may share memory with `out`.
         step : float
             Finite and non-negative.
         out : ndarray, shape (n,)
             Contiguous.
         shape : tuple of int
-            The shape that the array had, for weights that broadcast to it.
+            The original shape of the array, for weights that broadcast to it.
         """
 
     def prox(self, v: Array, step: float, out: Array | None = None) -> Array:
@@ -34,7 +34,7 @@ class FlatRegularizer(Regularizer):
         result = destination(self, v, out)
         step = check_step(self, step)
         if not v.flags.c_contiguous or not v.flags.writeable:
-            # Kernels are compiled for each kind of memory: a copy is cheaper than seconds of compilation.
+            # Kernels are compiled for each memory layout; a copy is cheaper than seconds of compilation.
             v = v.copy()
         if result.flags.c_contiguous:
             self.solve(v.reshape(-1), step, result.reshape(-1), v.shape)

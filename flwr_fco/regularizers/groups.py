@@ -23,12 +23,12 @@ from flwr_fco.regularizers.validation import (
     non_negative_array,
 )
 
-#: How many numbers there may be for each coordinate.
+#: Maximum number of group numbers per coordinate.
 _SPARSEST = 16
 
 
 class _Grouped(FlatRegularizer):
-    """The base class of both group regularizers: the groups and their weights."""
+    """Base class of the group regularizers: the groups and their weights."""
 
     groups: Array
     weights: Array | None
@@ -58,7 +58,7 @@ class _Grouped(FlatRegularizer):
                 f"{name}(groups=...): expected group numbers 0, 1, ..., got "
                 f"{'an empty array' if groups.size == 0 else int(groups.min())}"
             )
-        # A table has a row for each number up to the largest, whether it is in use or not.
+        # A table has a row for each number up to the largest, including unused numbers.
         if groups.max() >= max(_SPARSEST * groups.size, 1024):
             raise ConfigurationError(
                 f"{name}(groups=...): the largest group number is {int(groups.max())} for {groups.size} coordinates; "
@@ -76,24 +76,24 @@ class _Grouped(FlatRegularizer):
         object.__setattr__(self, "weights", weights)
 
     def _resolve(self, shape: tuple[int, ...]) -> tuple[Array, Array]:
-        """Return each coordinate's group and each group's weight for an array of this shape."""
+        """Return each coordinate's group number and each group's weight for an array of this shape."""
         groups = flat_weights(self.groups, shape)
         if self.weights is not None:
             return groups, self.weights
         return groups, np.sqrt(np.bincount(groups, minlength=int(self.groups.max()) + 1))
 
     def _norms(self, w: Array) -> tuple[Array, Array, Array]:
-        """Return the number of each coordinate's group, the groups' weights and their norms."""
+        """Return each coordinate's group number, and the weights and norms of the groups."""
         groups, weights = self._resolve(w.shape)
         return groups, weights, kernels.group_norms(w.reshape(-1), groups, weights.size)
 
     def group_terms(self, shape: tuple[int, ...]) -> tuple[float, Array, Array]:
-        """Return the strength of the l1 norm, the number of each coordinate's group and the strength of each group.
+        """Return the strength of the l1 norm, each coordinate's group number and each group's strength.
 
         Parameters
         ----------
         shape : tuple of int
-            Of the array.
+            The array's shape.
         """
         groups, weights = self._resolve(shape)
         l1, strength = self._strengths
@@ -102,7 +102,7 @@ class _Grouped(FlatRegularizer):
     @property
     @abstractmethod
     def _strengths(self) -> tuple[float, float]:
-        """Those of the l1 norm and of the groups' norms."""
+        """Strengths of the l1 norm and of the group norms."""
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the group numbers broadcast to the array."""
@@ -122,8 +122,8 @@ class GroupLasso(_Grouped):
     strength : float
         Finite, >= 0.
     groups : array of int
-        The number (0, 1, ...) of each coordinate's group; broadcasts to the array, so ``np.arange(m)[:, None]`` makes
-        every row of an (m, n) array a group.
+        Group number (0, 1, ...) of each coordinate; broadcasts to the array, so ``np.arange(m)[:, None]`` makes every
+        row of an (m, n) array a group.
     weights : array, shape (number of groups,), optional
         Non-negative; the square root of each group's size by default. More weights than groups are allowed: the
         last groups are then empty.
@@ -156,7 +156,7 @@ class GroupLasso(_Grouped):
         return self.strength * float(weights @ norms)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Shrink every group."""
+        """Write the shrunk groups to `out`."""
         groups, weights = self._resolve(shape)
         norms = kernels.group_norms(v, groups, weights.size)
         kernels.group_shrink(v, groups, norms, amount(step, self.strength), weights, out)
@@ -168,7 +168,7 @@ class GroupLasso(_Grouped):
         return (w.reshape(-1) * factors[groups]).reshape(w.shape).astype(w.dtype)
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return max_g ||gradient_g||_2 / weights_g: from this strength on 0 is optimal."""
+        """Return max_g ||gradient_g||_2 / weights_g, the smallest strength for which 0 is optimal."""
         gradient = np.asarray(gradient_at_zero, dtype=np.float64)
         _, weights, norms = self._norms(gradient)
         needed = np.divide(norms, weights, out=np.where(norms > 0, np.inf, 0.0), where=weights > 0)
@@ -177,21 +177,21 @@ class GroupLasso(_Grouped):
 
 @dataclass(frozen=True)
 class SparseGroupLasso(_Grouped):
-    """l1 and group lasso mixed: strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2).
+    """Sparse group lasso: psi(w) = strength * (l1_ratio ||w||_1 + (1 - l1_ratio) sum_g weights_g ||w_g||_2).
 
     The proximal map soft-thresholds, then shrinks each group: with u = soft(v, step * strength * l1_ratio)::
 
         w_g = u_g * max(1 - step * strength * (1 - l1_ratio) * weights_g / ||u_g||_2, 0)
 
-    It is the composition of the two maps, in this order, because shrinking a group changes no sign in it: every
-    subgradient of the l1 norm at u is also one at w.
+    It is the composition of the two maps, in this order, because shrinking a group changes no signs: every subgradient
+    of the l1 norm at u is also one at w.
 
     Parameters
     ----------
     strength : float
         Finite, >= 0.
     groups : array of int
-        The number (0, 1, ...) of each coordinate's group; broadcasts to the array.
+        Group number (0, 1, ...) of each coordinate; broadcasts to the array.
     l1_ratio : float, default 0.5
         Between 0 (group lasso) and 1 (lasso).
     weights : array, shape (number of groups,), optional
@@ -227,14 +227,14 @@ class SparseGroupLasso(_Grouped):
         return float(self.strength * (self.l1_ratio * absolute + (1.0 - self.l1_ratio) * float(weights @ norms)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Soft-threshold, then shrink every group."""
+        """Write the soft-thresholded and then shrunk groups to `out`."""
         groups, weights = self._resolve(shape)
         kernels.soft_threshold(v, amount(step, self.strength * self.l1_ratio), out)
         norms = kernels.group_norms(out, groups, weights.size)
         kernels.group_shrink(out, groups, norms, amount(step, self.strength * (1.0 - self.l1_ratio)), weights, out)
 
     def subgradient(self, w: Array) -> Array:
-        """Return the sum of the two subgradients, each 0 where several values are subgradients."""
+        """Return the sum of the two subgradients; where one is not unique, it is 0."""
         groups, weights, norms = self._norms(w)
         factors = np.divide(weights, norms, out=np.zeros(weights.size), where=norms > 0)
         group_part = (w.reshape(-1) * factors[groups]).reshape(w.shape)
@@ -242,10 +242,10 @@ class SparseGroupLasso(_Grouped):
         return result.astype(w.dtype)
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return the smallest strength from which 0 is optimal, the largest over the groups.
+        """Return the smallest strength for which 0 is optimal, the maximum over the groups.
 
         For one group it is the root of ||soft(g, s * l1_ratio)||_2 = s (1 - l1_ratio) weights_g, found by bisection
-        to the last bit: the left side falls and the right side rises with s.
+        to the last bit: with s the left side decreases and the right side increases.
         """
         gradient = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
         groups, weights = self._resolve(gradient.shape)
@@ -261,7 +261,7 @@ class SparseGroupLasso(_Grouped):
         if norm == 0.0:
             return 0.0
         pull = (1.0 - self.l1_ratio) * weight
-        # Each of the two parts alone would make the group 0 at a threshold of its own.
+        # Either term alone would set the group to 0 at its own threshold.
         high = min(
             norm / pull if pull > 0.0 else math.inf,
             float(size.max()) / self.l1_ratio if self.l1_ratio > 0.0 else math.inf,
@@ -279,13 +279,13 @@ class SparseGroupLasso(_Grouped):
 
 
 def _are_index_lists(groups: Any) -> bool:
-    """Whether this is a list of sequences that name every coordinate once, or that differ in length."""
+    """Whether this is a list of index sequences: they contain every coordinate once, or differ in length."""
     if not isinstance(groups, list | tuple) or not groups or not all(np.ndim(own) == 1 for own in groups):
         return False
     indices = np.concatenate([np.asarray(own).reshape(-1) for own in groups])
     if len({len(own) for own in groups}) > 1:
         return True
-    # One number a list is a column of group numbers.
+    # Lists of one number each are a column of group numbers.
     return indices.size > len(groups) and bool(np.array_equal(np.sort(indices), np.arange(indices.size)))
 
 

@@ -1,4 +1,4 @@
-"""Norms that do not split into coordinates: l2 and l-infinity of a whole array."""
+"""Norms that are not separable: l2 and l-infinity of a whole array."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flwr_fco.regularizers.validation import NON_NEGATIVE, amount
 
 @dataclass(frozen=True)
 class L2(FlatRegularizer):
-    """The l2 norm, not squared: psi(w) = strength * ||w||_2. It sets the whole array to 0 or none of it.
+    """The l2 norm, not squared: psi(w) = strength * ||w||_2. It sets either the whole array or no coordinate to 0.
 
     The proximal map shrinks the array as a block::
 
@@ -48,7 +48,7 @@ class L2(FlatRegularizer):
         return self.strength * unit * root
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Shrink."""
+        """Write the shrunk array to `out`."""
         unit, root = kernels.scaled_norm(v)
         threshold = amount(step, self.strength) / unit
         if root <= threshold:
@@ -65,7 +65,7 @@ class L2(FlatRegularizer):
         return result
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return the l2 norm of the gradient: from this strength on 0 is optimal."""
+        """Return the l2 norm of the gradient, the smallest strength for which 0 is optimal."""
         unit, root = kernels.scaled_norm(np.asarray(gradient_at_zero, dtype=np.float64).reshape(-1))
         return unit * root
 
@@ -74,11 +74,11 @@ class L2(FlatRegularizer):
 class LInfinity(FlatRegularizer):
     """The l-infinity norm: psi(w) = strength * max_i |w_i|. It makes the largest coordinates equal.
 
-    The proximal map clips at a level (Moreau: v minus its projection onto an l1 ball)::
+    The proximal map clips at a level theta (Moreau: v minus its projection onto an l1 ball)::
 
         argmin_w step * psi(w) + 1/2 ||w - v||^2 = clip(v, -theta, theta)
 
-    with the theta for which sum_i max(|v_i| - theta, 0) = step * strength, and is 0 if ||v||_1 <= step * strength.
+    where sum_i max(|v_i| - theta, 0) = step * strength; the result is 0 if ||v||_1 <= step * strength.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class LInfinity(FlatRegularizer):
         return self.strength * float(np.abs(w).max(initial=0.0))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Clip at the level that an l1 projection finds."""
+        """Write v, clipped at the level found by an l1 projection, to `out`."""
         threshold = amount(step, self.strength)
         if threshold == 0.0:
             np.add(v, v.dtype.type(0.0), out=out)
@@ -117,7 +117,7 @@ class LInfinity(FlatRegularizer):
             kernels.level_clip(v, top, tau, correction, out)
 
     def subgradient(self, w: Array) -> Array:
-        """Return strength * sign(w_i) at the first largest coordinate, 0 elsewhere."""
+        """Return strength * sign(w_i) at the first coordinate with the largest |w_i|, 0 elsewhere."""
         result = np.zeros_like(w)
         if w.size:
             place = int(np.argmax(np.abs(w)))
@@ -125,5 +125,5 @@ class LInfinity(FlatRegularizer):
         return result
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return the l1 norm of the gradient: from this strength on 0 is optimal."""
+        """Return the l1 norm of the gradient, the smallest strength for which 0 is optimal."""
         return float(np.abs(np.asarray(gradient_at_zero, dtype=np.float64)).sum())

@@ -19,20 +19,20 @@ _MOST_PATTERNS = 1_000
 class PerParameter(Regularizer):
     """A psi for each array, chosen by its name: psi(w) = sum over arrays of psi_array(w_array).
 
-    The proximal map is that of each array's own psi. It acts on named arrays only: ``bind`` it to a layout (strategies
-    and clients do), and use ``regularizer.for_array(name)`` to see which psi an array gets.
+    The proximal map applies each array's own. It acts on named arrays only: ``bind`` it to a layout, as strategies and
+    clients do. ``regularizer.for_array(name)`` returns the regularizer of an array.
 
     Parameters
     ----------
     regularizers : mapping of str to Regularizer
-        Shell patterns (``"*.weight"``) and what acts on the arrays that match. The first match wins; an array that
-        matches none has no regularizer.
+        Shell patterns (``"*.weight"``) and the regularizer of the matching arrays. The first match wins; an array that
+        matches no pattern has no regularizer.
 
     Raises
     ------
     ConfigurationError
-        If the mapping is empty, a key is no string or a value is no regularizer. At :meth:`bind`, if a pattern is the
-        first to match none of the arrays that the regularizer acts on.
+        If the mapping is empty, a key is not a string or a value is not a regularizer. At :meth:`bind`, if a pattern is
+        not the first match of any array that the regularizer acts on.
 
     Examples
     --------
@@ -76,37 +76,38 @@ class PerParameter(Regularizer):
         return all(own.convex for own in self.regularizers.values())
 
     def for_array(self, name: str) -> Regularizer | None:
-        """Return the psi of the first pattern that matches, None if none does."""
+        """Return the regularizer of the first pattern that matches, or None."""
         for pattern, own in self.regularizers.items():
             if fnmatchcase(name, pattern):
                 return own.for_array(name)
         return None
 
     def bind(self, layout: Layout, *, scope: Scope = "each") -> BoundRegularizer:
-        """Return psi as a function of the flat vector of a model; every pattern must have an array to act on.
+        """Return psi as a function of the flat vector of a model; every pattern must match an array.
 
         Raises
         ------
         ConfigurationError
-            If a pattern has none: a misspelt name would leave its array without a regularizer.
+            If a pattern matches none, because a misspelt name would leave its array without a regularizer.
         """
         left_alone = [entry.name for entry in layout.optimized if not entry.regularized]
         self.require_names(layout.regularized_names, left_alone)
         return super().bind(layout, scope=scope)
 
     def require_names(self, names: Sequence[str], left_alone: Sequence[str] = ()) -> None:
-        """Raise unless every pattern is the first that matches one of the names of arrays.
+        """Raise unless every pattern is the first match of at least one array name.
 
         Parameters
         ----------
         names : sequence of str
-            Of the arrays that are regularized.
+            Names of the regularized arrays.
         left_alone : sequence of str
-            Of those that are not, for the message.
+            Names of the other arrays, for the error message.
 
         Raises
         ------
         ConfigurationError
+            If a pattern is not the first match of any name.
         """
         unused = dict.fromkeys(self.regularizers)
         for name in names:
@@ -119,7 +120,7 @@ class PerParameter(Regularizer):
             )
 
     def _refuse(self, *arguments: Any, **named: Any) -> NoReturn:
-        """Raise: what acts on an array by itself is asked of the regularizer of that array."""
+        """Raise, because single-array operations require the regularizer of that array."""
         raise ConfigurationError(
             "PerParameter acts on named arrays, one by one: use psi.bind(layout) with scope='each', or "
             "psi.for_array(name) for the regularizer of one array"

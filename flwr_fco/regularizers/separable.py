@@ -23,17 +23,17 @@ def flat_weights(weights: Array, shape: tuple[int, ...]) -> Array:
 
 
 def in_range(square: float) -> bool:
-    """Whether a sum of squares has neither over- nor underflown; NaN passes."""
+    """Whether a sum of squares has neither overflowed nor underflowed; NaN passes."""
     return 1e-280 < square < 1e300 or square == 0.0 or math.isnan(square)
 
 
 def times(strength: float, size: float) -> float:
-    """Return strength * size, where a strength of 0 makes 0 of a size that overflows too."""
+    """Return strength * size; a strength of 0 gives 0 even if size is infinite."""
     return 0.0 if strength == 0.0 and math.isinf(size) else float(strength * size)
 
 
 def half_squares(strength: float, flat: Array, weights: Array | None) -> float:
-    """Return strength/2 * sum_i weights_i w_i^2, without a square that over- or underflows where the value does not."""
+    """Return strength/2 * sum_i weights_i w_i^2 without intermediate overflow or underflow."""
     square = kernels.square_sum(flat) if weights is None else kernels.weighted_square_sum(flat, weights)
     if in_range(square) and (square != 0.0 or strength == 0.0):
         return float(0.5 * strength * square)
@@ -46,7 +46,7 @@ def half_squares(strength: float, flat: Array, weights: Array | None) -> float:
 
 
 def threshold_max(gradient_at_zero: Array, weights: Array | None) -> float:
-    """Return max_i |g_i| / weights_i, with 0/0 = 0: such a coordinate is optimal at 0 for any strength."""
+    """Return max_i |g_i| / weights_i with 0/0 = 0, because that coordinate is optimal at 0 for any strength."""
     size = np.abs(np.asarray(gradient_at_zero, dtype=np.float64))
     if weights is not None:
         heavy = np.broadcast_to(weights, size.shape)
@@ -77,7 +77,7 @@ class Zero(FlatRegularizer):
         return 0.0
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Write v."""
+        """Write v to `out`."""
         np.add(v, v.dtype.type(0.0), out=out)
 
     def subgradient(self, w: Array) -> Array:
@@ -90,7 +90,7 @@ class Zero(FlatRegularizer):
 
 
 class Weighted(FlatRegularizer):
-    """A sum over coordinates, each with a weight of its own where ``weights`` are given."""
+    """A sum over coordinates, optionally with ``weights``."""
 
     weights: Array | None
 
@@ -146,7 +146,7 @@ class L1(Weighted):
         return times(self.strength, kernels.weighted_absolute_sum(flat, flat_weights(self.weights, w.shape)))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Soft-threshold, then clip."""
+        """Write the soft-thresholded and then clipped values to `out`."""
         threshold = amount(step, self.strength)
         if self.weights is None:
             if self.bound is None:
@@ -167,7 +167,7 @@ class L1(Weighted):
         return result
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return max_i |g_i| / weights_i: from this strength on 0 is optimal."""
+        """Return max_i |g_i| / weights_i, the smallest strength for which 0 is optimal."""
         return threshold_max(gradient_at_zero, self.weights)
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
@@ -215,7 +215,7 @@ class L2Squared(Weighted):
         return half_squares(self.strength, flat, None if self.weights is None else flat_weights(self.weights, w.shape))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Shrink."""
+        """Write the shrunk values to `out`."""
         shrinkage = amount(step, self.strength)
         if self.weights is None:
             kernels.scale(v, 1.0 / (1.0 + shrinkage), out)
@@ -236,7 +236,7 @@ class L2Squared(Weighted):
 
 @dataclass(frozen=True)
 class ElasticNet(Weighted):
-    """l1 and squared l2 mixed: psi(w) = strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2).
+    """The elastic net: psi(w) = strength * sum_i weights_i (l1_ratio |w_i| + (1 - l1_ratio)/2 w_i^2).
 
     The proximal map soft-thresholds, then shrinks::
 
@@ -277,12 +277,12 @@ class ElasticNet(Weighted):
         square = kernels.square_sum(flat) if weights is None else kernels.weighted_square_sum(flat, weights)
         if in_range(square):
             return float(self.strength * (self.l1_ratio * absolute + 0.5 * (1.0 - self.l1_ratio) * square))
-        # Not a sum of products: 0 * inf must not arise from a square that overflows.
+        # Summed separately, so that an overflowing square cannot give 0 * inf.
         total = times(self.strength * self.l1_ratio, absolute)
         return total + half_squares(self.strength * (1.0 - self.l1_ratio), flat, weights)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Soft-threshold, then shrink."""
+        """Write the soft-thresholded and then shrunk values to `out`."""
         threshold = amount(step, self.strength * self.l1_ratio)
         shrinkage = amount(step, self.strength * (1.0 - self.l1_ratio))
         if self.weights is None:
@@ -297,7 +297,7 @@ class ElasticNet(Weighted):
         return result
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return max_i |g_i| / (l1_ratio * weights_i): from this strength on 0 is optimal."""
+        """Return max_i |g_i| / (l1_ratio * weights_i), the smallest strength for which 0 is optimal."""
         if self.l1_ratio == 0.0:
             raise ConfigurationError(
                 "ElasticNet(l1_ratio=0.0) is a ridge: no strength makes its solution 0. Use an l1_ratio > 0."
@@ -305,7 +305,7 @@ class ElasticNet(Weighted):
         return threshold_max(gradient_at_zero, self.weights) / self.l1_ratio
 
     def separable_terms(self, shape: tuple[int, ...]) -> SeparableTerms:
-        """Return thresholds and curvatures."""
+        """Return the thresholds and curvatures."""
         weights = 1.0 if self.weights is None else self.weights
         return SeparableTerms(
             threshold=self.strength * self.l1_ratio * weights,

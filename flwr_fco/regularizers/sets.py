@@ -102,22 +102,22 @@ class AffineSubspace(FlatRegularizer):
 class HardSparsity(FlatRegularizer):
     """At most `count` non-zeros, or at most a share of all entries: {w : ||w||_0 <= count}. Not convex.
 
-    The proximal map is a projection, whatever the step: the `count` coordinates with the largest |v_i| stay as they
-    are, and the others become 0. Ties are broken in favour of the first, so the result is the same on every machine.
-    Dual averaging with it is iterative hard thresholding on a dual, which no theory here covers.
+    The proximal map is a projection, whatever the step: the `count` coordinates with the largest |v_i| are kept and all
+    others become 0. Ties are broken in favour of the first coordinate, so the result is the same on every machine. Dual
+    averaging with it is iterative hard thresholding on a dual, which the papers' theory does not cover.
 
     Parameters
     ----------
     count : int, optional
-        >= 1.
+        Maximum number of non-zeros, >= 1.
     density : float, optional
-        In the place of `count`: the share of the array's entries, rounded to a whole number of them, at least 1;
-        0 < density <= 1.
+        Maximum share of non-zeros, 0 < density <= 1, instead of `count`. It is rounded to a whole number of entries, at
+        least 1.
 
     Raises
     ------
     ConfigurationError
-        If the count is not a positive integer, the density is not in (0, 1], or not exactly one of them is given.
+        If `count` is not a positive integer, `density` is not in (0, 1], or not exactly one of them is given.
 
     Examples
     --------
@@ -152,12 +152,12 @@ class HardSparsity(FlatRegularizer):
         return f"{type(self).__name__}({given})"
 
     def count_of(self, size: int) -> int:
-        """Return how many entries of an array may be other than 0.
+        """Return the maximum number of non-zeros in an array.
 
         Parameters
         ----------
         size : int
-            The number of its entries.
+            The array's number of entries.
         """
         if self.density is None:
             return min(size, self.count or size)
@@ -168,7 +168,7 @@ class HardSparsity(FlatRegularizer):
         return 0.0 if np.count_nonzero(w) <= self.count_of(w.size) else math.inf
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Keep the largest coordinates and set the others to 0."""
+        """Keep the largest coordinates and set all others to 0."""
         count = self.count_of(v.size)
         if count >= v.size:
             np.add(v, v.dtype.type(0.0), out=out)

@@ -17,15 +17,15 @@ from flwr_fco.regularizers.validation import NON_NEGATIVE, POSITIVE, amount, che
 Reshape = Literal["first", "last"]
 
 
-#: Condition number of the kept part up to which the Gram matrix is used. Squaring costs accuracy: the smallest kept
-#: singular value comes out with relative error eps * condition^2, about 2e-10 here.
+#: Largest condition number of the kept part for which the Gram matrix is used. Squaring costs accuracy: the smallest
+#: kept singular value has a relative error of eps * condition^2, about 2e-10 here.
 GRAM_CONDITION = 1e3
-#: Side of the smaller Gram matrix from which few large eigenvalues are sought first (benchmarks/prox.py).
+#: Size of the smaller Gram matrix from which a few large eigenvalues are tried first (benchmarks/prox.py).
 SUBSPACE_FROM = 150
 
 
 def unit_of(matrix: Array) -> float:
-    """Return a power of two by which the squares of the matrix are in range; NaN if it has NaN or infinities."""
+    """Return a power of two as a scale that keeps the matrix's squares in range; NaN for NaN or infinite entries."""
     top = float(np.abs(matrix).max(initial=0.0))
     if not math.isfinite(top):
         return math.nan
@@ -49,19 +49,19 @@ def scaled_svd(matrix: Array) -> tuple[float, Array, Array, Array] | None:
 
 
 def noise_of(largest: float, shape: tuple[int, ...]) -> float:
-    """Return the size below which a singular value of a result is noise: twice the threshold of the numerical rank."""
+    """Return the size below which a result's singular value is noise: twice the threshold of the numerical rank."""
     return 128.0 * float(np.finfo(np.float64).eps) * max(shape) * largest
 
 
 def shrink_singular_values(matrix: Array, threshold: float, bound: float) -> tuple[Array, int]:
     """Return U diag(min(max(s - threshold, 0), bound)) V' in float64, and its rank.
 
-    The cheapest method that is accurate to about 1e-9 relative in every singular value that stays: eigenvectors of the
-    smaller Gram matrix (formed in float64) above the threshold, if the condition number of the kept part allows, else
-    a full singular value decomposition. No method depends on earlier calls, so equal inputs give equal bits.
+    It uses the cheapest method with a relative accuracy of about 1e-9 in every kept singular value: eigenvectors of the
+    smaller Gram matrix (formed in float64) above the threshold if the condition number of the kept part allows,
+    otherwise a full singular value decomposition. No method depends on earlier calls, so equal inputs give equal bits.
 
-    Singular values of the result below 128 eps max(m, n) times its largest are set to 0: they are rounding error, and
-    without them every way to compute the numerical rank gives the rank that is returned.
+    Singular values of the result below 128 eps max(m, n) times its largest are set to 0: they are rounding errors, and
+    without them every method of computing the numerical rank gives the returned rank.
     """
     unit = unit_of(matrix)
     if math.isnan(unit):
@@ -74,8 +74,8 @@ def shrink_singular_values(matrix: Array, threshold: float, bound: float) -> tup
     norm = float(np.linalg.norm(scaled))
     if norm <= threshold:
         return np.zeros(matrix.shape), 0
-    # Every kept singular value is above the threshold: below this ratio the condition may be anything, so the Gram
-    # matrix is not even tried.
+    # Every kept singular value is above the threshold. Below this ratio it does not bound the condition number, so the
+    # Gram matrix is not tried.
     if threshold * GRAM_CONDITION**2 > norm:
         factors = _gram_factors(wide, threshold)
         if factors is not None:
@@ -96,7 +96,7 @@ def shrink_singular_values(matrix: Array, threshold: float, bound: float) -> tup
 
 
 def _gram_factors(wide: Array, threshold: float) -> tuple[Array, Array, Array] | None:
-    """Return (U, s, U'A) for the singular values of A above the threshold, None if the Gram matrix is not enough."""
+    """Return (U, s, U'A) for A's singular values above the threshold, None if the Gram matrix is too inaccurate."""
     gram = wide @ wide.T
     level = threshold * threshold
     leading = _leading_eigenvectors(gram, level) if gram.shape[0] >= SUBSPACE_FROM else None
@@ -106,17 +106,17 @@ def _gram_factors(wide: Array, threshold: float) -> tuple[Array, Array, Array] |
     if squares.size and squares.min() * GRAM_CONDITION**2 < squares.max():
         return None
     rows = vectors.T @ wide
-    # The length of u'A is a Rayleigh quotient of A itself: more accurate than the root of the eigenvalue.
+    # The length of u'A is a Rayleigh quotient of A itself, which is more accurate than the root of the eigenvalue.
     values = np.sqrt(np.einsum("ij,ij->i", rows, rows))
     above = values > threshold
     return vectors[:, above], values[above], rows[above]
 
 
 def _orthonormal(rows: Array) -> Array:
-    """Return the nearest orthonormal rows to rows that are almost so, by a step of Newton and Schulz.
+    """Make almost orthonormal rows orthonormal by one Newton-Schulz step.
 
-    The rows of :func:`_gram_factors` are orthogonal to eps * condition^2 only, which squares to nothing here. Without
-    it a result would leave the bound by as much, and its own psi would be infinite.
+    The rows from :func:`_gram_factors` are orthogonal only to eps * condition^2; the step squares this error, which
+    makes it negligible. Without the step, a result would exceed the bound by that error and its psi would be infinite.
     """
     return 1.5 * rows - 0.5 * (rows @ rows.T) @ rows
 
@@ -124,8 +124,8 @@ def _orthonormal(rows: Array) -> Array:
 def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | None:
     """Return all eigenpairs above `level` by subspace iteration if they are few, and verify them; None if that fails.
 
-    Verified means: the Ritz values above the level are at most eigenvalues above it (Cauchy), and what is left after
-    taking them out has no eigenvalue above the level, because level * 1 - rest has a Cholesky factor.
+    Verification: each Ritz value above the level is at most the corresponding eigenvalue (Cauchy), and the remainder
+    after removing them has no eigenvalue above the level, because level * I - remainder has a Cholesky factor.
     """
     side = gram.shape[0]
     rng = np.random.default_rng(side)
@@ -137,7 +137,7 @@ def _leading_eigenvectors(gram: Array, level: float) -> tuple[Array, Array] | No
         ritz, rotation = np.linalg.eigh(basis.T @ image)
         above = int((ritz > level).sum())
         if above == width:
-            # The rank is at least the width: start again with a wider subspace, or leave it to a full decomposition.
+            # The rank is at least the width: retry with a wider subspace, or fall back to a full decomposition.
             width *= 2
             if width > side // 5:
                 return None
@@ -163,10 +163,10 @@ def _verified(gram: Array, level: float, values: Array, vectors: Array) -> tuple
 
 
 class MatrixRegularizer(Regularizer):
-    """A psi that reads an array as a matrix: two dimensions, or more if ``reshape`` says how.
+    """A psi that reads an array as a matrix: a 2-D array, or one with more dimensions and ``reshape``.
 
-    Subclasses have a field ``reshape``: ``"first"`` (``"last"``) keeps the first (last) axis and flattens the others;
-    None refuses arrays that are not 2-D.
+    Subclasses have a field ``reshape``: ``"first"`` (``"last"``) keeps the first (last) axis and flattens all others;
+    None accepts only 2-D arrays.
     """
 
     @property
@@ -176,7 +176,7 @@ class MatrixRegularizer(Regularizer):
 
     @abstractmethod
     def solve_matrix(self, matrix: Array, step: float) -> tuple[Array, int]:
-        """Return argmin_w step * psi(w) + 1/2 ||w - matrix||^2 and its rank."""
+        """Return argmin_w step * psi(w) + 1/2 ||w - matrix||^2 and the rank of the result."""
 
     def matrix(self, w: Array) -> Array:
         """Return the array as the matrix that psi reads."""
@@ -192,7 +192,7 @@ class MatrixRegularizer(Regularizer):
         return self.prox_and_rank(v, step, out)[0]
 
     def prox_and_rank(self, v: Array, step: float, out: Array | None = None) -> tuple[Array, int]:
-        """Return the proximal map and the rank of its result, known from the factorisation.
+        """Return the proximal map's result and its rank, which is known from the factorisation.
 
         Parameters
         ----------
@@ -205,9 +205,9 @@ class MatrixRegularizer(Regularizer):
         Returns
         -------
         tuple of ndarray and int
-            The result in the shape and dtype of v, and its rank. Of float64 results
-            :func:`flwr_fco.pooled.numerical_rank` finds the same rank; rounding to float32 may hide
-            singular values below 64 eps sigma_1 max(m, n) of float32.
+            The result in the shape and dtype of v, and its rank. For float64 results
+            :func:`flwr_fco.pooled.numerical_rank` finds the same rank; rounding to float32 may hide singular values
+            below 64 eps sigma_1 max(m, n), with the eps of float32.
         """
         result = destination(self, v, out)
         step = check_step(self, step)
@@ -233,7 +233,7 @@ class MatrixRegularizer(Regularizer):
 
 
 def known_reshape(owner: object, name: str, value: Reshape) -> Reshape:
-    """Return a known way to read an array as a matrix; raise :class:`ConfigurationError` for anything else."""
+    """Return a valid value of `reshape`; raise :class:`ConfigurationError` for anything else."""
     if value not in ("first", "last"):
         raise ConfigurationError(f"{type(owner).__name__}({name}={value!r}): expected 'first', 'last' or None")
     return value
@@ -243,7 +243,7 @@ RESHAPE = {"check": known_reshape}
 
 
 def outside_ball(norm: float, radius: float, matrix: Array) -> float:
-    """Return inf if a norm of the singular values is above the radius by more than the rounding of a product."""
+    """Return inf if a norm of the singular values exceeds the radius by more than the rounding of a product."""
     return outside(norm - radius, max(matrix.shape) ** 0.5 * radius, matrix)
 
 
@@ -262,8 +262,8 @@ class Nuclear(MatrixRegularizer):
     bound : float, optional
         The largest singular value allowed (> 0); no bound by default.
     reshape : {"first", "last"}, optional
-        How an array of more than two dimensions becomes a matrix: the first (last) axis is kept, the others are
-        flattened. By default such arrays are an error.
+        How an array with more than two dimensions becomes a matrix: the first (last) axis is kept and all others are
+        flattened. By default such arrays raise an error.
 
     Raises
     ------
@@ -286,7 +286,7 @@ class Nuclear(MatrixRegularizer):
     reshape: Reshape | None = field(default=None, metadata=RESHAPE)
 
     def value(self, w: Array) -> float:
-        """Return strength times the sum of the singular values, inf if the largest is above the bound."""
+        """Return strength times the sum of the singular values, or inf if the largest is above the bound."""
         matrix = self.matrix(w)
         if not matrix.size:
             return 0.0
@@ -314,13 +314,13 @@ class Nuclear(MatrixRegularizer):
         return (self.strength * (left[:, :rank] @ right[:rank])).reshape(w.shape).astype(w.dtype)
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return the largest singular value of the gradient: from this strength on 0 is optimal."""
+        """Return the largest singular value of the gradient, the smallest strength for which 0 is optimal."""
         matrix = self.matrix(np.asarray(gradient_at_zero, dtype=np.float64))
         return float(np.linalg.norm(matrix, 2)) if matrix.size else 0.0
 
 
 class SingularValueBall(MatrixRegularizer):
-    """A ball of a norm of the singular values; the projection acts on them alone."""
+    """A ball in a norm of the singular values; the projection changes only these."""
 
     constraint: ClassVar[bool] = True
     radius: float
@@ -331,7 +331,7 @@ class SingularValueBall(MatrixRegularizer):
 
     @abstractmethod
     def project_values(self, values: Array, radius: float) -> Array:
-        """Return the projection of singular values that are outside the ball."""
+        """Return the projection of singular values outside the ball."""
 
     def value(self, w: Array) -> float:
         """Return 0.0 inside the ball (up to rounding), inf outside."""
@@ -361,15 +361,15 @@ class SingularValueBall(MatrixRegularizer):
 class NuclearBall(SingularValueBall):
     """The nuclear-norm ball {W : sum_i s_i(W) <= radius}.
 
-    The proximal map is the projection, whatever the step: the singular values are projected onto the l1 ball, with
-    V = P diag(s) Q' it is ``P diag(max(s - theta, 0)) Q'`` for the one theta that puts it on the boundary.
+    The proximal map is the projection, whatever the step: it projects the singular values onto the l1 ball. With
+    V = P diag(s) Q' it is ``P diag(max(s - theta, 0)) Q'`` for the unique theta that puts it on the boundary.
 
     Parameters
     ----------
     radius : float
         Finite, > 0.
     reshape : {"first", "last"}, optional
-        How an array of more than two dimensions becomes a matrix; by default such arrays are an error.
+        How an array with more than two dimensions becomes a matrix; by default such arrays raise an error.
 
     Raises
     ------
@@ -389,11 +389,11 @@ class NuclearBall(SingularValueBall):
     reshape: Reshape | None = field(default=None, metadata=RESHAPE)
 
     def norm_of(self, values: Array) -> float:
-        """Return their sum."""
+        """Return the sum of the singular values."""
         return float(values.sum())
 
     def project_values(self, values: Array, radius: float) -> Array:
-        """Project onto the l1 ball."""
+        """Project the singular values onto the l1 ball."""
         _, top, tau, correction = kernels.simplex_threshold(values, radius, True, np.empty_like(values))
         kernels.shifted_soft_threshold(values, top, tau, correction, True, values)
         return values
@@ -403,7 +403,7 @@ class NuclearBall(SingularValueBall):
 class SpectralBall(SingularValueBall):
     """The spectral-norm ball {W : s_1(W) <= radius}.
 
-    The proximal map is the projection, whatever the step: the singular values are clipped, with V = P diag(s) Q' it is
+    The proximal map is the projection, whatever the step: it clips the singular values. With V = P diag(s) Q' it is
     ``P diag(min(s, radius)) Q'``.
 
     Parameters
@@ -411,7 +411,7 @@ class SpectralBall(SingularValueBall):
     radius : float
         Finite, > 0.
     reshape : {"first", "last"}, optional
-        How an array of more than two dimensions becomes a matrix; by default such arrays are an error.
+        How an array with more than two dimensions becomes a matrix; by default such arrays raise an error.
 
     Raises
     ------
@@ -431,9 +431,9 @@ class SpectralBall(SingularValueBall):
     reshape: Reshape | None = field(default=None, metadata=RESHAPE)
 
     def norm_of(self, values: Array) -> float:
-        """Return the largest."""
+        """Return the largest singular value."""
         return float(values[0])
 
     def project_values(self, values: Array, radius: float) -> Array:
-        """Clip."""
+        """Clip the singular values."""
         return np.minimum(values, radius)

@@ -1,4 +1,4 @@
-"""Checks of what users pass to regularizers."""
+"""Validation of arguments of regularizers."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ def number(owner: object, name: str, value: Any) -> float:
     Parameters
     ----------
     owner : object
-        Whose argument it is, for the message.
+        The regularizer with this argument, for the error message.
     name : str
         The argument's name.
     value : Any
-        What was passed. Booleans and strings are refused: where a number is expected they are mistakes.
+        The argument's value. Booleans and strings are refused, because they are mistakes where a number is expected.
 
     Raises
     ------
     ConfigurationError
-        If it is not a real number, or NaN.
+        If `value` is not a real number, or is NaN.
     """
     scalar = (
         value.item() if isinstance(value, np.generic) or (isinstance(value, np.ndarray) and not value.ndim) else value
@@ -67,7 +67,7 @@ def ratio(owner: object, name: str, value: float) -> float:
 
 
 def frozen_array(owner: object, name: str, value: ArrayLike, dtype: Any = np.float64) -> Array:
-    """Return a read-only, contiguous copy, so that a frozen regularizer cannot be changed from outside."""
+    """Return a read-only, contiguous copy, so that changes to the original array cannot affect the regularizer."""
     try:
         given = np.asarray(value)
         if given.dtype.kind not in "fiu":
@@ -114,12 +114,12 @@ def check_step(owner: object, step: float) -> float:
 
 
 def amount(step: float, strength: float) -> float:
-    """Return step * strength, at most the largest float: infinity times a weight of 0 would be NaN."""
+    """Return step * strength, at most the largest float, because infinity times a weight of 0 would be NaN."""
     return min(step * strength, sys.float_info.max)
 
 
 def destination(owner: object, v: Array, out: Array | None) -> Array:
-    """Return where a proximal map writes: `out` if it fits `v`, else a new array.
+    """Return the output array of a proximal map: `out` if it matches `v`, or a new array if `out` is None.
 
     Raises
     ------
@@ -148,7 +148,7 @@ def tolerance(w: Array) -> float:
 
 
 def outside(violation: float, scale: float, w: Array) -> float:
-    """Return inf if a violation is more than rounding of quantities of this scale, else 0.0; NaN is outside."""
+    """Return inf if a violation is NaN or exceeds the rounding of quantities of this scale, else 0.0."""
     return 0.0 if violation <= tolerance(w) * scale else math.inf
 
 

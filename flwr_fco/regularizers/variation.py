@@ -15,7 +15,7 @@ from flwr_fco.regularizers.validation import NON_NEGATIVE, amount
 
 
 class _Sequence(FlatRegularizer):
-    """The base class of both: they act on 1-D arrays."""
+    """Base class of both regularizers, which act on 1-D arrays."""
 
     def check_shape(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise unless the array is 1-D."""
@@ -44,7 +44,7 @@ def variation_subgradient(w: Array) -> Array:
 class TotalVariation(_Sequence):
     """Total variation of a sequence: psi(w) = strength * sum_i |w_{i+1} - w_i|. The result is piecewise constant.
 
-    The proximal map has no formula but an exact O(n) algorithm (dynamic programming, Johnson 2013)::
+    The proximal map is computed by an exact O(n) algorithm (dynamic programming, Johnson 2013)::
 
         argmin_w step * strength * sum_i |w_{i+1} - w_i| + 1/2 ||w - v||^2
 
@@ -76,7 +76,7 @@ class TotalVariation(_Sequence):
         return self.strength * variation(w)
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Solve by dynamic programming."""
+        """Write the proximal map, computed by dynamic programming, to `out`."""
         self.check_shape("v", shape)
         kernels.total_variation(v, amount(step, self.strength), out)
 
@@ -91,19 +91,19 @@ class TotalVariation(_Sequence):
 class FusedLasso(_Sequence):
     """Sparse and piecewise constant: psi(w) = strength * ||w||_1 + difference_strength * sum_i |w_{i+1} - w_i|.
 
-    The proximal map takes that of the total variation, then soft-thresholds::
+    The proximal map applies the total variation's, then soft-thresholds::
 
         argmin_w step * psi(w) + 1/2 ||w - v||^2 = soft(prox_{step * difference_strength TV}(v), step * strength)
 
-    In this order it is exact: soft-thresholding never reverses the order of two coordinates (w_i < w_{i+1} stays so or
+    In this order it is exact: soft-thresholding never reverses the order of two coordinates (w_i < w_{i+1} is kept or
     becomes an equality), so a subgradient of the total variation remains one afterwards (Friedman et al. 2007).
 
     Parameters
     ----------
     strength : float
-        Of the l1 norm; finite, >= 0.
+        Strength of the l1 norm; finite, >= 0.
     difference_strength : float
-        Of the total variation; finite, >= 0.
+        Strength of the total variation; finite, >= 0.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class FusedLasso(_Sequence):
         return float(self.strength * kernels.absolute_sum(w) + self.difference_strength * variation(w))
 
     def solve(self, v: Array, step: float, out: Array, shape: tuple[int, ...]) -> None:
-        """Solve for the total variation, then soft-threshold."""
+        """Write the total variation's proximal map, then soft-thresholded, to `out`."""
         self.check_shape("v", shape)
         kernels.total_variation(v, amount(step, self.difference_strength), out)
         kernels.soft_threshold(out, amount(step, self.strength), out)
@@ -138,7 +138,7 @@ class FusedLasso(_Sequence):
         return result
 
     def strength_max(self, gradient_at_zero: Array) -> float:
-        """Return the smallest `strength` from which 0 is optimal, at this `difference_strength`.
+        """Return the smallest `strength` for which 0 is optimal, at this `difference_strength`.
 
         It is the largest |coordinate| of prox_{difference_strength TV}(gradient).
         """

@@ -1,6 +1,6 @@
 """PyTorch (extra ``torch``): optimisers, a model's loss as an Objective, and the client half for your own ClientApp."""
 
-from flwr_fco.torch import _installed  # noqa: F401 (first: it says what to install)
+from flwr_fco.torch import _installed  # noqa: F401 (first: it explains what to install)
 from flwr_fco.torch.client import ClientApp, LocalTraining, local_training
 from flwr_fco.torch.objective import TorchBatch, TorchObjective
 from flwr_fco.torch.optim import CompositeOptimizer, DualAveraging, DualExtrapolation, MirrorProx, ProximalSGD

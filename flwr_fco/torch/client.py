@@ -1,6 +1,6 @@
-"""Training loops of your own: an optimiser made from the server's message, and the reply.
+"""Custom training loops: an optimiser built from the server's message, and the reply.
 
-Flower's quickstart changes in three places, and its `train` takes an optimiser in the place of a rate::
+Flower's quickstart changes in three places, and its `train` takes an optimiser instead of a learning rate::
 
     -from flwr.clientapp import ClientApp
     +from flwr_fco.torch import ClientApp, local_training
@@ -55,7 +55,7 @@ from flwr_fco.wire.envelope import PlanMissingError, StateMissingError, missing_
 from flwr_fco.wire.protocol import OWN_LOOP, ClientState, Uplink
 from flwr_fco.work import Work
 
-#: Local solvers that have an optimiser: its class, and the vector of the message that it starts from.
+#: Local solvers that have an optimiser: its class, and the message vector it starts from.
 _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "dual_averaging": (DualAveraging, "dual"),
     "gradient_tracking": (DualAveraging, "dual"),
@@ -65,24 +65,24 @@ _OPTIMIZERS: dict[str, tuple[type[CompositeOptimizer], str]] = {
     "mirror_prox": (MirrorProx, "primal"),
 }
 
-#: Limits of the ClientApp that handles the current message; None outside of one.
+#: Limits of the ClientApp that handles the current message; None outside a handler.
 _within_app: ContextVar[Limits | None] = ContextVar("flwr_fco_torch_app", default=None)
 
 
 class ClientApp(flwr.clientapp.ClientApp):
-    """Flower's ClientApp with answers to the server's further messages.
+    """Flower's ClientApp with handlers for flwr_fco's additional messages.
 
-    It tells the server which partition the node has, so that runs are reproducible, and reports a plan or a state that
-    is missing after a restart of the node, so that the server sends it again.
+    It tells the server the node's partition id, so that runs are reproducible, and reports a plan or state that is
+    missing after the node restarts, so that the server sends it again.
 
     Parameters
     ----------
     mods : sequence of callable, optional
         Flower mods. Those for differential privacy are refused: they clip differences of models.
     limits : Limits, optional
-        What a server may ask of this client; by default ``Limits()``. A message beyond it, or one that cannot be read,
-        is an error that says why. The training loop is yours, so its steps and seconds are counted as it goes: the
-        optimiser's step that exceeds ``max_steps`` or ``max_seconds`` raises.
+        What a server may ask of this client; by default ``Limits()``. A message that exceeds the limits or cannot be
+        read raises an error that says why. The steps and seconds of your training loop are counted as it runs: the
+        optimiser step that exceeds ``max_steps`` or ``max_seconds`` raises.
 
     Raises
     ------
@@ -125,30 +125,30 @@ class LocalTraining:
     """A client's work in a round, for a ``with`` block around your own training loop.
 
     At the start of the block the model is set to the point in the server's message, and ``training.optimizer`` is the
-    optimiser that the server's strategy needs, with its learning rate. Afterwards ``training.reply(metrics)`` returns
-    the answer: increments, the sum of the step sizes that the optimiser used (including changes by a scheduler), and
-    the model's running statistics.
+    optimiser that the server's strategy needs, with its learning rate. After the block, ``training.reply(metrics)``
+    returns the reply: the increments, the sum of the step sizes used by the optimiser (including changes by a
+    scheduler), and the model's running statistics.
 
     Rules
     -----
-    1. The training loop is yours: its epochs and batches are those of your loader, not those of the strategy's
-       ``local_epochs`` and ``batch_size`` (``training.work`` says them, if you want to follow them).
-    2. PyTorch's random numbers in the block depend on the run's seed, the round and the partition alone.
+    1. The training loop is yours: your loader determines epochs and batches, not the strategy's ``local_epochs`` and
+       ``batch_size`` (``training.work`` has these, if you want to follow them).
+    2. PyTorch's random numbers in the block depend only on the run's seed, the round and the partition.
     3. Frozen parameters and buffers must pass through the strategy unoptimised (``pass_through=``).
 
     Parameters
     ----------
     message : Message
-        A training message of a strategy of flwr_fco.
+        A training message from a flwr_fco strategy.
     context : Context
-        The node's.
+        The node's context.
     model : torch.nn.Module
-        Its parameters are overwritten.
+        The model; its parameters are overwritten.
     maximize : str or sequence of str, optional
         Shell patterns of the parameters that ascend, such as a perturbation that the model is trained against.
     momentum : float, default 0.0
-        Of your own optimiser, where it is SGD with momentum; for strategies of dual averaging without a tracker. It
-        begins anew in every round.
+        Momentum of the local steps, as in ``torch.optim.SGD``; only for dual averaging strategies without a tracker. It
+        restarts in every round.
 
     Attributes
     ----------
@@ -158,7 +158,7 @@ class LocalTraining:
     Raises
     ------
     ConfigurationError
-        If the model is not the server's, or the strategy's local solver or geometry has no form in PyTorch.
+        If the model differs from the server's, or the strategy's local solver or geometry has no PyTorch version.
     """
 
     optimizer: CompositeOptimizer
@@ -207,12 +207,12 @@ class LocalTraining:
 
     @property
     def work(self) -> Work:
-        """The work that the strategy asks for in this round; your training loop may differ from it."""
+        """The work that the strategy requests for this round; your training loop may differ from it."""
         return self._downlink.local_work
 
     @property
     def server_round(self) -> int:
-        """The round, from 1; 0 is the round of first gradients of some strategies."""
+        """The round, from 1; in round 0 some strategies collect initial gradients."""
         return self._task.round
 
     def __enter__(self) -> Self:
@@ -235,7 +235,7 @@ class LocalTraining:
             lr=downlink.client_lr,
             regularizer=plan.regularizer if plan.options.get("client-prox", True) else Zero(),
             mirror_map=plan.mirror_map,
-            # Names, not patterns.
+            # Escaped, because these are names, not patterns.
             apply_to=[glob.escape(name) for name in plan.layout.regularized_names],
             scope=plan.scope,
             **options,
@@ -249,7 +249,7 @@ class LocalTraining:
         seed_generators(int(self._task.rng.integers(2**63)), all_devices=True)
         self._steps = 0
         self._stack.enter_context(self._limits.clock())
-        # Taken off at the end: the optimiser and this object would keep each other, and the model, in memory.
+        # Removed at the end: the reference cycle would keep the optimiser, this object and the model in memory.
         self._stack.callback(self.optimizer.register_step_pre_hook(self._before_step).remove)
         return self
 
@@ -265,7 +265,7 @@ class LocalTraining:
         self._stack.close()
 
     def _groups(self) -> list[Group]:
-        """Return the parameters in the layout's order, those that ascend in a group of their own."""
+        """Return the parameters in the layout's order, with a separate group for those that ascend."""
         plan = self._downlink.plan
         named = dict(self.model.named_parameters())
         groups = sign_groups([(name, named[name]) for name in plan.layout.shapes], self._maximize)
@@ -277,7 +277,7 @@ class LocalTraining:
         return groups
 
     def _tracker(self) -> Vector | None:
-        """Return what is added to every gradient: the tracker of the methods that have one."""
+        """Return the tracker, which is added to every gradient; None for methods without one."""
         solver = self._downlink.plan.solver
         if solver == "tracked_dual_averaging":
             return self._downlink.vectors.get("tracker")
@@ -287,12 +287,12 @@ class LocalTraining:
         return self._tracking.tracker
 
     def reply(self, metrics: Mapping[str, float]) -> Message:
-        """Return the answer to the server's message.
+        """Return the reply to the server's message.
 
         Parameters
         ----------
         metrics : mapping of str to float
-            ``"num-examples"``, the client's number of examples, and whatever else is to be reported.
+            ``"num-examples"``, the client's number of examples, and any other metrics to report.
 
         Returns
         -------
@@ -301,7 +301,7 @@ class LocalTraining:
         Raises
         ------
         ConfigurationError
-            If the number of examples is missing, a metric is no number, or the optimiser has not taken a step.
+            If the number of examples is missing, a metric is not a number, or the optimiser has not taken a step.
         """
         plan, downlink = self._downlink.plan, self._downlink
         if "num-examples" not in metrics:
@@ -336,7 +336,7 @@ class LocalTraining:
         return self._task.answer(uplink, state, int(_number("num-examples", metrics["num-examples"])))
 
     def _next_state(self, increment: Vector, elapsed: float) -> ClientState:
-        """Return what the client remembers, as the local solver ``gradient_tracking`` does."""
+        """Return the client's next state, as the local solver ``gradient_tracking`` does."""
         if "gradient" in self._downlink.numbers:
             return self._tracking.with_own(increment)
         return self._tracking.after(increment, elapsed)
@@ -357,7 +357,7 @@ def _number(name: str, value: Any) -> float:
 
 
 class GradientProbe(DualAveraging):
-    """Takes no steps: its increments are the mean of the gradients at the start point."""
+    """Takes no steps; its increments are the mean of the gradients at the start point."""
 
     def _take(self, index: int, lr: float, *, half: bool = False) -> None:
         group = self.param_groups[index]
@@ -365,12 +365,12 @@ class GradientProbe(DualAveraging):
         group["steps"] += 1
 
     def increments(self) -> dict[str, torch.Tensor]:
-        """Return the mean of the gradients, by the parameters' names."""
+        """Return the mean of the gradients by parameter name."""
         return {name: total / self.num_steps for name, total in super().increments().items()}
 
 
 def _explain_difference(own: Mapping[str, tuple[int, ...]], server: Mapping[str, tuple[int, ...]]) -> None:
-    """Raise with what differs between the model's trainable parameters and the server's optimised arrays."""
+    """Raise an error that lists the differences between the model's parameters and the server's optimised arrays."""
     extra = sorted(set(server) - set(own))
     missing = sorted(set(own) - set(server))
     other = sorted(name for name in set(own) & set(server) if own[name] != server[name])

@@ -31,7 +31,7 @@ class TorchBatch(NamedTuple):
     Parameters
     ----------
     rows : ndarray of int64
-        Examples of the data set.
+        Indices into the data set.
     seed : int
         Seed of PyTorch's random numbers (dropout, augmentation) in this step.
     """
@@ -163,13 +163,13 @@ class TorchObjective(Objective):
         return self._means(w, self.scores)
 
     def gradient(self, w: Vector, batch: TorchBatch | None = None, out: Vector | None = None) -> Vector:
-        """Return the gradient of the mean loss over a batch, in training mode; descent and ascent parts by sign.
+        """Return the gradient of the mean loss over a batch, in training mode; negated for parameters that ascend.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
         batch : TorchBatch, optional
-            Of :meth:`batches`; all examples by default.
+            A batch from :meth:`batches`; all examples by default.
         out : ndarray of float64, optional
             Where to write the result.
         """
@@ -184,12 +184,12 @@ class TorchObjective(Objective):
         ----------
         w : ndarray of float64, shape (layout.size,)
         batch : TorchBatch, optional
-            Of :meth:`batches`; all examples by default.
+            A batch from :meth:`batches`; all examples by default.
         out : ndarray of float64, optional
             Where to write the gradient.
         """
         self._load(w)
-        # PyTorch sets this module by module, which takes a tenth of a step of a small network.
+        # PyTorch sets the mode module by module, which takes a tenth of a small network's step.
         if not all(module.training for module in self._all_modules):
             self.model.train()
         out = np.empty(self.layout.size) if out is None else out
@@ -212,7 +212,7 @@ class TorchObjective(Objective):
                 total = total or [torch.zeros_like(p, dtype=widest_dtype(p)) for p in parameters]
                 for part, gradient in zip(total, found, strict=True):
                     part.add_(gradient, alpha=share)
-        # Of an embedding with sparse=True the gradient is a dense vector all the same.
+        # Convert the sparse gradient of an embedding with sparse=True.
         dense = [(part.to_dense() if part.is_sparse else part).reshape(-1).cpu() for part in total]
         out[:] = torch.cat(dense).to(torch.float64).numpy()
         for block in self._ascending:
@@ -221,21 +221,21 @@ class TorchObjective(Objective):
         return value, out
 
     def take_training_loss(self) -> float | None:
-        """Return the mean loss of the gradients since the last call, in training mode; None if there were none."""
+        """Return the mean training-mode loss of the gradients computed since the last call; None if there were none."""
         losses, self._losses = self._losses, []
         return sum(losses) / len(losses) if losses else None
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[TorchBatch | None]:
-        """Yield row numbers with a seed: the rows are those of any other objective with this generator.
+        """Yield row numbers with a seed; any other objective yields the same rows for this generator.
 
         Parameters
         ----------
         rng : numpy.random.Generator
-            One permutation is drawn from it per epoch; the seeds come from a child of it.
+            Draws one permutation per epoch; the seeds come from a child generator.
         work : FirstOrder
-            How many steps or epochs, in batches of what size.
+            The number of steps or epochs, and the batch size.
         per_step : int, default 1
-            Batches that a step takes.
+            Batches per step.
         """
         (child,) = rng.spawn(1)
         for rows in super().batches(rng, work, per_step):
@@ -251,7 +251,7 @@ class TorchObjective(Objective):
         Parameters
         ----------
         buffers : mapping of str to ndarray
-            All of them, under the names of :meth:`buffers`.
+            All of these arrays, with the names in :meth:`buffers`.
 
         Raises
         ------
@@ -283,7 +283,7 @@ class TorchObjective(Objective):
 
     def _load(self, w: Vector) -> None:
         """Set the model's parameters."""
-        # A copy: the vector may be read-only, which PyTorch does not know.
+        # Copy: the vector may be read-only, which PyTorch does not support.
         flat = torch.from_numpy(np.array(w, dtype=np.float64))
         own: list[Tensor] = [*self._parameters.values()]
         with torch.no_grad():
@@ -291,7 +291,7 @@ class TorchObjective(Objective):
             torch._foreach_copy_(own, [part.view(p.shape) for p, part in zip(own, parts, strict=True)])
 
     def _chunks(self, rows: NDArray[np.int64] | None) -> Iterator[tuple[float, Any]]:
-        """Yield parts of a batch on the model's device, with their shares of it: a minibatch is one part."""
+        """Yield chunks of a batch on the model's device, with their shares of the batch; a minibatch is one chunk."""
         if rows is not None:
             yield 1.0, self._examples(rows)
             return
@@ -301,7 +301,7 @@ class TorchObjective(Objective):
 
     def _examples(self, rows: NDArray[np.int64]) -> Any:
         if isinstance(self.dataset, TensorDataset):
-            # As one gather instead of one for each example; default_collate makes a list of columns too.
+            # One gather instead of one for each example; default_collate also returns a list of columns.
             index = torch.from_numpy(rows)
             found: Any = [tensor[index.to(tensor.device)] for tensor in self.dataset.tensors]
         else:
@@ -336,7 +336,7 @@ def _check_takes_model_and_batch(name: str, function: Any, example: str) -> None
 
 
 def _tensors(dataset: Any) -> TensorDataset:
-    """Return a data set of tensors whose first axis counts examples."""
+    """Return a data set of tensors whose first axis indexes examples."""
     given = list(dataset) if isinstance(dataset, Sequence) else None
     if given == []:
         raise ConfigurationError("the data set is empty; expected tensors, such as (images, labels)")

@@ -29,7 +29,7 @@ Parameters = Iterable[Any]
 Group = dict[str, Any]
 Values = Mapping[str, Tensor | NDArray[Any]]
 
-#: What a group counts from its start on.
+#: Counters of a group, reset at its start.
 _CLOCK: Group = {"start_elapsed": 0.0, "used": 0.0, "steps": 0, "pull": 0.0, "pending_lr": None}
 _NO_NAMES = "pass the parameters with their names: model.named_parameters() instead of model.parameters()"
 
@@ -37,50 +37,50 @@ _NO_NAMES = "pass the parameters with their names: model.named_parameters() inst
 class CompositeOptimizer(torch.optim.Optimizer):
     """Base class of the optimisers: where psi acts, precision, start and increments, the sum of step sizes.
 
-    Subclasses say what a step is. The parameters' groups may differ in ``lr``, ``regularizer``, ``apply_to``,
-    ``mirror_map``, ``scope`` and ``maximize``. The learning rate is read at every step, so schedulers of
-    ``torch.optim.lr_scheduler`` work, and :attr:`elapsed` is the sum of the rates that were used.
+    Subclasses define the step. Parameter groups may differ in ``lr``, ``regularizer``, ``apply_to``, ``mirror_map``,
+    ``scope`` and ``maximize``. The learning rate is read at every step, so the schedulers in
+    ``torch.optim.lr_scheduler`` work, and :attr:`elapsed` is the sum of the learning rates used.
 
     Rules
     -----
-    1. psi acts on the parameters of two or more dimensions if there are any, else on all but those called ``bias`` or
-       ``intercept``: that is what the server does. ``apply_to`` overrides it. A group with a regularizer of its own
-       has it on all of its parameters.
-    2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. Leave a
-       parameter that must not change out of the optimiser.
-    3. Duals are kept in float64 whatever the dtype of the parameters (``dual_dtype``): a parameter is the small
-       difference between its dual and a threshold that grows. On devices without float64 they are kept in float32.
+    1. psi acts on the parameters with two or more dimensions if there are any, otherwise on all except those called
+       ``bias`` or ``intercept``, as on the server. ``apply_to`` overrides this rule. A regularizer set for a group acts
+       on all of the group's parameters.
+    2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. Do not
+       pass a parameter that must not change to the optimiser.
+    3. Duals are kept in float64 whatever the dtype of the parameters (``dual_dtype``), because a parameter is the small
+       difference between its dual and a growing threshold. On devices without float64 they are kept in float32.
     4. Buffers (running means, counters) are not touched.
 
     Parameters
     ----------
     params : iterable
-        Parameters, ``(name, parameter)`` pairs as of ``model.named_parameters()``, or dictionaries of options with
-        one of those under ``"params"``. Names are needed for patterns.
+        Parameters, ``(name, parameter)`` pairs as from ``model.named_parameters()``, or dictionaries of options with
+        one of these under ``"params"``. Patterns require names.
     lr : float, default 1e-2
         The step size.
     regularizer : Regularizer, default Zero()
-        psi; :class:`~flwr_fco.regularizers.PerParameter` gives each layer its own.
+        psi; :class:`~flwr_fco.regularizers.PerParameter` sets one for each layer.
     mirror_map : MirrorMap, default Euclidean()
         h, on all parameters of a group as one vector.
     apply_to : str or sequence of str, optional
         Shell patterns (``"*.weight"``) of the names of the parameters that psi acts on.
     scope : {"each", "joint"}, default "each"
-        Whether psi acts on each parameter or on all of a group together.
+        Whether psi acts on each parameter separately or on all parameters of a group together.
     dual_dtype : torch.dtype, optional
-        torch.float64 or torch.float32. By default float64 where the device has it.
+        torch.float64 or torch.float32. By default float64 if the device supports it.
     foreach : bool, default True
         Whether a step is taken in one call for all parameters. False takes less memory. Large tensors on a CPU are
-        taken one by one all the same, which is faster there.
+        always processed one by one, which is faster there.
     maximize : bool, default False
-        Whether to ascend: for the perturbation of an adversarial problem.
+        Whether to ascend, for example for the perturbation in an adversarial problem.
 
     Raises
     ------
     ConfigurationError
-        If an argument is not as described, or a regularizer or map has no form on tensors. At the first step: if a
-        pattern of ``apply_to``, of a ``PerParameter`` or of a ``Product`` matches no parameter of the groups that have
-        it: a misspelt name would leave its parameter without a regularizer.
+        If an argument is not as described, or a regularizer or map has no tensor version. At the first step: if a
+        pattern in ``apply_to``, ``PerParameter`` or ``Product`` matches no parameter in the groups that use it, because
+        a misspelt name would leave its parameter without a regularizer.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
     # --- groups ------------------------------------------------------------------------------------------------------
 
     def add_param_group(self, param_group: Group) -> None:
-        """Add parameters with options of their own.
+        """Add a group of parameters with its own options.
 
         Parameters
         ----------
@@ -133,7 +133,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         group["named"] = all(isinstance(item, tuple) for item in given)
         group["names"] = [str(item[0]) if isinstance(item, tuple) else str(known + i) for i, item in enumerate(given)]
         group["params"] = [item[1] if isinstance(item, tuple) else item for item in given]
-        # Its own regularizer acts on all of a group, unless the group says where.
+        # A group's own regularizer acts on all its parameters, unless the group has `apply_to`.
         group["everywhere"] = "regularizer" in group and "apply_to" not in group
         group.update(_CLOCK)
         taken = {name for other in self.param_groups for name in other["names"]} & set(group["names"])
@@ -145,7 +145,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @property
     def regularizers(self) -> dict[str, Regularizer | None]:
-        """Psi of each parameter by its name; None where it does not act."""
+        """Regularizer of each parameter by name; None if psi does not act on it."""
         shapes = {
             name: tuple(p.shape)
             for group in self.param_groups
@@ -171,7 +171,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return found
 
     def _require_patterns(self, names: Sequence[str]) -> None:
-        """Raise if a pattern of `apply_to` or of a Product matches none of the parameters that it is for."""
+        """Raise if a pattern in `apply_to` or in a Product matches no parameter in its groups."""
         named = [group for group in self.param_groups if group["named"]]
         if self._apply_to is not None and named:
             matching(names, self._apply_to)
@@ -186,11 +186,11 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @property
     def _filled(self) -> list[tuple[int, Group]]:
-        """The groups that have parameters, with their indices: PyTorch allows empty groups."""
+        """The non-empty groups with their indices; PyTorch allows empty groups."""
         return [(index, group) for index, group in enumerate(self.param_groups) if group["params"]]
 
     def _geometry(self, index: int) -> Geometry:
-        """Return what turns the duals of a group into parameters, made at the first call and when a device changes."""
+        """Return the map from a group's duals to its parameters, built at the first call and when a device changes."""
         group = self.param_groups[index]
         devices = [p.device for p in group["params"]]
         known = self._geometries.get(index)
@@ -213,7 +213,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             return self.dual_dtype
         return widest_dtype(p)
 
-    # --- what a step is made of --------------------------------------------------------------------------------------
+    # --- parts of a step ---------------------------------------------------------------------------------------------
 
     def _kept(self, group: Group, key: str) -> list[Tensor]:
         """Return the tensors kept for each parameter, moved to the parameter's device if the model has moved."""
@@ -230,7 +230,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             self.state[p][key] = tensor
 
     def _points(self, group: Group) -> list[Tensor]:
-        """Return the parameters in the precision of the duals, as new tensors or themselves."""
+        """Return the parameters in the precision of the duals, copied only if the dtype differs."""
         return [p.detach().to(self._dtype(p)) for p in group["params"]]
 
     def _descend(self, group: Group, duals: list[Tensor], lr: float) -> None:
@@ -246,14 +246,14 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 gradients.append(p.grad)
         scale = lr if group["maximize"] else -lr
         self._add(chosen, self._directions(group, gradients), scale)
-        # PyTorch hashes a parameter in Python: most optimisers have no shift, and it is not looked for one by one.
+        # PyTorch hashes parameters in Python, so avoid one look-up per parameter: most optimisers have no shift.
         if any("shift" in own for own in self.state.values()):
             shifted = [i for i, p in enumerate(group["params"]) if "shift" in self.state[p]]
             shifts = self._kept({"params": [group["params"][i] for i in shifted]}, "shift")
             self._add([duals[i] for i in shifted], shifts, -lr)
 
     def _directions(self, group: Group, gradients: list[Tensor]) -> list[Tensor]:
-        """Return what a step goes along in the place of the gradients."""
+        """Return the directions that a step follows instead of the gradients."""
         return gradients
 
     def _add(self, duals: list[Tensor], others: list[Tensor], scale: float) -> None:
@@ -272,7 +272,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 p.copy_(point)
 
     def _take(self, index: int, lr: float, *, half: bool = False) -> None:
-        """Take a step of a group, or only go to the point where the other half takes its gradients."""
+        """Take a step for a group, or only go to the half-way point where the second gradients are taken."""
         group = self.param_groups[index]
         duals = self._duals(index, half)
         self._descend(group, duals, lr)
@@ -287,7 +287,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @abstractmethod
     def _duals(self, index: int, half: bool) -> list[Tensor]:
-        """Return what a step moves in place: the duals of the point where it begins."""
+        """Return the duals at the start of a step, which the step changes in place."""
 
     @abstractmethod
     def _time(self, group: Group, lr: float, half: bool) -> float:
@@ -295,14 +295,14 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @abstractmethod
     def _put(self, index: int, values: list[Tensor]) -> None:
-        """Make given values the optimiser's state, and the parameters what follows from them."""
+        """Set the optimiser's state to the given values, and the parameters accordingly."""
 
     @abstractmethod
     def _ends(self, group: Group) -> list[Tensor]:
-        """Return the optimiser's state: what :meth:`increments` are increments of."""
+        """Return the state whose changes :meth:`increments` returns."""
 
     def _begin(self, index: int) -> None:
-        """Note where a group starts, if it has not yet."""
+        """Store the start of a group if it has not started yet."""
         group = self.param_groups[index]
         if "start" not in self.state[group["params"][0]]:
             self._keep(group, "start", [end.clone() for end in self._ends(group)])
@@ -315,7 +315,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
-        """Take a step along the gradients that the parameters have.
+        """Take a step along the parameters' current gradients.
 
         Parameters
         ----------
@@ -325,7 +325,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         Returns
         -------
         Any
-            What the closure returned.
+            The closure's return value.
         """
         loss = self._evaluate(closure)
         for index, group in self._filled:
@@ -337,16 +337,16 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @torch.no_grad()
     def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
-        """Begin anew at given vectors; :meth:`increments` are counted from them.
+        """Restart from the given vectors; :meth:`increments` are relative to them.
 
         Parameters
         ----------
         vectors : mapping of str to Tensor or ndarray
-            For each parameter by its name, of its shape: duals for :class:`DualAveraging` and
-            :class:`DualExtrapolation`, whose parameters become the primal points of the duals at time `elapsed`; for
-            the others the parameters' values.
+            One value per parameter name, of the parameter's shape. For :class:`DualAveraging` and
+            :class:`DualExtrapolation` these are duals, and the parameters become their primal points at time `elapsed`;
+            for other optimisers they are the parameters' values.
         elapsed : float, default 0.0
-            The sum of the step sizes behind them: the weight of psi at which duals become parameters.
+            The sum of earlier step sizes: the weight of psi in the map from duals to parameters.
         """
         for index, group in self._filled:
             values = self._start_values(group, vectors)
@@ -354,12 +354,12 @@ class CompositeOptimizer(torch.optim.Optimizer):
             for p in group["params"]:
                 self.state[p].pop("velocity", None)
             self._put(index, values)
-            # Of points in the parameters' own precision: what rounding takes away at the start is no increment.
+            # In the parameters' own precision, so that rounding of the start does not count as an increment.
             self._keep(group, "start", [end.clone() for end in self._ends(group)])
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
-        """Return what has been added since the start by the parameters' names, to duals or to values."""
+        """Return the changes since the start by parameter name: of the duals, or of the parameters' values."""
         found = {}
         for index, group in self._filled:
             self._begin(index)
@@ -373,7 +373,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             if name not in vectors:
                 raise ConfigurationError(f"there is no vector for the parameter {name!r}; got {sorted(vectors)}")
             given = vectors[name]
-            # np.array copies: the server's vectors are read-only, which PyTorch does not know.
+            # np.array copies: the server's vectors are read-only, which PyTorch does not support.
             tensor = given.detach() if isinstance(given, Tensor) else torch.from_numpy(np.array(given))
             if tensor.shape != p.shape:
                 raise ConfigurationError(
@@ -383,12 +383,12 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return values
 
     def set_shift(self, shifts: Values | None) -> None:
-        """Set what is added to every gradient from now on, such as a tracker; its sign does not change with maximize.
+        """Set vectors to add to every gradient, such as a tracker; their sign does not change with maximize.
 
         Parameters
         ----------
         shifts : mapping of str to Tensor or ndarray, or None
-            For each parameter by its name; None: nothing.
+            One vector per parameter name; None removes them.
         """
         for group in self.param_groups:
             if shifts is None:
@@ -399,7 +399,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
 
     @property
     def elapsed(self) -> float:
-        """Sum of all step sizes: what the optimiser was started with, and those that it used."""
+        """Sum of all step sizes: the initial sum plus the step sizes used."""
         return self._common("start_elapsed") + self._common("used")
 
     @property
@@ -436,7 +436,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load what :meth:`state_dict` returned, duals in the precision in which they were.
+        """Load a state from :meth:`state_dict`; duals keep their precision.
 
         Parameters
         ----------
@@ -447,7 +447,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
             group = dict(saved)
             if group["names"] != own["names"]:
                 raise ConfigurationError(f"the state is of the parameters {group['names']}, these are {own['names']}")
-            # A state of an earlier release has none.
+            # Missing in the state of an earlier release.
             group.setdefault("pull", 0.0)
             group.setdefault("momentum", 0.0)
             group["regularizer"] = Regularizer.from_spec(_spec(group["regularizer"]))
@@ -459,7 +459,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
                 f"{len(self.param_groups)}"
             )
         super().load_state_dict({**state_dict, "param_groups": groups})
-        # PyTorch casts what it loads to the parameters' dtypes; duals keep theirs.
+        # PyTorch casts the loaded tensors to the parameters' dtypes; duals must keep theirs.
         ids = chain.from_iterable(group["params"] for group in state_dict["param_groups"])
         parameters = chain.from_iterable(group["params"] for group in self.param_groups)
         for number, p in zip(ids, parameters, strict=True):
@@ -473,7 +473,7 @@ class CompositeOptimizer(torch.optim.Optimizer):
         self._geometries = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what is pickled: PyTorch's own state, and which way steps are taken."""
+        """Return the state to pickle: PyTorch's own, and the options `foreach`, `dual_dtype` and `apply_to`."""
         state = super().__getstate__()
         return {**state, "dual_dtype": self.dual_dtype, "foreach": self.foreach, "_apply_to": self._apply_to}
 
@@ -503,13 +503,13 @@ class _DualOptimizer(CompositeOptimizer):
         self._back(index)
 
     def _back(self, index: int) -> None:
-        """Make the parameters the primal points of the duals."""
+        """Set the parameters to the primal points of the duals."""
         group = self.param_groups[index]
         self._geometry(index).write(self._kept(group, "dual"), self._time(group, 0.0, False), group["params"])
 
     @property
     def duals(self) -> dict[str, Tensor]:
-        """The duals by the parameters' names (not copies)."""
+        """The duals by parameter name (not copies)."""
         for index, _ in self._filled:
             self._begin(index)
         return self._kept_duals()
@@ -527,32 +527,32 @@ class DualAveraging(_DualOptimizer):
     """Dual averaging: z <- z - lr g(w), t <- t + lr, w = argmin_w { -<z, w> + t psi(w) + h(w) }.
 
     With the Euclidean map w = prox_{t psi}(z); without psi this is SGD. Parameters are exactly sparse, low-rank or
-    feasible after every step. The dual begins at grad h of the parameters as they are at the first step; what is done
-    to the parameters afterwards is overwritten by the next one.
+    feasible after every step. At the first step the dual is initialised to grad h of the parameters; later changes to
+    the parameters from outside are overwritten by the next step.
 
     Parameters
     ----------
     params : iterable
         Parameters, named parameters (``model.named_parameters()``) or groups of either.
     lr : float, default 1e-2
-        The step size, also by how much the weight of psi grows in a step.
+        The step size, and the growth of psi's weight in a step.
     regularizer : Regularizer, default Zero()
         psi.
     mirror_map : MirrorMap, default Euclidean()
         h.
     apply_to : str or sequence of str, optional
-        Shell patterns of the names of the parameters that psi acts on; by default those of two or more dimensions.
+        Shell patterns of the names of the parameters that psi acts on; by default those with two or more dimensions.
     scope : {"each", "joint"}, default "each"
-        Whether psi acts on each parameter or on all of a group together.
+        Whether psi acts on each parameter separately or on all parameters of a group together.
     dual_dtype : torch.dtype, optional
-        Of the duals: torch.float64 or torch.float32; by default float64 where the device has it.
+        dtype of the duals, torch.float64 or torch.float32; by default float64 if the device supports it.
     foreach : bool, default True
         Whether a step is taken in one call for all parameters.
     maximize : bool, default False
         Whether to ascend.
     momentum : float, default 0.0
-        beta of heavy-ball momentum, 0 <= beta < 1: m <- beta m + g, z <- z - lr m, as ``torch.optim.SGD`` has it. psi's
-        weight grows by as much as the gradients count: c <- beta c + 1, t <- t + lr c.
+        beta of heavy-ball momentum, 0 <= beta < 1: m <- beta m + g, z <- z - lr m, as in ``torch.optim.SGD``. psi's
+        weight grows by the total weight of the gradients in m: c <- beta c + 1, t <- t + lr c.
 
     References
     ----------
@@ -587,7 +587,7 @@ class DualAveraging(_DualOptimizer):
         for p in group["params"]:
             if p.grad is not None:
                 known = self.state[p].get("velocity")
-                # As SGD: the first gradient is the first velocity.
+                # As in SGD, the first gradient is the first velocity.
                 new = p.grad.clone() if known is None else known.to(p.device).mul_(beta).add_(p.grad)
                 velocities.append(new)
                 self.state[p]["velocity"] = new
@@ -598,7 +598,7 @@ class DualAveraging(_DualOptimizer):
         super()._count(group, lr * group["pull"])
 
     def set_shift(self, shifts: Values | None) -> None:
-        """Set what is added to every gradient from now on; see :meth:`CompositeOptimizer.set_shift`."""
+        """Set vectors to add to every gradient; see :meth:`CompositeOptimizer.set_shift`."""
         if shifts is not None and any(group["momentum"] for group in self.param_groups):
             raise ConfigurationError(
                 "momentum: a tracker is added to plain gradients; take no momentum with methods that track gradients"
@@ -607,19 +607,19 @@ class DualAveraging(_DualOptimizer):
 
 
 class IncrementFirst(DualAveraging):
-    """Dual averaging from a float32 dual: what has been added to it is kept apart, and loses no digit to it.
+    """Dual averaging from a float32 dual that stores the increments separately, so that rounding does not lose digits.
 
-    It takes a float32 model beside the parameters, where a float64 dual and its start take four. A start is not copied
-    where it can be read where it is.
+    The increments take as much memory as one float32 model, whereas a float64 dual and its start take four. The start
+    is not copied if it can be read in place.
     """
 
     @torch.no_grad()
     def start_from(self, vectors: Values, elapsed: float = 0.0) -> None:
-        """Begin anew at given duals, which are kept as they are."""
+        """Restart from the given duals, without copying them if possible."""
         for index, group in self._filled:
             group.update(_CLOCK, start_elapsed=float(elapsed))
             with warnings.catch_warnings():
-                # Nothing is written to what is read-only.
+                # The read-only arrays are never written to.
                 warnings.filterwarnings("ignore", "The given NumPy array is not writ")
                 starts = [torch.as_tensor(vectors[name]) for name in group["names"]]
             pairs = list(zip(group["params"], starts, strict=True))
@@ -642,14 +642,14 @@ class IncrementFirst(DualAveraging):
         self._go_to(index, self._kept(self.param_groups[index], "dual"))
 
     def _go_to(self, index: int, moved: list[Tensor]) -> None:
-        """Set the parameters to the point of the start and what has been added to it."""
+        """Set the parameters to the primal point of start + increments."""
         group = self.param_groups[index]
         starts, t = self._kept(group, "start"), self._time(group, 0.0, False)
         self._geometry(index).write_sum(starts, moved, t, group["params"])
 
     @torch.no_grad()
     def increments(self) -> dict[str, Tensor]:
-        """Return what has been added since the start, by the parameters' names (not copies)."""
+        """Return the increments since the start by parameter name (not copies)."""
         return self._kept_duals()
 
 
@@ -673,7 +673,7 @@ class _PrimalOptimizer(CompositeOptimizer):
         self._write(self.param_groups[index], values)
 
     def _back(self, index: int) -> None:
-        """Make the parameters the point before the half step."""
+        """Reset the parameters to the point before the half step."""
         group = self.param_groups[index]
         self._write(group, self._kept(group, "base"))
 
@@ -706,11 +706,11 @@ class ProximalSGD(_PrimalOptimizer):
 
 
 class _Extragradient(CompositeOptimizer):
-    """An optimiser that takes two gradients a step: at the point, and at the half-way point."""
+    """An optimiser that takes two gradients per step: at the current point and at the half-way point."""
 
     @torch.no_grad()
     def half_step(self) -> None:
-        """Go to the half-way point along the gradients at hand; :meth:`step` then takes those found there.
+        """Go to the half-way point along the current gradients; :meth:`step` then uses the gradients computed there.
 
         Raises
         ------
@@ -726,17 +726,17 @@ class _Extragradient(CompositeOptimizer):
 
     @property
     def is_half_way(self) -> bool:
-        """Whether a half step has been taken and not been completed."""
+        """Whether a half step has been taken but not completed."""
         return any(group["pending_lr"] is not None for group in self.param_groups)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
         """Take a step, or half of one.
 
-        With a closure: a whole step; the closure is called at the point and at the half-way point, each time for
-        fresh gradients (``zero_grad``, a minibatch of its own, ``backward``). Without one: the first call is a half
-        step, the second completes it, so that an ordinary training loop takes a whole step with every second
-        minibatch. Both halves use the learning rate of the first.
+        With a closure: a whole step; the closure is called at the current point and at the half-way point, each time
+        to compute new gradients (``zero_grad``, a new minibatch, ``backward``). Without one: the first call is a half
+        step and the second completes it, so an ordinary training loop takes a whole step with every second minibatch.
+        Both halves use the learning rate of the first.
 
         Parameters
         ----------
@@ -746,7 +746,7 @@ class _Extragradient(CompositeOptimizer):
         Returns
         -------
         Any
-            What the closure returned first.
+            The closure's first return value.
         """
         if closure is None:
             if self.is_half_way:
@@ -763,7 +763,7 @@ class _Extragradient(CompositeOptimizer):
 
     @torch.no_grad()
     def undo_half_step(self) -> None:
-        """Go back to the point before a half step that will not be completed, such as at the end of an odd epoch."""
+        """Return to the point before a half step that will not be completed, as after an odd number of minibatches."""
         if self.is_half_way:
             for index, group in self._filled:
                 group["pending_lr"] = None
@@ -783,7 +783,7 @@ class DualExtrapolation(_DualOptimizer, _Extragradient):
     """Dual extrapolation: half = P(z - lr g(P(z, t)), t + lr); z <- z - lr g(half); t <- t + lr.
 
     P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }, and the parameters are P(z, t) before and after a step. Takes
-    two gradients a step (see :meth:`step`); for saddle problems, give the part that ascends ``maximize=True``.
+    two gradients per step (see :meth:`step`); for saddle problems, set ``maximize=True`` for the part that ascends.
 
     Parameters
     ----------
@@ -792,13 +792,13 @@ class DualExtrapolation(_DualOptimizer, _Extragradient):
 
     References
     ----------
-    Bai, Bullins: Local composite saddle point optimization (ICLR 2024), algorithm 1: the local steps of FeDualEx. The
-    weight of psi at the half-way point is that of the next step, as in the paper's proofs.
+    Bai, Bullins: Local composite saddle point optimization (ICLR 2024), algorithm 1: the local steps of FeDualEx. At
+    the half-way point psi has the weight of the next step, as in the paper's proofs.
 
     Examples
     --------
-    The game min_x max_y x y, started at (1, 1), comes to its saddle point 0, where gradient descent-ascent spirals
-    away:
+    The game min_x max_y x y, started at (1, 1), converges to its saddle point 0, whereas gradient descent-ascent
+    spirals away:
 
     >>> import torch
     >>> x, y = torch.nn.Parameter(torch.ones(1, 1)), torch.nn.Parameter(torch.ones(1, 1))
@@ -816,7 +816,7 @@ class DualExtrapolation(_DualOptimizer, _Extragradient):
 class MirrorProx(_PrimalOptimizer, _Extragradient):
     """Composite mirror prox: half = Q(w, g(w)), w <- Q(w, g(half)), Q(w, g) = P(grad h(w) - lr g, lr).
 
-    P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }. Takes two gradients a step (see :meth:`step`).
+    P(z, t) = argmin_w { -<z, w> + t psi(w) + h(w) }. Takes two gradients per step (see :meth:`step`).
 
     Parameters
     ----------
@@ -845,7 +845,7 @@ class MirrorProx(_PrimalOptimizer, _Extragradient):
 
 
 def _as_groups(params: Parameters) -> list[Group]:
-    """Return the parameters as groups: PyTorch reads names only from 2.6 on."""
+    """Return the parameters as groups, because PyTorch supports names only from 2.6 on."""
     if isinstance(params, Tensor):
         raise ConfigurationError("params is a tensor; expected an iterable of parameters, such as [tensor]")
     given = list(params)
@@ -862,7 +862,7 @@ def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option:
     names : iterable of str
     patterns : str or sequence of str, optional
     option : str, default "apply_to"
-        The option that holds the patterns, for the message.
+        Name of the option, for the error message.
 
     Raises
     ------
@@ -879,13 +879,13 @@ def matching(names: Iterable[str], patterns: str | Sequence[str] | None, option:
 
 
 def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[str] | None) -> list[Group]:
-    """Return parameter groups: what descends, and what ascends if anything does.
+    """Return parameter groups: one that descends, and one that ascends unless it would be empty.
 
     Parameters
     ----------
     named : sequence of (str, Tensor)
     maximize : str or sequence of str, or None
-        Shell patterns of what ascends.
+        Shell patterns of the parameters that ascend.
     """
     up = matching([name for name, _ in named], maximize, "maximize")
     parts = ([pair for pair in named if pair[0] not in up], [pair for pair in named if pair[0] in up])
@@ -893,7 +893,7 @@ def sign_groups(named: Sequence[tuple[str, Tensor]], maximize: str | Sequence[st
 
 
 def _plain(lr: Any) -> Any:
-    """Return a rate as a Python number: ``weights_only`` does not load states with NumPy's numbers."""
+    """Return a learning rate as a Python number, because ``weights_only`` does not load NumPy scalars."""
     return lr.item() if isinstance(lr, np.generic) else lr
 
 

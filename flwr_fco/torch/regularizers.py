@@ -1,6 +1,6 @@
-"""The proximal maps of ``flwr_fco.regularizers`` on tensors, where the tensors are.
+"""The proximal maps of ``flwr_fco.regularizers`` on tensors, computed on the tensors' device.
 
-The classes and their specifications are those of ``flwr_fco.regularizers``; only the arithmetic is PyTorch's. In
+The classes and their specifications are those in ``flwr_fco.regularizers``; only the arithmetic uses PyTorch. In
 float64 the results agree with the NumPy maps to 1e-12.
 """
 
@@ -43,7 +43,7 @@ from flwr_fco.regularizers.validation import amount, check_step
 
 #: A proximal map on tensors of one shape, dtype and device: ``(v, step) -> argmin_w step * psi(w) + 1/2 ||w - v||^2``.
 TensorProx = Callable[[Tensor, float], Tensor]
-#: Makes the map for a regularizer and a tensor like those that it will be given.
+#: Builds the map for a regularizer, given a tensor like the map's inputs.
 _Make = Callable[[Any, Tensor], TensorProx]
 _Maker = TypeVar("_Maker", bound=_Make)
 
@@ -52,7 +52,7 @@ _MAKERS: dict[type[Regularizer], _Make] = {}
 
 
 def register_tensor_prox(kind: type[Regularizer]) -> Callable[[_Maker], _Maker]:
-    """Register the proximal map of a class on tensors.
+    """Register a class's proximal map on tensors.
 
     Parameters
     ----------
@@ -62,8 +62,8 @@ def register_tensor_prox(kind: type[Regularizer]) -> Callable[[_Maker], _Maker]:
     Returns
     -------
     callable
-        A decorator of a function ``(regularizer, like) -> map``: `like` is a tensor of the shape, dtype and device of
-        those that the map will be given, so that constants are made once.
+        A decorator for a function ``(regularizer, like) -> map``: `like` is a tensor with the shape, dtype and device
+        of the map's inputs, so that constants are computed once.
 
     Examples
     --------
@@ -116,7 +116,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     regularizer : Regularizer
         psi.
     like : Tensor
-        Of the shape, floating dtype and device of those that the map will be given.
+        A tensor with the shape, floating dtype and device of the map's inputs.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def tensor_prox(regularizer: Regularizer, like: Tensor) -> TensorProx:
     Raises
     ------
     ConfigurationError
-        If there is none for this class, or psi cannot act on tensors of this shape.
+        If this class has no such map, or psi cannot act on tensors of this shape.
 
     Examples
     --------
@@ -175,14 +175,14 @@ def tensor_terms(regularizer: Regularizer | None, like: Tensor) -> tuple[Tensor 
     Parameters
     ----------
     regularizer : Regularizer or None
-        None: no psi.
+        psi; None if there is none.
     like : Tensor
-        Of the shape, dtype and device wanted.
+        A tensor with the required shape, dtype and device.
 
     Returns
     -------
     tuple, or None
-        None: psi is no sum over coordinates.
+        The terms; None if psi is not a sum over coordinates.
     """
     if regularizer is None:
         return (0.0, 0.0, -math.inf, math.inf)
@@ -208,7 +208,7 @@ def _solve_terms(v: Tensor, step: float, terms: Sequence[Tensor | float]) -> Ten
     if isinstance(shrinkage, Tensor) or shrinkage > 0.0:
         result = result / (1.0 + _times(step, shrinkage))
     if isinstance(lower, Tensor) or lower > -math.inf:
-        # Adding 0.0: of -0.0 and 0.0 either may be the larger.
+        # Adding 0.0 makes the sign of zero definite: clamp may return either -0.0 or 0.0.
         result = 0.0 + torch.clamp(result, min=lower)  # type: ignore[call-overload,arg-type,unused-ignore]
     if isinstance(upper, Tensor) or upper < math.inf:
         result = torch.clamp(result, max=upper)  # type: ignore[call-overload,arg-type,unused-ignore]
@@ -228,12 +228,12 @@ def soft_threshold(v: Tensor, threshold: Tensor | float) -> Tensor:
 
 
 def widest_dtype(like: Tensor) -> torch.dtype:
-    """Return the most exact real dtype of a tensor's device: Apple's GPUs have no float64."""
+    """Return the most precise real dtype on a tensor's device; Apple's GPUs have no float64."""
     return torch.float32 if like.device.type == "mps" else torch.float64
 
 
 def _exact(v: Tensor) -> Tensor:
-    """Return the tensor in float64, where sums over many elements do not lose digits (float32 where there is none)."""
+    """Return the tensor in float64, in which long sums are accurate (float32 if the device has no float64)."""
     return v if v.device.type == "mps" else v.double()
 
 
@@ -252,7 +252,7 @@ def _l2_ball(psi: L2Ball, v: Tensor, step: float) -> Tensor:
 
 
 def _level(size: Tensor, radius: float) -> Tensor:
-    """Return (top, tau): max(size - top - tau, 0) sums to the radius. Counted from the largest, nothing cancels."""
+    """Return (top, tau) with sum max(size - top - tau, 0) = radius; subtracting the largest avoids cancellation."""
     top = size.max()
     below = torch.sort(size - top, descending=True).values
     count = torch.arange(1, size.numel() + 1, dtype=size.dtype, device=size.device)
@@ -272,7 +272,7 @@ def _l1_ball(psi: L1Ball, like: Tensor) -> TensorProx:
         exact = _exact(v).reshape(-1)
         size = exact.abs()
         top, tau = _level(size, psi.radius)
-        # Adding 0.0 turns the zeros of negative numbers into plain ones.
+        # Adding 0.0 turns -0.0 into 0.0.
         projected = torch.sign(exact) * torch.clamp(size - top - tau, min=0.0) + 0.0
         return torch.where(size.sum() <= psi.radius, exact, projected).reshape(v.shape).to(v.dtype)
 
@@ -292,7 +292,7 @@ def _weighted_l1_ball(psi: L1Ball, like: Tensor) -> TensorProx:
         total = (own * size).sum()
         ratios, order = torch.sort(size / own, descending=True)
         own_sorted = own[order]
-        # theta = (sum over the active w_i |v_i| - radius) / sum of their w_i^2, counted from the largest ratio.
+        # theta = (sum over the active w_i |v_i| - radius) / (sum over the active w_i^2), relative to the largest ratio.
         squares = own_sorted * own_sorted
         thetas = (torch.cumsum(squares * (ratios - ratios[0]), 0) - psi.radius) / torch.cumsum(squares, 0)
         active = (ratios - ratios[0] > thetas).sum().clamp_min(1)
@@ -343,7 +343,7 @@ def _affine_subspace(psi: AffineSubspace, like: Tensor) -> TensorProx:
 
     def solve(v: Tensor, step: float) -> Tensor:
         w = _exact(v).reshape(-1)
-        # The second time removes the rounding of a v that is far away.
+        # The second projection removes the rounding error of the first when v is far away.
         for _ in range(2):
             w = w - basis.T @ (basis @ w - offsets)
         return w.reshape(v.shape).to(v.dtype)
@@ -364,7 +364,7 @@ def _group_shrink(psi: GroupLasso | SparseGroupLasso, like: Tensor) -> Callable[
         flat = _exact(v).reshape(-1)
         norms = torch.zeros_like(weights).index_add_(0, groups, flat * flat).sqrt()
         cut = threshold * weights
-        # A quotient of 0/0 is not used: a group that is 0 stays 0.
+        # The quotient 0/0 is discarded: a group that is 0 stays 0.
         factors = torch.where(norms > cut, 1.0 - cut / norms, torch.where(norms.isnan(), norms, 0.0))
         return (flat * factors[groups] + 0.0).reshape(v.shape).to(v.dtype)
 

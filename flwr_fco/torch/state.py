@@ -1,4 +1,4 @@
-"""A model's arrays by their names in ``state_dict()``: those that are optimised, and those that pass through."""
+"""A model's arrays by their names in ``state_dict()``: optimised arrays, and arrays that pass through."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flwr_fco.errors import ConfigurationError
 
 
 def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that require a gradient, by their names, in the order of ``state_dict()``.
+    """Return the parameters that require a gradient by name, in the order of ``state_dict()``.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     Raises
     ------
     ConfigurationError
-        If there are none, or two names refer to one tensor.
+        If there are none, or two names refer to the same tensor.
 
     Examples
     --------
@@ -54,7 +54,7 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
     ----------
     model : torch.nn.Module
     apply_to : str or sequence of str, optional
-        Shell patterns of the arrays that a regularizer acts on; by default those of two or more dimensions.
+        Shell patterns of the arrays that a regularizer acts on; by default those with two or more dimensions.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def layout_of(model: nn.Module, apply_to: str | Sequence[str] | None = None) -> 
 
 
 def regularized_names(shapes: Mapping[str, tuple[int, ...]], apply_to: str | Sequence[str] | None = None) -> set[str]:
-    """Return which arrays of a model a server regularizes: the rule of Layout, without the memory of a model.
+    """Return the names of a model's arrays that a server regularizes: Layout's rule, without allocating a model.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def buffers_of(model: nn.Module) -> dict[str, NDArray[Any]]:
 
 
 def _as_array(tensor: Tensor) -> NDArray[Any]:
-    """Return a copy of a tensor, of the dtype that :func:`layout_of` says."""
+    """Return a copy of a tensor as an array of the dtype in :func:`layout_of`."""
     plain = tensor.detach().cpu()
     return np.array((plain.float() if _numpy_name(plain.dtype) != str(plain.dtype)[6:] else plain).numpy())
 
@@ -124,7 +124,7 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
     ----------
     model : torch.nn.Module
     buffers : mapping of str to ndarray
-        All of them, under the names of :func:`buffers_of`.
+        All of these arrays, with the names in :func:`buffers_of`.
 
     Raises
     ------
@@ -147,13 +147,13 @@ def load_buffers(model: nn.Module, buffers: Mapping[str, NDArray[Any]]) -> None:
 
 
 def seed_generators(seed: int, *, all_devices: bool = False) -> None:
-    """Seed PyTorch's generators, skipping devices that are not in use, whose bookkeeping costs more than a step.
+    """Seed PyTorch's generators, skipping unused devices, because seeding those costs more than a step.
 
     Parameters
     ----------
     seed : int
     all_devices : bool, default False
-        Whether a device that is there may be used from now on.
+        Whether to include available devices that are not in use yet.
     """
     if torch.cuda.is_initialized() or torch.backends.mps.is_available() or (all_devices and torch.cuda.is_available()):  # type: ignore[no-untyped-call]
         torch.manual_seed(seed)

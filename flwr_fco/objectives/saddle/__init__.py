@@ -1,4 +1,4 @@
-"""Saddle-point objectives min over x, max over y of f(x, y): their gradient is the operator (grad_x f, -grad_y f)."""
+"""Saddle-point objectives min over x, max over y of f(x, y); their gradient is the operator (grad_x f, -grad_y f)."""
 
 from flwr_fco.objectives.saddle.adversarial import UniversalAdversarialLogistic
 from flwr_fco.objectives.saddle.base import FunctionSaddle, SaddleObjective

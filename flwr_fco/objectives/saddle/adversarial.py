@@ -20,17 +20,18 @@ class UniversalAdversarialLogistic(SaddleObjective):
     """Multinomial logistic regression against one perturbation of all examples, which is maximised.
 
     f(W, b, delta) = mean_i [ log sum_c exp(m_ic) - m_{i, y_i} ] with m_i = W'(x_i + delta) + b. The classifier (W, b)
-    minimises, the perturbation delta, of the shape of an example and the same for all of them, maximises.
+    minimises f; the perturbation delta, which has the shape of an example and is the same for all examples, maximises
+    it.
 
-    The sign of the penalty on the perturbation: the paper prints max over delta of f + lambda ||delta||_1, which would
-    reward large perturbations. A penalty that makes an attack sparse must be concave for the player who maximises, so
-    it enters as - lambda ||delta||_1. In this package psi is always the sum of the players' own convex functions and
-    the problem is min max f + psi_1 - psi_2, so it is written with its positive sign:
-    ``PerParameter({"perturbation": L1(0.1, bound=0.05)})``, the box |delta_j| <= 0.05 included.
+    Sign of the penalty on the perturbation: the paper prints max over delta of f + lambda ||delta||_1, which would
+    reward large perturbations. A penalty that makes an attack sparse must be concave for the maximising player, so it
+    enters as - lambda ||delta||_1. In this package psi is always the sum of the players' own convex functions and the
+    problem is min max f + psi_1 - psi_2, so the penalty is written with a positive sign:
+    ``PerParameter({"perturbation": L1(0.1, bound=0.05)})``, including the box |delta_j| <= 0.05.
 
     The loss is convex in delta, not concave: there may be no saddle point, and theorems about convex-concave functions
-    do not apply. What can be measured is the loss, the accuracy, and the operator's natural residual. Perturbed
-    examples are not clipped to the range of the originals.
+    do not apply. The loss, the accuracy and the operator's natural residual can be measured. Perturbed examples are not
+    clipped to the range of the originals.
 
     Parameters
     ----------
@@ -39,15 +40,15 @@ class UniversalAdversarialLogistic(SaddleObjective):
     labels : array-like, shape (n,)
         Integers 0 .. num_classes - 1.
     num_classes : int, optional
-        Of the whole federation. By default one more than the largest label, if every class occurs.
+        Number of classes in the whole federation. By default one more than the largest label, if every class occurs.
     intercept : bool, default True
-        Whether to fit an intercept b. The paper has none.
+        Whether to fit an intercept b. The paper's model has none.
 
     Attributes
     ----------
     layout : Layout
         ``coefficients`` of shape (d, num_classes) and ``intercept`` of shape (num_classes,), minimised, then
-        ``perturbation`` of shape (d,), maximised. The regularizer leaves the intercept alone.
+        ``perturbation`` of shape (d,), maximised. The regularizer does not act on the intercept.
 
     Raises
     ------
@@ -74,7 +75,7 @@ class UniversalAdversarialLogistic(SaddleObjective):
     def __init__(
         self, features: ArrayLike, labels: ArrayLike, *, num_classes: int | None = None, intercept: bool = True
     ) -> None:
-        # A perturbation shifts every margin by W' delta: to the classifier, another intercept.
+        # A perturbation shifts every margin by W' delta, which is equivalent to another intercept.
         self._classifier = MultinomialLogistic(features, labels, num_classes=num_classes, intercept=True)
         self.num_classes, self.intercept = self._classifier.num_classes, intercept
         self.num_examples = self._classifier.num_examples
@@ -91,8 +92,8 @@ class UniversalAdversarialLogistic(SaddleObjective):
     def add_gradient(self, w: Vector, batch: NDArray[np.int64] | None, scale: float, out: Vector) -> None:
         """Add scale times the operator (grad_W f, grad_b f, -grad_delta f) of the mean over a batch to `out` in place.
 
-        With r_i = softmax(m_i) - e_{y_i} and r their mean it is (mean_i (x_i + delta) r_i', r, -W r): two products
-        with the examples, as many as plain multinomial logistic regression takes.
+        With r_i = softmax(m_i) - e_{y_i} and r their mean it is (mean_i (x_i + delta) r_i', r, -W r). This takes two
+        products with the examples, as many as plain multinomial logistic regression.
 
         Parameters
         ----------
@@ -114,7 +115,7 @@ class UniversalAdversarialLogistic(SaddleObjective):
         add_adversarial_operator(*data, point, self.num_classes, intercepts, scale, out)
 
     def _add_sparse(self, w: Vector, rows: NDArray[np.int64], scale: float, out: Vector) -> None:
-        """Add the operator where the examples are sparse, which the perturbed ones are not."""
+        """Add the operator for sparse examples, without forming the perturbed ones, which are dense."""
         design, perturbation = self._classifier.design, w[self.split :]
         slopes = design.predict(self._shifted(w), rows, self.num_classes)
         softmax_slopes(slopes, self._classifier.labels[rows], scale / rows.size)
@@ -141,7 +142,7 @@ class UniversalAdversarialLogistic(SaddleObjective):
         return self._classifier.predict(self._shifted(w) if perturbed else self._clean(w))
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return loss and accuracy under the perturbation, and without it.
+        """Return loss and accuracy with and without the perturbation.
 
         Parameters
         ----------
@@ -156,14 +157,14 @@ class UniversalAdversarialLogistic(SaddleObjective):
         return {**attacked, **{f"clean-{name}": number for name, number in clean.items()}}
 
     def _clean(self, w: Vector) -> Vector:
-        """Return coefficients and intercept as the classifier has them."""
+        """Return the classifier's coefficients and intercept."""
         self._check(w)
         plain = np.zeros(self._count + self.num_classes)
         plain[: self.split] = w[: self.split]
         return plain
 
     def _shifted(self, w: Vector) -> Vector:
-        """Return coefficients and intercept of the classifier that sees the perturbed examples."""
+        """Return coefficients and the intercept shifted by the perturbation."""
         shifted = self._clean(w)
         shifted[self._count :] += w[self.split :] @ w[: self._count].reshape(self._shape)
         return shifted

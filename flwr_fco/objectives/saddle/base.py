@@ -1,4 +1,4 @@
-"""The contract of a saddle-point objective f(x, y), and an objective made of the user's own partial gradients."""
+"""The interface of a saddle-point objective f(x, y), and an objective defined by the user's partial gradients."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ Player = Mapping[str, Sequence[int]]
 
 
 class SaddleObjective(Objective):
-    """A smooth saddle function f(x, y) of a client, to be minimised over x and maximised over y.
+    """A client's smooth saddle function f(x, y), to be minimised over x and maximised over y.
 
     :meth:`value` is f. :meth:`gradient` is not its gradient but the operator
 
         g(x, y) = (grad_x f(x, y), -grad_y f(x, y)),
 
-    so that every local solver that steps against a gradient descends for x and ascends for y, unchanged. With
+    so that any local solver that steps against a gradient descends in x and ascends in y without changes. With
     regularizers the problem is min_x max_y f(x, y) + psi_1(x) - psi_2(y): psi is the sum psi_1(x) + psi_2(y) of the
-    players' own convex functions, ``PerParameter({"x": psi_1, "y": psi_2})``, and enters the maximising player's side
-    with a minus. Geometries are ``Product({"x": ..., "y": ...})``.
+    players' own convex functions, ``PerParameter({"x": psi_1, "y": psi_2})``, and the maximising player's part enters
+    with a minus sign. Geometries are ``Product({"x": ..., "y": ...})``.
 
-    A player is one or more named arrays; the minimising player's come first in the flat vector.
+    A player has one or more named arrays; the minimising player's arrays come first in the flat vector.
 
     Attributes
     ----------
     layout : Layout
-        The arrays of x, then those of y.
+        The arrays of x, then the arrays of y.
     split : int
-        Where y begins in the flat vector (x, y).
+        Index of the start of y in the flat vector (x, y).
     num_examples : int
         The client's weight in pooled means.
     monotone : bool
@@ -48,7 +48,7 @@ class SaddleObjective(Objective):
 
     monotone: ClassVar[bool] = True
     split: int
-    #: The objective of your own functions: :class:`FunctionSaddle`.
+    #: The objective for user-defined functions: :class:`FunctionSaddle`.
     from_functions: ClassVar[type[FunctionSaddle]]
 
     @property
@@ -62,23 +62,23 @@ class SaddleObjective(Objective):
         return tuple(entry.name for entry in self.layout.optimized if entry.offset >= self.split)
 
     def _set_players(self, x: Player, y: Player, apply_to: Sequence[str] | None = None) -> None:
-        """Describe the players' arrays; the regularizer acts on all of them unless `apply_to` names some."""
+        """Set the players' arrays; the regularizer acts on all of them unless `apply_to` selects some."""
         arrays = {name: np.empty(tuple(shape)) for player in (x, y) for name, shape in player.items()}
         self.layout = Layout.from_arrays(arrays, apply_to=tuple(arrays) if apply_to is None else tuple(apply_to))
         self.split = self.layout[next(iter(y))].offset
 
     @property
     def ascends(self) -> slice:  # type: ignore[override]
-        """Which entries of the flat vector are y."""
+        """The entries of y in the flat vector."""
         return slice(self.split, None)
 
 
 class NoisyOperator(SaddleObjective):
-    """A saddle function with a linear operator known in full, whose operator can be asked for with Gaussian noise.
+    """A saddle function with an exactly known linear operator, to which Gaussian noise can be added.
 
-    A batch is a draw of the noise: one standard normal number per coordinate. Whatever its ``batch_size``, a query gets
-    noise of standard deviation `noise`; ``batch_size=None`` (and ``noise=0``) asks for the exact operator and draws
-    nothing. Subclasses implement :meth:`add_operator`.
+    A batch is a draw of the noise: one standard normal number per coordinate. A query has noise of standard deviation
+    `noise`, whatever its ``batch_size``; ``batch_size=None`` (or ``noise=0``) gives the exact operator without any
+    draw. Subclasses implement :meth:`add_operator`.
 
     Attributes
     ----------
@@ -107,7 +107,7 @@ class NoisyOperator(SaddleObjective):
         ----------
         w : ndarray of float64, shape (layout.size,)
         batch : ndarray of float64, shape (layout.size,), or None
-            A draw of :meth:`batches`; None: the exact operator.
+            A draw from :meth:`batches`; None for the exact operator.
         scale : float
         out : ndarray of float64, shape (layout.size,)
             May be `w`.
@@ -120,7 +120,7 @@ class NoisyOperator(SaddleObjective):
     gradient = gradient_from_zeros(add_gradient)
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
-        """Yield a draw of the noise for each query of a round; None where there is no noise.
+        """Yield a draw of the noise for each query of a round; None if there is no noise.
 
         Parameters
         ----------
@@ -128,7 +128,7 @@ class NoisyOperator(SaddleObjective):
         work : FirstOrder
             An epoch is one query.
         per_step : int, default 1
-            Queries that a step takes.
+            Queries per step.
         """
         for _ in range(work.num_draws(self.num_examples, per_step)):
             exact = work.batch_size is None or self.noise == 0.0
@@ -153,11 +153,11 @@ class NoisyOperator(SaddleObjective):
         return float(np.linalg.norm(self._operator, 2))
 
     def strong_convexity(self) -> float:
-        """Return 0: a bilinear function is convex in x and concave in y, neither strongly."""
+        """Return 0, because a bilinear function is neither strongly convex in x nor strongly concave in y."""
         return 0.0
 
     def _set_operator(self, matrix: NDArray[np.float64], noise: float, num_examples: int) -> None:
-        """Keep the matrix of the operator's linear part, the noise and the client's weight."""
+        """Set the matrix of the operator's linear part, the noise and the client's weight."""
         self._operator = matrix
         if isinstance(noise, bool) or not 0.0 <= float(noise) < np.inf:
             raise ConfigurationError(f"noise={noise!r}; expected a finite number >= 0, a standard deviation")
@@ -166,14 +166,14 @@ class NoisyOperator(SaddleObjective):
 
 
 def check_examples(num_examples: int) -> int:
-    """Return a number of examples, or raise unless it is a whole number >= 1."""
+    """Return a number of examples; raise unless it is a whole number >= 1."""
     if isinstance(num_examples, bool) or not isinstance(num_examples, int | np.integer) or num_examples < 1:
         raise ConfigurationError(f"num_examples={num_examples!r}; expected a whole number >= 1, the client's weight")
     return int(num_examples)
 
 
 def as_matrix(owner: object, name: str, given: Any, shape: tuple[int | None, ...]) -> NDArray[np.float64]:
-    """Return an argument as a C-contiguous float64 array of finite numbers and of a shape (None: any size > 0)."""
+    """Return an argument as a C-contiguous float64 array of finite numbers of a given shape (None: any size > 0)."""
     array = np.asarray(given)
     fits = array.ndim == len(shape) and all(
         size > 0 and (wanted is None or size == wanted) for size, wanted in zip(array.shape, shape, strict=False)
@@ -193,23 +193,22 @@ def as_matrix(owner: object, name: str, given: Any, shape: tuple[int | None, ...
 
 
 class FunctionSaddle(SaddleObjective):
-    """A saddle function f(x, y) that is given by its partial gradients.
+    """A saddle function f(x, y) defined by its partial gradients.
 
     Parameters
     ----------
     grad_x, grad_y : callable
-        ``grad_x(x, y)`` and ``grad_y(x, y)`` return the partial gradients of f, of the shapes of x and of y. Both are
-        gradients of f itself: the sign of the maximising player is changed here.
+        ``grad_x(x, y)`` and ``grad_y(x, y)`` return the partial gradients of f, with the shapes of x and y. Both are
+        gradients of f itself: this class changes the sign for the maximising player.
     x, y : int or sequence of int
-        Shapes of the players.
+        Shapes of the players' arrays.
     value : callable, optional
-        ``value(x, y)`` returns f. Without it :meth:`value` is an error and :meth:`metrics` returns the operator's
-        norm.
+        ``value(x, y)`` returns f. Without it :meth:`value` raises and :meth:`metrics` returns only the operator's norm.
     num_examples : int, default 1
-        The client's weight in pooled means; with `minibatch` the rows that minibatches are drawn from.
+        The client's weight in pooled means; with `minibatch` also the number of rows that minibatches are drawn from.
     minibatch : bool, default False
-        Whether `grad_x` and `grad_y` take row numbers (None: all rows) as a third argument. Otherwise every query is
-        for the whole function, whatever the batch size.
+        Whether `grad_x` and `grad_y` take row numbers (None: all rows) as a third argument. Otherwise every query uses
+        the whole function, whatever the batch size.
     lipschitz : float, optional
         Lipschitz constant of the operator in the l2 norm.
 
@@ -222,7 +221,7 @@ class FunctionSaddle(SaddleObjective):
     ------
     ConfigurationError
         If a gradient or `value` is not callable, a shape is not made of whole numbers >= 1, or `lipschitz` is not a
-        finite number >= 0. When it is called: if a gradient is not real or not of its player's shape, or if `value`
+        finite number >= 0. At a call: if a gradient is not real or does not have its player's shape, or if `value`
         does not return a number.
 
     Examples
@@ -265,7 +264,7 @@ class FunctionSaddle(SaddleObjective):
         Raises
         ------
         ConfigurationError
-            If it was not given.
+            If `value` was not given.
         """
         if self._value is None:
             raise ConfigurationError(
@@ -299,7 +298,7 @@ class FunctionSaddle(SaddleObjective):
         for function, (name, result) in zip(self._gradients, self.layout.views(out).items(), strict=True):
             found = np.asarray(function(*self._players(w), *rows))
             if found.dtype.kind not in "fiub":
-                # NumPy would leave an imaginary part behind, and read numbers from text.
+                # NumPy would drop imaginary parts and convert text to numbers.
                 raise ConfigurationError(f"grad_{name} returned dtype {found.dtype}; expected real numbers")
             if found.shape != result.shape:
                 raise ConfigurationError(
@@ -310,18 +309,18 @@ class FunctionSaddle(SaddleObjective):
         return out
 
     def _players(self, w: Vector) -> tuple[NDArray[np.float64], ...]:
-        """Return copies of x and y: what a function does to them is not done to the solver's point."""
+        """Return copies of x and y, so that a function that changes them does not change the solver's point."""
         return tuple(self.layout.views(w.copy()).values())
 
     def batches(self, rng: np.random.Generator, work: FirstOrder, per_step: int = 1) -> Iterator[Any]:
-        """Yield the row numbers of each query of a round; None where the functions take none.
+        """Yield the row numbers of each query of a round; None if the functions do not take any.
 
         Parameters
         ----------
         rng : numpy.random.Generator
         work : FirstOrder
         per_step : int, default 1
-            Queries that a step takes.
+            Queries per step.
         """
         if self.minibatch:
             yield from super().batches(rng, work, per_step)
@@ -329,13 +328,13 @@ class FunctionSaddle(SaddleObjective):
             yield from [None] * work.num_draws(1, per_step)
 
     def lipschitz(self, norm: str = "l2") -> float:
-        """Return the Lipschitz constant that was given; it is of the l2 norm."""
+        """Return the given Lipschitz constant, which is for the l2 norm."""
         if norm != "l2" or self._lipschitz is None:
             return super().lipschitz(norm)
         return self._lipschitz
 
     def metrics(self, w: Vector) -> dict[str, float]:
-        """Return f as ``loss``, if it is known, and the Euclidean norm of the operator."""
+        """Return f as ``loss`` if it is known, and the Euclidean norm of the operator."""
         metrics = {"operator-norm": float(np.linalg.norm(self.gradient(w)))}
         return metrics if self._value is None else {"loss": self.value(w), **metrics}
 

@@ -20,9 +20,9 @@ class BilinearSaddle(NoisyOperator):
     Parameters
     ----------
     matrix : array-like, shape (n, m)
-        A. Clients that are given the same float64 array share its memory.
+        A. Clients with the same float64 array share its memory.
     offset : array-like, shape (n,) or (n, p), optional
-        b; its shape says whether the players are vectors or matrices of p columns. 0 by default.
+        b; its shape determines whether the players are vectors or matrices with p columns. 0 by default.
     noise : float, default 0.0
         Standard deviation of the Gaussian noise in each coordinate of a query with a batch size.
     num_examples : int, default 1
@@ -66,7 +66,7 @@ class BilinearSaddle(NoisyOperator):
         return float(np.vdot(self.matrix @ x - self.offset, y))
 
     def add_operator(self, w: Vector, scale: float, out: Vector) -> None:
-        """Add scale (A' y, b - A x); of vectors in one pass over the matrix."""
+        """Add scale (A' y, b - A x); for vectors in one pass over the matrix."""
         (x, y), (towards_x, towards_y) = self.players(w), self.players(out)
         towards_y += scale * self.offset
         if x.ndim == 1:
@@ -87,7 +87,7 @@ class BilinearSaddle(NoisyOperator):
 
     @classmethod
     def pooled(cls, objectives: Sequence[BilinearSaddle], shares: ArrayLike) -> BilinearSaddle:
-        """Return the mean of clients' functions, which is bilinear too, without noise.
+        """Return the mean of the clients' functions, which is also bilinear, without noise.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""Matrix games: two players, each with a probability distribution over its moves."""
+"""Matrix games: two players, each with a probability distribution over moves."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ class MatrixGame(NoisyOperator):
     Its operator is (P y, -P' x). Its :meth:`lipschitz` in the l1 norm, the largest |P_ij|, is also the constant for
     ||(x, y)||^2 = ||x||_1^2 + ||y||_1^2, in which the product of two simplex entropies is 1-strongly convex.
 
-    Both players' arrays are distributions. The simplex comes from the geometry, ``Product({"*": SimplexEntropy()})``,
-    where the updates are multiplicative weights, or from the regularizer, ``PerParameter({"*": Simplex()})``, where
-    they are Euclidean projections.
+    Both players' arrays are distributions. The simplex is imposed by the geometry, ``Product({"*": SimplexEntropy()})``
+    (multiplicative weight updates), or by the regularizer, ``PerParameter({"*": Simplex()})`` (Euclidean projections).
 
     Parameters
     ----------
     payoff : array-like, shape (rows, columns)
-        P: what the row player pays.
+        P, the row player's payments.
     noise : float, default 0.0
         Standard deviation of the Gaussian noise in each coordinate of a query with a batch size.
     num_examples : int, default 1
@@ -56,7 +55,7 @@ class MatrixGame(NoisyOperator):
         self._set_operator(self.payoff, noise, num_examples)
 
     def value(self, w: Vector) -> float:
-        """Return x' P y, what the row player pays on average."""
+        """Return x' P y, the row player's expected payment."""
         return float(w[: self.split] @ self.payoff @ w[self.split :])
 
     def add_operator(self, w: Vector, scale: float, out: Vector) -> None:

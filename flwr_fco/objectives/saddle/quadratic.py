@@ -1,4 +1,4 @@
-"""Quadratic saddle points, strongly convex and strongly concave, whose solution is known exactly."""
+"""Quadratic saddle points, strongly convex and strongly concave, with exactly known solutions."""
 
 from __future__ import annotations
 
@@ -88,12 +88,12 @@ class QuadraticSaddle(NoisyOperator):
 
     @cached_property
     def solution(self) -> Vector:
-        """The saddle point (x, y), where the operator is 0.
+        """The saddle point (x, y), at which the operator is 0.
 
         Raises
         ------
         ConfigurationError
-            If it is not unique: P, Q and A do not determine it.
+            If P, Q and A do not determine a unique saddle point.
         """
         try:
             return np.asarray(np.linalg.solve(self._operator, -self._constant))
@@ -104,12 +104,12 @@ class QuadraticSaddle(NoisyOperator):
             ) from error
 
     def strong_convexity(self) -> float:
-        """Return the modulus of strong monotonicity: the smallest eigenvalue of P and of Q."""
+        """Return the modulus of strong monotonicity: the smaller of the smallest eigenvalues of P and Q."""
         return self._least
 
     @classmethod
     def pooled(cls, objectives: Sequence[QuadraticSaddle], shares: ArrayLike) -> QuadraticSaddle:
-        """Return the mean of clients' functions, which is quadratic too, without noise.
+        """Return the mean of the clients' functions, which is also quadratic, without noise.
 
         Parameters
         ----------
@@ -126,7 +126,7 @@ class QuadraticSaddle(NoisyOperator):
 
 
 def _least_curvature(name: str, matrix: Vector) -> float:
-    """Return the smallest eigenvalue of a matrix, or raise unless it is symmetric and positive semidefinite."""
+    """Return the smallest eigenvalue of a matrix; raise unless it is symmetric and positive semidefinite."""
     scale = float(np.abs(matrix).max())
     if not np.allclose(matrix, matrix.T, rtol=0.0, atol=1e-12 * scale):
         raise ConfigurationError(f"QuadraticSaddle({name}=...) is not symmetric; give 1/2 (matrix + matrix.T)")
