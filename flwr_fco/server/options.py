@@ -325,9 +325,10 @@ class MemoryOptions:
     client_state : {"ledger", "reset"}, optional
         ``"ledger"``: the server keeps a copy of every client's memory and restores lost memories. ``"reset"``: a lost
         memory, or a client that leaves for good, starts a new epoch, in which all memories are zero. By default a
-        ledger if it fits into `ledger_bytes`. In both cases a client's weight is the one in its first reply that
-        counts, or in `client_weights`: a reply with another number of examples, or with none, is left out. Until every
-        client has replied, a client without a reply counts as the mean of those with one.
+        ledger if it fits into `ledger_bytes`. In both cases a client's weight is the number of examples in its first
+        reply that counts, or its entry in `client_weights`: a later reply with another number of examples, or with
+        none, is left out. Until every client has replied, a client without a reply counts as the mean of those with
+        one.
     ledger_bytes : int, default 256 MiB
         Maximum size of the default ledger: 8 bytes for each client, vector and coordinate. With sparse features a
         client takes 12 bytes for each of its columns; the ledger is then started, and given up if it would exceed the

@@ -90,7 +90,7 @@ class Part:
         Parameters
         ----------
         minimum : int
-            What the options and the other parts say.
+            Number required by the options and the other parts.
         """
         return minimum
 

@@ -759,7 +759,7 @@ class CompositeStrategy(Algorithm, CommonOptions, FedAvg):
         return found
 
     def _update(self, uplinks: Sequence[Uplink]) -> bool:
-        """Take the server's step; return whether its result is finite, and leave the state as it is if not."""
+        """Take the server's step; return whether its result is finite; otherwise the state does not change."""
         problem, before, average, done = self.problem, self._state, self._assembly.average, False
         if self.inquiry.extrapolates:
             problem = problem._replace(server_lr=extrapolation(uplinks))

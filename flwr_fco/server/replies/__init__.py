@@ -1,1 +1,1 @@
-"""What comes back in a round, and which of it counts."""
+"""The replies of a round, and the checks that decide which of them count."""
