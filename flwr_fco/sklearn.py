@@ -1,4 +1,4 @@
-"""scikit-learn estimators: a run's result as a fitted estimator, and estimators that train federated in one process.
+"""scikit-learn estimators: a run's result as a fitted estimator, and federated estimators that train in one process.
 
 ``FederatedLasso(alpha=0.1).fit([X_1, X_2], [y_1, y_2])`` trains with two clients, each with its own rows, through
 :func:`flwr_fco.simulation.simulate`; ``fit(X, y)`` splits the rows, so these estimators work wherever scikit-learn's do

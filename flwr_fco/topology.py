@@ -107,7 +107,7 @@ class Topology:
 
     @cached_property
     def mixing_time(self) -> float:
-        """Rounds of averaging until the disagreement is 1/e of what it was; see :func:`mixing_time`."""
+        """Rounds of averaging until the disagreement is divided by e; see :func:`mixing_time`."""
         return mixing_time(self.mixing)
 
     def __str__(self) -> str:

@@ -10,7 +10,7 @@ from flwr_fco.kernels.losses import CHUNK, softmax_slopes
 def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts, scale, out):  # type: ignore[no-untyped-def]
     """Add scale * (mean_i (x_i + delta) r_i', mean_i r_i, -W mean_i r_i) to out, r_i = softmax(m_i) - e_{y_i}.
 
-    The products go through BLAS, on `CHUNK` gathered and perturbed rows at a time.
+    BLAS computes the products, for `CHUNK` gathered and perturbed rows at a time.
 
     Parameters
     ----------
@@ -19,7 +19,7 @@ def add_adversarial_operator(features, labels, rows, w, num_classes, intercepts,
         0 .. num_classes - 1.
     rows : ndarray of int64, shape (b,)
     w : ndarray of float64, shape (d * num_classes + intercepts + d,)
-        W in C order, the intercepts if there are any, delta.
+        W in C order, then any intercepts, then delta.
     num_classes : int
     intercepts : int
         num_classes, or 0.

@@ -1,4 +1,4 @@
-"""Both products of a matrix in one pass over it: what a bilinear saddle function asks for."""
+"""Both products with a matrix in one pass over it, for bilinear saddle functions."""
 
 from numba import njit
 
@@ -7,8 +7,8 @@ from numba import njit
 def add_both_products(matrix, rows, columns, of_rows, of_columns, out_rows, out_columns):  # type: ignore[no-untyped-def]
     """Add of_rows * M columns to out_rows and of_columns * M' rows to out_columns.
 
-    The matrix is read once, which is what such products cost, and four rows at a time. Sums are re-associated into SIMD
-    lanes, always in the same way: equal calls give equal bits on one machine.
+    The matrix is read once, four rows at a time, because memory access determines the cost. Sums are re-associated into
+    SIMD lanes, always in the same way: equal calls give equal bits on one machine.
 
     Parameters
     ----------
@@ -19,9 +19,9 @@ def add_both_products(matrix, rows, columns, of_rows, of_columns, out_rows, out_
     of_rows, of_columns : float
         Factors of the two products.
     out_rows : ndarray of float64, shape (n,)
-        May not overlap `rows` or `columns`.
+        Must not overlap `rows` or `columns`.
     out_columns : ndarray of float64, shape (m,)
-        May not overlap `rows` or `columns`.
+        Must not overlap `rows` or `columns`.
     """
     n, m = matrix.shape
     if rows.shape[0] != n or out_rows.shape[0] != n or columns.shape[0] != m or out_columns.shape[0] != m:

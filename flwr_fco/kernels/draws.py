@@ -1,7 +1,7 @@
-"""Minibatch gradients of streaming regressions, drawn from their distribution without making examples.
+"""Minibatch gradients of streaming regressions, drawn from their distribution without generating examples.
 
-See :class:`flwr_fco.datasets.graph.StreamingObjective` for the mathematics. All of a gradient is one pass that measures
-and one that writes: what a step costs is the drawing of its normal numbers.
+See :class:`flwr_fco.datasets.graph.StreamingObjective` for the mathematics. A gradient takes one pass that computes
+inner products and one that writes, so drawing the normal numbers dominates the cost of a step.
 """
 
 import math
@@ -21,7 +21,8 @@ def _check(outside, w, own, out):  # type: ignore[no-untyped-def]
 def add_drawn_linear_gradient(along, extra, outside, w, own, noise, scale, out):  # type: ignore[no-untyped-def]
     """Add scale times the mean gradient of rows x = (1, N(0, I)), y = <x, own> + N(0, noise^2) to `out`.
 
-    `along` has the rows' products with the unit vector of w - own, `extra` their noise, `outside` the rest.
+    `along` has the rows' products with the unit vector of w - own, `extra` the rows' noise, and `outside` the normal
+    numbers for all other directions.
     """
     _check(outside, w, own, out)
     d, count = w.shape[0], along.shape[0]
@@ -51,8 +52,8 @@ def add_drawn_linear_gradient(along, extra, outside, w, own, noise, scale, out):
 def add_drawn_logistic_gradient(inside, extra, outside, w, first, own_size, scale, out):  # type: ignore[no-untyped-def]
     """Add scale times the mean gradient of rows x = N(0, I), P(y = 1) = sigmoid(own_size <x, first>) to `out`.
 
-    `inside` has the rows' products with the unit vectors `first` and that of the rest of w, `extra` uniform numbers
-    that decide the labels, `outside` the rest of the rows.
+    `inside` has the rows' products with two unit vectors: `first`, and the direction of w's remainder orthogonal to it.
+    `extra` has uniform numbers that determine the labels, and `outside` the normal numbers for all other directions.
     """
     _check(outside, w, first, out)
     d, count = w.shape[0], extra.shape[0]

@@ -5,7 +5,7 @@ from numba import njit
 
 @njit(cache=True, fastmath={"reassoc", "contract"})
 def hinge_epoch(features, signs, squares, order, scale, alpha, theta):  # type: ignore[no-untyped-def]
-    """Maximise the dual of the hinge loss over one coordinate after the other, exactly; return the largest violation.
+    """Maximise the dual of the hinge loss exactly over one coordinate at a time; return the largest violation.
 
     Parameters
     ----------
@@ -17,7 +17,7 @@ def hinge_epoch(features, signs, squares, order, scale, alpha, theta):  # type: 
     order : ndarray of int64
         The coordinates to visit.
     scale : float
-        1 / (modulus n): what a unit of alpha_i moves theta by, in units of s_i x_i.
+        1 / (modulus n): the change of theta per unit of alpha_i, in units of s_i x_i.
     alpha : ndarray of float64, shape (n,)
         In [0, 1]; changed in place.
     theta : ndarray of float64, shape (d,)
@@ -26,7 +26,7 @@ def hinge_epoch(features, signs, squares, order, scale, alpha, theta):  # type: 
     Returns
     -------
     float
-        The largest projected gradient that was met: 0 at the maximum.
+        The largest projected gradient encountered; 0 at the maximum.
     """
     d = features.shape[1]
     worst = 0.0

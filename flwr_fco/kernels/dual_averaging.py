@@ -1,7 +1,7 @@
-"""Local dual averaging in one compiled call: retrieve, gradient step and tracker for minibatch after minibatch.
+"""Local dual averaging in one compiled call: retrieve, gradient step and tracker for many minibatches.
 
-Calling a kernel costs a third of a step at 1,024 features, and a step written in Python needs two calls and four NumPy
-passes.
+At 1,024 features a kernel call costs a third of a step, and a step written in Python needs two kernel calls and four
+NumPy passes.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NOTHING: Vector = np.zeros(0)
 
 
 class Retrieval(NamedTuple):
-    """What retrieve(z, t) is where a compiled loop can do it: soft-threshold z by t * thresholds, then map it.
+    """The parameters of retrieve(z, t) in a compiled loop: soft-threshold z by t * thresholds, then apply the map.
 
     Parameters
     ----------
     thresholds : ndarray of float64, shape (d,) or (0,)
         strength * weights of an l1 norm; empty for none.
     p : float
-        Exponent of a p-norm map; 0 for the Euclidean one.
+        Exponent of a p-norm map; 0 for the Euclidean map.
     radius : float
-        Of the p-norm map's ball; inf for none.
+        Radius of the p-norm map's ball; inf for none.
     center : ndarray of float64, shape (d,) or (0,)
-        Of the p-norm map; empty for 0.
+        Center of the p-norm map; empty for 0.
 
     Examples
     --------
@@ -74,12 +74,13 @@ def dual_averaging(  # type: ignore[no-untyped-def]
     shift,
     dual,
 ):
-    """Run local dual averaging over the rows in `order`, a minibatch per step; return the steps.
+    """Run local dual averaging over the rows in `order`, one minibatch per step; return the number of steps.
 
     Parameters
     ----------
     logistic : bool
-        Logistic loss; else least squares. (A loss handed over as a function could not be kept on disk.)
+        True for the logistic loss, False for least squares. (With a function as argument, the kernel could not be
+        cached on disk.)
     features, targets
         As in :func:`add_least_squares_gradient`, or the features and signs of :func:`add_logistic_gradient`.
     order : ndarray of int64, shape (m,)

@@ -1,12 +1,12 @@
 """Losses of linear models: margins and fused stochastic gradients, dense rows.
 
-Every kernel first computes what a row contributes at `w` (its margin, its residual) for all rows and only then writes
-to `out`, so `out` may be `w` itself: a gradient step in place.
+Every kernel first computes each row's contribution at `w` (its margin or residual) for all rows and only then writes to
+`out`, so `out` may be `w` itself, for a gradient step in place.
 
-Features may be float32: they are widened as they are read, all sums are in float64. Sums within a row are
-re-associated into SIMD lanes, always in the same way: equal calls give equal bits on one machine. That makes a step
-three times as fast. Rows are taken several at a time: each element of `w` or `out` that is loaded serves all of them,
-and rows that are not in the processor's cache are fetched side by side (an epoch over such rows takes a seventh less
+Features may be float32: they are converted as they are read, and all sums are in float64. Sums within a row are
+re-associated into SIMD lanes, always in the same way, so equal calls give equal bits on one machine; this makes a step
+three times faster. Several rows are processed at a time: each loaded element of `w` or `out` is used for all of them,
+and rows that are not in the processor's cache are fetched in parallel (an epoch over uncached rows takes a seventh less
 time with eight margins at a time than with four).
 """
 
@@ -146,7 +146,7 @@ def add_rows(features, rows, coefficients, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def logistic_slopes(margins, signs, weight):  # type: ignore[no-untyped-def]
-    """Replace each margin by weight times the derivative of its logistic loss; return the sum of the losses.
+    """Replace each margin with weight times the derivative of its logistic loss; return the sum of the losses.
 
     Parameters
     ----------
@@ -168,7 +168,7 @@ def logistic_slopes(margins, signs, weight):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def softmax_slopes(margins, labels, weight):  # type: ignore[no-untyped-def]
-    """Replace margins by weight times the derivatives of their cross entropies; return the sum of the latter.
+    """Replace margins with weight times the derivatives of their cross entropies; return the sum of these entropies.
 
     Parameters
     ----------
@@ -255,7 +255,7 @@ def add_logistic_gradient(features, signs, rows, w, factor, shrinkage, out):  # 
 def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shrinkage, out):  # type: ignore[no-untyped-def]
     """Add factor * mean_i (x_i, 1) (softmax(m_i) - e_{y_i})' + shrinkage * (W, 0) to out, m_i = W' x_i + b.
 
-    The products go through BLAS, on `CHUNK` gathered rows at a time.
+    BLAS computes the products, for `CHUNK` gathered rows at a time.
 
     Parameters
     ----------
@@ -264,7 +264,7 @@ def add_multinomial_gradient(features, labels, rows, w, num_classes, factor, shr
         0 .. num_classes - 1.
     rows : ndarray of int64, shape (b,)
     w : ndarray of float64, shape (d * num_classes,) or (d * num_classes + num_classes,)
-        W in C order, then the intercepts if there are any.
+        W in C order, then any intercepts.
     num_classes : int
     factor, shrinkage : float
     out : ndarray of float64, shape of w

@@ -1,11 +1,11 @@
-"""Second derivatives of losses in the margins: what a Hessian product needs between its products with the features."""
+"""Second derivatives of losses with respect to the margins, for Hessian products."""
 
 from numba import njit
 
 
 @njit(cache=True)
 def softmax_curvature(chances, change, weight):  # type: ignore[no-untyped-def]
-    """Replace each row c of `change` by weight (diag(p) - pp') c, p the row of `chances`.
+    """Replace each row c of `change` with weight (diag(p) - pp') c, where p is the row of `chances`.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ def softmax_curvature(chances, change, weight):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def logistic_curvature(chances, change, weight):  # type: ignore[no-untyped-def]
-    """Replace each entry c of `change` by weight p (1 - p) c.
+    """Replace each entry c of `change` with weight p (1 - p) c, where p is the entry of `chances`.
 
     Parameters
     ----------

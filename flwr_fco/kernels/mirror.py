@@ -1,11 +1,11 @@
 """Kernels of the mirror maps: duals to primal points, coordinate by coordinate or by one root find.
 
-Every psi arrives as the arrays of its separable terms, already multiplied by t:
+Every psi is given as the arrays of its separable terms, already multiplied by t:
 
     psi(w) = sum_i threshold_i |w_i| + shrinkage_i / 2 w_i^2 + indicator(lower_i <= w_i <= upper_i)
 
-Each of them has one element or as many as the vector. `out` may be the dual itself. The kernels that may find an
-empty domain return False then, and True otherwise.
+Each array has one element or as many as the vector. `out` may be the dual itself. Kernels whose domain may be empty
+return False if it is, and True otherwise.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _scaled_powers(z: Vector, scale: float, p: float, out: Vector) -> float:
 
 @njit(cache=True)
 def p_norm(z: Vector, p: float) -> float:
-    """Return ||z||_p; the powers are of z/max|z|, so that nothing overflows on the way."""
+    """Return ||z||_p, computed from powers of z/max|z| so that nothing overflows."""
     scale = _largest(z)
     if scale == 0.0 or math.isinf(scale):
         return scale
@@ -239,9 +239,10 @@ def p_norm_terms(
 ) -> bool:
     """Write argmin { -<z, w> + psi(w) + ||w - center||_q^2 / (2 (q-1)) : ||w - center||_q <= radius }.
 
-    For a given norm n of u = w - center the problem falls into coordinates, with n^(2-q) before |u_i|^(q-1), and
-    log ||u(n)||_q - log n falls with a slope between -(p-1) and -1: a root find in log n that starts with a bracket.
-    If the root lies outside the ball, the second one finds the multiplier that puts u on its border.
+    For a given norm n of u = w - center the problem separates into coordinates, with the factor n^(2-q) in front of
+    |u_i|^(q-1), and log ||u(n)||_q - log n decreases with a slope between -(p-1) and -1, which gives a bracket for a
+    root find in log n. If the root lies outside the ball, a second root find determines the multiplier that puts u on
+    its boundary.
     """
     d = z.size
     step_a = 0 if threshold.size == 1 else 1
@@ -427,7 +428,7 @@ def simplex_terms(
 ) -> bool:
     """Write argmin { -<z, w> + psi(w) + sum w log w - w : w >= 0, sum w = radius }.
 
-    One multiplier tau is subtracted from the dual; log sum w(tau) falls with a slope between -1 and 0.
+    One multiplier tau is subtracted from the dual; log sum w(tau) decreases with a slope between -1 and 0.
     """
     d = z.size
     step_a = 0 if threshold.size == 1 else 1

@@ -1,8 +1,8 @@
 """Proximal kernels on contiguous 1-D arrays.
 
-Every kernel keeps the dtype of `v`, lets NaN through, lets `out` be `v`, and never writes a negative zero: a ``+ 0.0``
-turns -0.0 into 0.0 and changes nothing else (a difference of equal numbers is 0.0 by itself). Comparisons are written
-so that NaN takes no branch. Reductions run in float64 whatever the dtype.
+Every kernel preserves the dtype of `v`, propagates NaN, accepts `v` as `out`, and never writes a negative zero:
+``+ 0.0`` turns -0.0 into 0.0 and changes nothing else (a difference of equal numbers is already 0.0). Comparisons are
+written so that NaN takes no branch. Reductions run in float64 whatever the dtype.
 """
 
 import math
@@ -117,7 +117,7 @@ def scale(v: Array, factor: float, out: Array) -> None:
 
 @njit(cache=True, error_model="numpy")
 def scale_twice(v: Array, unit: float, factor: float, out: Array) -> None:
-    """Write (v / unit) * factor: where v over- or underflows, the two steps do not."""
+    """Write (v / unit) * factor; the two steps avoid an overflow or underflow of the combined factor."""
     if unit == 1.0:
         for i in range(v.size):
             out[i] = np.float64(v[i]) * factor + 0.0
@@ -392,14 +392,14 @@ def simplex_threshold(v: Array, radius: float, absolute: bool, buffer: Array) ->
     radius : float
         Positive.
     absolute : bool
-        Whether |v| is thresholded (l1 ball) or v (simplex).
+        True to threshold |v| (l1 ball), False to threshold v (simplex).
     buffer : ndarray, shape (n,)
-        Scratch of the dtype of v that does not overlap it.
+        Scratch memory with the dtype of v that does not overlap v.
 
     Returns
     -------
     inside : bool
-        Whether v is in the ball already (never for the simplex).
+        Whether v is already in the ball (never for the simplex).
     top, tau, correction : float
         The projection is max((|v| - top) - tau - correction, 0) with the sign of v.
     """
@@ -437,7 +437,7 @@ def simplex_threshold(v: Array, radius: float, absolute: bool, buffer: Array) ->
 
 @njit(cache=True, error_model="numpy")
 def shifted_soft_threshold(v: Array, top: float, tau: float, correction: float, absolute: bool, out: Array) -> None:
-    """Write max((|v| - top) - tau - correction, 0) with the sign of v (without the absolute value: of v itself)."""
+    """Write max((|v| - top) - tau - correction, 0) with the sign of v; if not `absolute`, with v instead of |v|."""
     if absolute:
         for i in range(v.size):
             x = np.float64(v[i])
@@ -571,7 +571,7 @@ def weighted_ball_project(v: Array, weights: Array, radius: float, out: Array) -
 
 @njit(cache=True, error_model="numpy")
 def group_norms(v: Array, groups: Array, number: int) -> Array:
-    """Return the Euclidean norm of each of `number` groups; groups[i] is the group of coordinate i."""
+    """Return the Euclidean norms of `number` groups; groups[i] is the group of coordinate i."""
     norms = np.zeros(number)
     for i in range(v.size):
         x = np.float64(v[i])
@@ -620,9 +620,9 @@ def total_variation(y: Array, strength: float, out: Array) -> None:
     """Write argmin_w strength sum |w_{i+1} - w_i| + 1/2 ||w - y||^2, exactly, in O(n).
 
     Dynamic programming (Johnson 2013): the derivative of the value function of the first k coordinates is piecewise
-    linear and increasing; adding |w_{k+1} - w_k| clips it to [-strength, strength]. Its pieces live in a double-ended
-    queue from which each is removed once. Then every constant piece is recomputed as the mean of its data plus what
-    its two jumps pull, which removes the rounding that the sums of the first part accumulate.
+    linear and increasing; adding |w_{k+1} - w_k| clips it to [-strength, strength]. Its pieces are stored in a
+    double-ended queue, from which each is removed once. Then every constant piece is recomputed as the mean of its data
+    plus the pull of its two jumps, which removes the rounding errors accumulated in the first part.
     """
     n = y.size
     if n == 0:
@@ -782,10 +782,10 @@ def _with_first_bits(bits: Array, mask: int, shift: int, first: int, found: Arra
 
 
 def kth_largest(arrays: Sequence[Array], count: int) -> float:
-    """Return the `count`-th largest magnitude of all entries of 1-D arrays of one dtype, float64 or float32; exactly.
+    """Return exactly the `count`-th largest magnitude in 1-D arrays of one dtype, float64 or float32.
 
-    Two passes without a second array of that size: entries are counted by their first bits, and only those that share
-    them with the result are sorted. NaN counts as the largest.
+    It takes two passes and no second array of that size: entries are counted by their first bits, and only entries with
+    the same first bits as the result are sorted. NaN counts as the largest.
     """
     total = sum(array.size for array in arrays)
     if total < _COUNTED_FROM:
@@ -812,7 +812,7 @@ def kth_largest(arrays: Sequence[Array], count: int) -> float:
 
 @njit(cache=True, error_model="numpy")
 def above_and_at(v: Array, level: float) -> tuple[int, int]:
-    """Return how many magnitudes are above a level, and how many are equal to it."""
+    """Return the number of magnitudes above a level, and the number equal to it."""
     above = at = 0
     for i in range(v.size):
         size = abs(v[i])
@@ -823,7 +823,7 @@ def above_and_at(v: Array, level: float) -> tuple[int, int]:
 
 @njit(cache=True, error_model="numpy")
 def keep_largest(v: Array, level: float, ties: int, out: Array) -> None:
-    """Write v where |v| > level, and at the first `ties` places where |v| = level; 0 elsewhere. NaN stays."""
+    """Write v where |v| > level and at the first `ties` places where |v| = level, 0 elsewhere; NaN is kept."""
     left = ties
     equal = 0
     for i in range(v.size):
@@ -848,7 +848,7 @@ def keep_largest(v: Array, level: float, ties: int, out: Array) -> None:
 
 @njit(cache=True, error_model="numpy")
 def sparse_step(primal: Array, before: Array, after: Array, memory: float, further: float) -> None:
-    """Lengthen a step where the point is not 0, up to the whole step's length; let `before` fade elsewhere."""
+    """Scale up a step on the support of `primal`, at most to the whole step's length; decay `before` elsewhere."""
     whole = kept = 0.0
     for i in range(after.size):
         step = after[i] - before[i]

@@ -1,4 +1,4 @@
-"""The seeding of NumPy's PCG64: its documented and stable SeedSequence, ten times as fast."""
+"""The seeding of NumPy's PCG64: its documented and stable SeedSequence, ten times faster."""
 
 import numpy as np
 from numba import njit
@@ -28,12 +28,12 @@ def _mixed(left, right):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def fill_state(words, state):  # type: ignore[no-untyped-def]
-    """Write what ``SeedSequence(words).generate_state(state.size, np.uint64)`` returns.
+    """Write the result of ``SeedSequence(words).generate_state(state.size, np.uint64)`` to `state`.
 
     Parameters
     ----------
     words : ndarray of uint32, shape (n,), or tuple of int
-        The entropy; 0 <= word < 2**32. Reading a tuple takes half as long as making an array.
+        The entropy; 0 <= word < 2**32. Reading a tuple takes half as long as creating an array.
     state : ndarray of uint64
         Changed in place.
     """
@@ -62,7 +62,7 @@ def fill_state(words, state):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def fill_states(words, states):  # type: ignore[no-untyped-def]
-    """Write what :func:`fill_state` writes for each row of words.
+    """Write the result of :func:`fill_state` for each row of words.
 
     Parameters
     ----------

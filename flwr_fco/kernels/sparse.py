@@ -1,7 +1,7 @@
-"""Linear models on compressed sparse rows: everything costs as many operations as the rows have non-zeros.
+"""Linear models on compressed sparse rows; the cost is proportional to the number of non-zeros in the rows.
 
-A row's entries are ``starts[row] .. starts[row + 1]`` of ``indices`` (columns) and ``values``. Every kernel first
-computes what the rows contribute at the point and only then writes, as those for dense rows do.
+A row's entries are ``starts[row] .. starts[row + 1]`` of ``indices`` (columns) and ``values``. As for dense rows, every
+kernel first computes the rows' contributions at the point and only then writes.
 """
 
 import math
@@ -19,13 +19,13 @@ def _check_rows(starts, rows):  # type: ignore[no-untyped-def]
 
 @njit(cache=True)
 def row_scores(starts, indices, values, rows, weights, offsets, scores):  # type: ignore[no-untyped-def]
-    """Write x_i' W + b of the given rows.
+    """Write x_i' W + b for the given rows.
 
     Parameters
     ----------
     starts : ndarray of int64, shape (n + 1,)
     indices : ndarray of int32
-        Below the number of rows of `weights`: whoever makes the arrays checks that.
+        Less than the number of rows of `weights`; the caller must check this.
     values : ndarray of float64 or float32
     rows : ndarray of int64, shape (b,)
     weights : ndarray of float64, shape (d, k)
@@ -68,7 +68,7 @@ def add_sparse_rows(starts, indices, values, rows, slopes, weights, offsets):  #
 
 @njit(cache=True)
 def sparse_hinge_epoch(starts, indices, values, signs, squares, order, scale, alpha, theta):  # type: ignore[no-untyped-def]
-    """Do what :func:`flwr_fco.kernels.dual_ascent.hinge_epoch` does, on sparse rows.
+    """Maximise the hinge loss's dual like :func:`flwr_fco.kernels.dual_ascent.hinge_epoch`, on sparse rows.
 
     Parameters
     ----------
@@ -117,32 +117,32 @@ def lazy_dual_averaging(  # type: ignore[no-untyped-def]
     last,
     dual,
 ):
-    """Run local dual averaging over the rows in `order`, retrieving what a minibatch touches; return the steps.
+    """Run local dual averaging over the rows in `order`, retrieving only touched coordinates; return the step count.
 
-    What :func:`flwr_fco.kernels.dual_averaging.dual_averaging` does with h(w) = sum_j a_j/2 w_j^2 and a separable psi.
-    A coordinate that no row of a minibatch has is neither read nor written in that step. The shift, the same in every
-    step, is made up for when a coordinate is touched next, and at the end.
+    Like :func:`flwr_fco.kernels.dual_averaging.dual_averaging`, but with h(w) = sum_j a_j/2 w_j^2 and a separable psi.
+    A step neither reads nor writes a coordinate that is zero in all rows of its minibatch. The shift, which is the same
+    in every step, is applied when a coordinate is touched next, and at the end.
 
     Parameters
     ----------
     logistic : bool
-        Logistic loss; else least squares.
+        True for the logistic loss, False for least squares.
     starts, indices, values
-        As in :func:`row_scores`, the columns counted among those of the shard.
+        As in :func:`row_scores`, with columns numbered within the shard.
     intercept : bool
     targets : ndarray of float64, shape (n,)
     order : ndarray of int64, shape (m,)
         Row numbers; the last minibatch may be smaller.
     batch_size : int
     terms : ndarray of float64, shape (5, 1) or (5, shape of dual)
-        Thresholds, shrinkages, lower and upper bounds of psi, and the a_j. One column: the same everywhere, no bounds,
-        and none of them for the intercept, whose a is 1.
+        Thresholds, shrinkages, lower and upper bounds of psi, and the a_j. A single column applies to all coordinates
+        but the intercept, which has no terms and a = 1; it must have no bounds.
     elapsed, client_lr, factor : float
         The weight of psi at the first step, the step size, the factor of the loss.
     shift : ndarray of float64, shape of dual or (0,)
         Subtracted from the dual in each step; empty for none.
     last : ndarray of int64, shape of dual or (0,)
-        Room for the step up to which a coordinate has its shifts; empty without a shift.
+        Scratch memory for the step up to which each coordinate's shifts are applied; empty without a shift.
     dual : ndarray of float64, shape (d,) or (d + 1,)
         The dual at the shard's columns, then at the intercept if there is one; changed in place.
     """

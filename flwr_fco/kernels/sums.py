@@ -1,7 +1,7 @@
-"""Sums over the replies of a round: long vectors, read once, a block at a time.
+"""Sums over a round's replies: long vectors, each read once, one block at a time.
 
-Of ten replies of 1e7 numbers, half of the time of a plain mean goes into the sum, which is read and written again for
-each of them. Here four are added at a time, to a block of the sum that stays in the cache until all have been.
+In a plain mean of ten replies of 1e7 numbers, half of the time is spent on the sum, which is read and written for every
+reply. Here four replies are added at a time, to a block of the sum that stays in the cache until all have been added.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def add_four(
     begin: int,
     end: int,
 ) -> None:
-    """Add four vectors times their factors to a part of a sum, one after the other: the bits of four single sums."""
+    """Add four vectors times their factors to a part of a sum, in order, bit for bit as in four single additions."""
     p, q, r, s = factors[0], factors[1], factors[2], factors[3]
     # Counted from 0, so that the compiler knows that no index is negative.
     part, e, f, g, h = out[begin:end], a[begin:end], b[begin:end], c[begin:end], d[begin:end]
@@ -39,7 +39,7 @@ def add_four(
 
 @njit(cache=True, fastmath=_REORDER)
 def sum_of_squares(vector: NDArray[np.float32]) -> float:
-    """Return the sum of the squares in float64: finite exactly where all numbers are."""
+    """Return the sum of the squares in float64; it is finite exactly if all numbers are."""
     total = 0.0
     for j in range(vector.size):
         value = np.float64(vector[j])

@@ -635,7 +635,7 @@ def _decreasing_root(
     """Find theta with measure(theta) = radius and call `measure` there last; keep 0 if it is inside, unless `equality`.
 
     The bracket grows from 0 and is then shrunk by regula falsi (Illinois) or, if that is slow, by bisection, until its
-    ends are adjacent floats. The last call is at the end whose measure is at least the radius.
+    ends are adjacent floats. The last call is then at the end with a measure of at least the radius.
 
     Returns
     -------

@@ -193,8 +193,8 @@ def lasso_duality_gap(objectives: Sequence[Objective], weights: ArrayLike | None
     """Return a bound on Phi(w) - min Phi for least squares with an l1 norm, from a dual feasible point.
 
     Phi(w, b) = sum_m p_m F_m(w, b) + strength * ||w||_1. Let theta_i = s_i f'(<x_i, w> + b), where s_i is the weight of
-    example i in the mean, centred to sum to 0 if there is an intercept, and scaled to ||X' theta||_inf <= strength. The
-    dual value is -sum_i (theta_i y_i + theta_i^2 / (4 scale s_i)).
+    example i in the mean. theta is centred to sum to 0 if there is an intercept, and scaled so that
+    ||X' theta||_inf <= strength; its dual value is -sum_i (theta_i y_i + theta_i^2 / (4 scale s_i)).
 
     Parameters
     ----------

@@ -161,8 +161,8 @@ def sklearn_solution(
     """Return scikit-learn's minimiser of the pooled problem, for an l1 norm or an elastic net.
 
     Least squares and trace regression use ``ElasticNet``; (multinomial) logistic regression uses
-    ``LogisticRegression(solver="saga")``. alpha and C are derived from the normalisations above: with strength lambda
-    and ridge mu (the sum of psi's and `l2`), alpha l1_ratio = lambda / (2 scale) and
+    ``LogisticRegression(solver="saga")``. alpha and C are derived from the normalisations in the module's docstring:
+    with strength lambda and ridge mu (psi's ridge plus `l2`), alpha l1_ratio = lambda / (2 scale) and
     alpha (1 - l1_ratio) = mu / (2 scale); C = 1 / (n (lambda + mu)) and l1_ratio = lambda / (lambda + mu).
 
     Parameters

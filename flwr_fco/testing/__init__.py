@@ -1,4 +1,4 @@
-"""Checks that users run on their own regularizers, mirror maps, objectives and strategies; faults on purpose."""
+"""Checks for users' own regularizers, mirror maps, objectives and strategies; fault injection."""
 
 from flwr_fco.testing.faults import FaultyGrid, fault_mod
 from flwr_fco.testing.mirror_maps import check_mirror_map, check_pair

@@ -1,7 +1,7 @@
-"""Faults on purpose: a grid and a mod that lose, damage and forge replies with seeded probabilities.
+"""Fault injection: a grid and a mod that lose, damage and forge replies with seeded probabilities.
 
-What a reply meets is drawn from (seed, round, partition) alone. So two runs with the same seed meet the same faults,
-whatever else differs between them, and a node that is asked again in a round meets the same fault again.
+The fault of a reply is drawn only from (seed, round, partition). So two runs with the same seed have the same faults,
+whatever else differs between them, and a node that receives another message in a round has the same fault again.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.simulation.grid import CLIENT_APP_RAISED, InProcessGrid
 from flwr_fco.wire import flower as _flower
 
-#: Where a client's state says in which round it was restarted.
+#: Key in a client's state for the round in which it was restarted.
 _RESTARTED = "restarted"
 
 Arrays = dict[str, Array]
@@ -27,23 +27,23 @@ Metrics = dict[str, Any]
 
 
 class InjectedError(RuntimeError):
-    """What a client raises when the fault ``"raise"`` hits it."""
+    """The exception raised by the fault ``"raise"``."""
 
 
 @dataclass
 class Delivery:
-    """A message on its way to a client, as a fault receives it.
+    """A message on its way to a client; the argument of a fault.
 
     Parameters
     ----------
     message : flwr.app.Message
-        What the server sends.
+        The server's message.
     context : flwr.app.Context
-        The node's; a fault may change its state.
+        The node's context; a fault may change its state.
     rng : numpy.random.Generator
-        Of this (seed, round, partition).
+        The generator for this (seed, round, partition).
     deliver : callable
-        ``() -> Message or None``: hands the message to the client and returns its answer.
+        ``() -> Message or None``: delivers the message to the client and returns its reply.
     """
 
     message: Message
@@ -52,19 +52,19 @@ class Delivery:
     deliver: Callable[[], Message | None]
 
 
-#: ``(delivery) -> replies``: what reaches the server instead of the one answer.
+#: ``(delivery) -> replies``: the messages that reach the server instead of the one reply.
 Fault = Callable[[Delivery], Sequence[Message]]
 
 
 class Injected(NamedTuple):
-    """A fault that has hit.
+    """A fault that was injected.
 
     Parameters
     ----------
     server_round : int
     partition : int
     fault : str
-        Its name.
+        Name of the fault.
     """
 
     server_round: int
@@ -72,7 +72,7 @@ class Injected(NamedTuple):
     fault: str
 
 
-# --- what can go wrong -----------------------------------------------------------------------------------------------
+# --- faults ----------------------------------------------------------------------------------------------------------
 
 
 def _drop(delivery: Delivery) -> list[Message]:
@@ -87,17 +87,17 @@ def _lose(delivery: Delivery) -> list[Message]:
 
 
 def _duplicate(delivery: Delivery) -> list[Message]:
-    """Answer twice."""
+    """Reply twice."""
     return _answers(delivery) * 2
 
 
 def _raise(delivery: Delivery) -> list[Message]:
-    """Raise before the client has done anything."""
+    """Raise before the client does anything."""
     raise InjectedError("this client raises on purpose")
 
 
 def _restart(delivery: Delivery) -> list[Message]:
-    """Answer as a new process: the client's state is gone. Who is asked again in the round is not restarted again."""
+    """Reply as a new process, without the client's state; at most one restart per client and round."""
     number = _round_of(delivery.message)
     mark = delivery.context.state.get(_RESTARTED)
     if not isinstance(mark, ConfigRecord) or mark["round"] != number:
@@ -106,7 +106,7 @@ def _restart(delivery: Delivery) -> list[Message]:
 
 
 def _corrupt(delivery: Delivery) -> list[Message]:
-    """Flip one bit of one array's data: it can still be read, and may be finite."""
+    """Flip one bit of one array's data; the array can still be read and may be finite."""
 
     def change(arrays: Arrays, metrics: Metrics) -> None:
         name = _some(delivery.rng, sorted(arrays))
@@ -121,7 +121,7 @@ def _corrupt(delivery: Delivery) -> list[Message]:
 
 
 def _malformed(delivery: Delivery) -> list[Message]:
-    """Break the protocol: NaN, another shape, dtype or name, a metric too few or out of range."""
+    """Violate the protocol: NaN, another shape, dtype or name, a metric missing or out of range."""
 
     def change(arrays: Arrays, metrics: Metrics) -> None:
         name = _some(delivery.rng, sorted(arrays))
@@ -152,7 +152,7 @@ def _npy(header: bytes) -> bytes:
     return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
 
 
-#: Bytes that are no array of the protocol, some of which end general readers in errors of their own.
+#: Bytes that are not an array of the protocol; some make general-purpose readers raise their own errors.
 _GARBAGE = (
     b"",
     b"not an array",
@@ -166,7 +166,7 @@ _GARBAGE = (
 
 
 def _garbage(delivery: Delivery) -> list[Message]:
-    """Replace an array's bytes by crafted or random ones."""
+    """Replace an array's bytes with crafted or random ones."""
 
     def change(arrays: Arrays, metrics: Metrics) -> None:
         name = _some(delivery.rng, sorted(arrays))
@@ -178,9 +178,9 @@ def _garbage(delivery: Delivery) -> list[Message]:
 
 
 def _absurd(delivery: Delivery) -> list[Message]:
-    """Make a number of a well-formed reply absurd: elapsed, steps, examples, or the length of what is sent.
+    """Make one number in a well-formed reply absurd: elapsed, steps, examples, or the length of the increment.
 
-    An increment that has all but vanished, times 1e12, may be as long as an honest one: it gets that length itself.
+    An increment shorter than 1 is first scaled to length 1, because 1e12 times a tiny one could look honest.
     """
 
     def change(arrays: Arrays, metrics: Metrics) -> None:
@@ -202,12 +202,12 @@ def _absurd(delivery: Delivery) -> list[Message]:
 
 
 def lying(factor: float) -> Fault:
-    """Return a fault that multiplies every array of a reply by a number.
+    """Return a fault that multiplies every array of a reply by a factor.
 
     Parameters
     ----------
     factor : float
-        -1 reverses the increment; 10 is within the range of honest heterogeneity, so no bound catches it.
+        The factor. -1 reverses the increment; 10 is within the range of honest heterogeneity, so no bound detects it.
 
     Examples
     --------
@@ -229,21 +229,21 @@ def _lie(delivery: Delivery) -> list[Message]:
     return _changed(delivery, lambda arrays, metrics: _scale(arrays, factor))
 
 
-#: Faults by name that a client or the way to it may have; a mod can inject those of :data:`_OF_A_CLIENT`.
+#: Faults of a client or of the network, by name; a mod can inject only the ones in :data:`_OF_A_CLIENT`.
 FAULTS: dict[str, Fault] = {
     fault.__name__.removeprefix("_"): fault
     for fault in (_absurd, _corrupt, _drop, _duplicate, _garbage, _lie, _lose, _malformed, _raise, _restart)
 }
-#: Those that only a grid can inject, which has several messages in its hands, and nodes.
+#: Faults that only a grid can inject, because they involve several messages or the node itself.
 _OF_A_GRID = ("delay", "leave")
 _OF_A_CLIENT = ("absurd", "corrupt", "garbage", "lie", "malformed", "raise", "restart")
 
 
-# --- who injects them ------------------------------------------------------------------------------------------------
+# --- injection -------------------------------------------------------------------------------------------------------
 
 
 class _Schedule:
-    """Which fault a message meets."""
+    """The random choice of each message's fault."""
 
     def __init__(
         self,
@@ -269,7 +269,7 @@ class _Schedule:
         self.faults = dict(faults)
 
     def draw(self, message: Message, partition: int) -> tuple[str | Fault, np.random.Generator] | None:
-        """Return the fault that a message meets, and the generator that decides on the rest."""
+        """Return the fault of a message and the generator for its own draws; None without a fault."""
         number = _round_of(message)
         may_hit = (
             message.metadata.message_type in self.message_types
@@ -288,7 +288,7 @@ class _Schedule:
 
 
 class FaultyGrid(InProcessGrid):
-    """An in-process grid in which things go wrong with seeded probabilities.
+    """An in-process grid that injects faults with seeded probabilities.
 
     Parameters
     ----------
@@ -296,35 +296,36 @@ class FaultyGrid(InProcessGrid):
     num_nodes : int
         Node m has partition id m.
     faults : mapping of (str or callable) to float
-        Probability of each fault that a reply may meet; at most one hits it. Names are those of :data:`FAULTS`, and
-        ``"delay"`` (the reply comes in the next round) and ``"leave"`` (the node is gone, and comes back after
-        `absence` rounds under another id and without its state). A function of one's own takes a :class:`Delivery` and
-        returns the messages that reach the server.
+        Probability of each fault; a reply has at most one. Names are the keys of :data:`FAULTS`, ``"delay"`` (the reply
+        arrives in the next round) and ``"leave"`` (the node disconnects, and returns after `absence` rounds with
+        another id and without its state). A custom function takes a :class:`Delivery` and returns the messages that
+        reach the server.
     seed : int, default 0
         Seed of the faults.
     rounds, partitions : container of int, optional
-        Where faults may hit; by default everywhere.
+        Rounds and partitions with faults; by default all of them.
     message_types : sequence of str, default ("train",)
-        Which messages they may hit.
+        Types of the messages with faults.
     joins : mapping of int to int, optional
-        Round in which a partition's node connects for the first time; by default all are there from the beginning.
+        Round in which a partition's node connects for the first time; by default all nodes are connected from the
+        start.
     absence : int or None, default 3
-        Rounds that a node stays away after ``"leave"``; None: forever.
+        Number of rounds that a node is absent after ``"leave"``; None for the rest of the run.
     missing : bool, default False
-        Lose the message in place of every fault: the run that a server should come close to if it leaves out what is
-        wrong.
+        Whether to lose the message instead of injecting the fault. A server that excludes faulty replies should give
+        nearly the same run.
     **options
-        Those of :class:`flwr_fco.simulation.InProcessGrid`; a client's exception is an error reply by default.
+        Options of :class:`flwr_fco.simulation.InProcessGrid`; a client's exception becomes an error reply by default.
 
     Attributes
     ----------
     injected : list of Injected
-        The faults that have hit so far.
+        The faults injected so far.
 
     Raises
     ------
     ConfigurationError
-        If a fault is unknown, or a probability out of range.
+        If a fault is unknown, or a probability is out of range.
 
     Examples
     --------
@@ -366,7 +367,7 @@ class FaultyGrid(InProcessGrid):
         self.injected: list[Injected] = []
         self._round = 0
         self._late: list[Message] = []
-        #: Contexts of nodes that are away, with the round from which on they are there and their id.
+        #: Absent nodes: the round in which the node connects, its id and its context.
         self._away: list[tuple[int, int, Context]] = []
         self._new_ids = itertools.count(num_nodes + 2)
         for partition, first in (joins or {}).items():
@@ -385,7 +386,7 @@ class FaultyGrid(InProcessGrid):
         return super().get_node_ids()
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Deliver messages at once; the first reply of each waits for :meth:`pull_messages`."""
+        """Deliver messages at once and store each one's first reply for :meth:`pull_messages`."""
         numbers = []
         for message in messages:
             answers = self._answers_to(message)
@@ -396,7 +397,7 @@ class FaultyGrid(InProcessGrid):
         return numbers
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
-        """Deliver messages one after the other and return what comes back, late replies of the last round first."""
+        """Deliver messages one by one and return the replies, starting with late replies from the last round."""
         messages = list(messages)
         replies: list[Message] = []
         if messages and messages[0].metadata.message_type in self.schedule.message_types:
@@ -460,15 +461,15 @@ def fault_mod(
     Parameters
     ----------
     faults : mapping of (str or callable) to float
-        As of :class:`FaultyGrid`. Those that are the network's (``"drop"``, ``"lose"``, ``"delay"``, ``"duplicate"``,
-        ``"leave"``) are refused: a mod must return one message.
+        As for :class:`FaultyGrid`. Network faults (``"drop"``, ``"lose"``, ``"delay"``, ``"duplicate"``, ``"leave"``)
+        are refused, because a mod must return exactly one message.
     seed, rounds, partitions, message_types
-        As of :class:`FaultyGrid`.
+        As for :class:`FaultyGrid`.
 
     Raises
     ------
     ConfigurationError
-        If a fault is unknown or not a client's, or a probability out of range.
+        If a fault is unknown or is not a client's, or a probability is out of range.
 
     Examples
     --------
@@ -498,7 +499,7 @@ def _answers(delivery: Delivery) -> list[Message]:
 
 
 def _changed(delivery: Delivery, change: Callable[[Arrays, Metrics], None]) -> list[Message]:
-    """Return the client's answer with other arrays and metrics; one without arrays stays as it is."""
+    """Return the client's reply with changed arrays and metrics; a reply without arrays is unchanged."""
     reply = delivery.deliver()
     if reply is None:
         return []

@@ -1,4 +1,4 @@
-"""Checks of the contract of a mirror map, for ours and for yours."""
+"""Checks of the contract of a mirror map, for built-in and user-defined maps."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr_fco.regularizers.norms import L2
 from flwr_fco.regularizers.separable import L1, ElasticNet, L2Squared, Zero
 from flwr_fco.testing.regularizers import check_map, points_of
 
-#: The regularizers that a map is tried with if none are given.
+#: The regularizers that a map is checked with by default.
 REGULARIZERS: tuple[Regularizer, ...] = (
     Zero(),
     L1(0.3),
@@ -34,7 +34,7 @@ REGULARIZERS: tuple[Regularizer, ...] = (
 )
 #: Weights of psi at which pairs are checked.
 TIMES = (0.0, 0.5, 20.0)
-#: Sizes of the duals.
+#: Scales of the duals.
 SIZES = (0.01, 0.5, 1.0, 3.0, 10.0)
 #: Steps from the minimiser towards other points.
 FRACTIONS = (1.0, 1e-2, 1e-4)
@@ -47,34 +47,34 @@ def check_mirror_map(
     regularizers: Sequence[Proximable] | None = None,
     scales: Sequence[float] = (),
 ) -> None:
-    """Check that a mirror map keeps its contract, on random duals from 0.01 to 10 and the sizes in `scales`.
+    """Check that a mirror map fulfils its contract, on random duals with scales from 0.01 to 10 and those in `scales`.
 
-    For the map by itself: ``conjugate_gradient`` keeps shape, dtype and its argument, writes to ``out`` and in place
-    what it returns, and lets NaN through; with w = conjugate_gradient(z), both z and gradient(w) are subgradients of h
-    at w (h(x) >= h(w) + <z, x - w> for every x), conjugate_gradient(gradient(w)) = w, and the Fenchel-Young inequality
-    h(x) + h*(z) >= <z, x> holds with equality at w; conjugate_gradient is monotone; the map survives the trip
-    ``from_spec(to_spec())``. Then every pair with a regularizer, see :func:`check_pair`.
+    The map itself: ``conjugate_gradient`` preserves shape and dtype, does not change its argument, gives the same
+    result with ``out`` and in place, and propagates NaN. With w = conjugate_gradient(z), both z and gradient(w) are
+    subgradients of h at w (h(x) >= h(w) + <z, x - w> for every x), conjugate_gradient(gradient(w)) = w, and the
+    Fenchel-Young inequality h(x) + h*(z) >= <z, x> holds with equality at w. conjugate_gradient is monotone, and
+    ``from_spec(to_spec())`` reproduces the map. Then every pair with a regularizer is checked; see :func:`check_pair`.
 
-    gradient(conjugate_gradient(z)) = z is not asked for: on the simplex it holds up to a constant, on the border of a
-    ball up to a normal; the subgradient inequalities say what is left of it.
+    gradient(conjugate_gradient(z)) = z is not required: on the simplex it holds up to a constant, on the boundary of a
+    ball up to a normal vector. The subgradient inequalities check the rest of it.
 
     Parameters
     ----------
     mirror_map : MirrorMap
-        What to check; a :class:`Product` must be bound to a layout.
+        The map to check; a :class:`Product` must be bound to a layout.
     dimension : int, default 12
-        Length of the vectors it is tried on.
+        Length of the test vectors.
     seed : int, default 0
         Seed of the random points.
     regularizers : sequence of Regularizer or BoundRegularizer, optional
-        What it is paired with; by default one of each kind that acts on a plain vector.
+        The regularizers to pair it with; by default one of each kind that acts on a plain vector.
     scales : sequence of float, optional
-        Sizes of duals, such as 1e-300 and 1e300, at which the map claims finite primal points.
+        Additional scales of duals, such as 1e-300 and 1e300, for which the map must have finite primal points.
 
     Raises
     ------
     AssertionError
-        If the contract is broken; the message says which part, where and by how much.
+        If the contract is violated; the message says which part, where and by how much.
 
     Examples
     --------
@@ -109,12 +109,12 @@ def check_mirror_map(
 
 
 def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 12, seed: int = 0) -> None:
-    """Check that ``retrieve`` returns the minimiser of -<z, w> + t psi(w) + h(w), or refuses by name.
+    """Check that ``retrieve`` returns the minimiser of -<z, w> + t psi(w) + h(w), or refuses the pair by name.
 
-    With w = retrieve(z, t) and other feasible points x, t >= 0 and psi convex: <grad h(w) - z, x - w> + t (psi(x) -
-    psi(w)) >= 0, the three-point inequality without its differences of squares; where grad h does not exist (entropy
-    with a coordinate capped at 0) no x is better than w. ``retrieve`` writes to ``out`` and in place what it returns.
-    An unsupported pair raises :class:`UnsupportedPairError` whose message names both.
+    With w = retrieve(z, t), other feasible points x, t >= 0 and psi convex:
+    <grad h(w) - z, x - w> + t (psi(x) - psi(w)) >= 0, the three-point inequality without its differences of squares. If
+    grad h does not exist (entropy with a coordinate capped at 0), no x is better than w. ``retrieve`` gives the same
+    result with ``out`` and in place. An unsupported pair raises an :class:`UnsupportedPairError` that names both.
 
     Parameters
     ----------
@@ -130,7 +130,7 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
     Raises
     ------
     AssertionError
-        If the contract is broken.
+        If the contract is violated.
 
     Examples
     --------
@@ -163,7 +163,7 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
         except UnsupportedPairError as error:
             raise AssertionError(f"{name}: supports() is True, but retrieve refuses: {error}") from error
         except ConfigurationError as error:
-            # Sets that have no point in common are the user's to change; the message has to say so.
+            # For sets without a common point, the message must tell the user to change one of them.
             if "do not meet" not in str(error):
                 raise AssertionError(f"{name}: supports() is True, but retrieve raises: {error}") from error
             return
@@ -179,7 +179,7 @@ def check_pair(mirror_map: MirrorMap, regularizer: Proximable, dimension: int = 
 
 
 def _check_call(mirror_map: MirrorMap, z: Vector, name: str) -> Vector:
-    """Check shape, dtype, out, in place; return the primal point."""
+    """Check shape, dtype, `out` and in-place calls; return the primal point."""
     w = check_map(mirror_map.conjugate_gradient, z, name, "conjugate_gradient")
     assert np.isfinite(w).all(), f"{name}: conjugate_gradient is not finite at z = {z[:8]}: {w[:8]}"
     value = mirror_map.value(w)
@@ -215,13 +215,13 @@ def _check_dual(mirror_map: MirrorMap, z: Vector, w: Vector, others: list[Vector
 
 
 def _towards(w: Vector, others: list[Vector]) -> Vector:
-    """Return points between w and the others, and the others themselves, as rows."""
+    """Return the given points, and points between w and each of them, as rows."""
     moves = np.array([point for point in others if point is not w]) - w
     return np.concatenate([w + fraction * moves for fraction in FRACTIONS])
 
 
 def _check_monotone(duals: Sequence[Vector], primals: Sequence[Vector], name: str) -> None:
-    """Check <z - y, w - v> >= 0 for all pairs, as holds for the gradient of a convex function."""
+    """Check <z - y, w - v> >= 0 for all pairs, which holds for the gradient of a convex function."""
     for i, (z, w) in enumerate(zip(duals, primals, strict=True)):
         for y, v in zip(duals[:i], primals[:i], strict=True):
             size = max(float(np.abs(z - y).max()), 1e-300)
@@ -235,14 +235,14 @@ def _check_monotone(duals: Sequence[Vector], primals: Sequence[Vector], name: st
 def _check_minimum(
     mirror_map: MirrorMap, regularizer: Proximable, z: Vector, t: float, w: Vector, points: list[Vector], where: str
 ) -> None:
-    """Check that no other point is better, by first-order conditions where h has a gradient."""
+    """Check that no other point is better, by first-order conditions if h has a gradient at w."""
     psi = t * regularizer.value(w)
     try:
         dual = mirror_map.gradient(w)
     except ConfigurationError:
         dual = None
     if dual is not None:
-        # What rounding of w does to its dual: around a center, and with a large p, a lot.
+        # Effect of the rounding of w on its dual, which is large around a center and for a large p.
         nudge = 8.0 * np.finfo(np.float64).eps
         blur = np.abs(mirror_map.gradient(w * (1.0 + nudge)) - mirror_map.gradient(w * (1.0 - nudge)))
         signs = np.where(np.arange(w.size) % 2, nudge, -nudge)
@@ -268,7 +268,7 @@ def _check_minimum(
 
 
 def _check_refusal(mirror_map: MirrorMap, regularizer: Proximable, z: Vector, psi: object, name: str) -> None:
-    """Check that a refused pair is refused everywhere, by name."""
+    """Check that all methods refuse an unsupported pair by name."""
     title = type(mirror_map).__name__.removeprefix("Bound")
     for what, call in (
         ("require", lambda: mirror_map.require(regularizer)),

@@ -1,4 +1,4 @@
-"""Checks of the contracts of objectives and of saddle-point objectives, for ours and for yours."""
+"""Checks of the contracts of objectives and saddle-point objectives, for built-in and user-defined ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from flwr_fco.work import FirstOrder
 _POINTS = 3
 _DIRECTIONS = 20
 _PAIRS = 20
-#: Draws over which a noisy operator's mean is taken.
+#: Number of draws for the mean of a noisy operator.
 _DRAWS = 1000
 _STEPS = (0.0, 0.7, -1.3)
 
@@ -24,18 +24,18 @@ _Result = TypeVar("_Result")
 
 
 class _Tolerances(NamedTuple):
-    """How closely two ways to the same number must agree.
+    """Tolerances for two computations of the same number.
 
     Parameters
     ----------
     same : float
-        Relative: two orders of the same sums.
+        Relative, for the same sums in two orders.
     slope : float
-        Relative: a derivative and differences of values.
+        Relative, for a derivative and differences of values.
     noise : float
-        What rounding does to a difference quotient, in units of the value.
+        Rounding error of a difference quotient, in units of the value.
     step : float
-        Of the differences: their error falls with its fourth power, that of rounding grows with its inverse.
+        Step of the differences: their error decreases with its fourth power, and rounding grows with its inverse.
     """
 
     same: float
@@ -53,33 +53,34 @@ _TOLERANCES = {
 def check_objective(
     objective: Objective, seed: int = 0, *, precision: Literal["float64", "float32"] = "float64"
 ) -> None:
-    """Check that an objective keeps the contract of :class:`flwr_fco.objectives.Objective`.
+    """Check that an objective fulfils the contract of :class:`flwr_fco.objectives.Objective`.
 
-    At a few random points: the gradient agrees with differences of the value; :meth:`add_gradient` is scale times the
-    gradient; :meth:`value_and_gradient` agrees with both; metrics are Python numbers; the point is not changed. There
-    are as many batches as asked for, also with two per step, equal generators give equal ones, and where they are row
-    numbers an epoch covers every row once, the last partial batch kept, and the gradients of its batches, weighted by
-    batch size, average to the full gradient. Where they are known: Hessian products agree with differences of the
-    gradient, values and gradients along a line with those at its points, and the bounds on the curvature hold. Buffers
-    can be loaded as they are, and unknown ones are refused.
+    At a few random points: the gradient agrees with differences of the value; :meth:`add_gradient` adds scale times the
+    gradient; :meth:`value_and_gradient` agrees with both; metrics are Python numbers; the point is not changed. The
+    number of batches is as requested, also with two per step, and equal generators give equal batches. If batches are
+    row numbers, an epoch contains every row once, including the last partial batch, and the gradients of its batches,
+    weighted by batch size, average to the full gradient. If they are known: Hessian products agree with differences of
+    the gradient, values and gradients along a line agree with those at its points, and the bounds on the curvature
+    hold. The objective's own buffers can be loaded, and unknown ones are refused.
 
-    Of an objective that says ``smooth = False`` the gradient need not be the derivative, but a subgradient: no value
-    nearby or far away is below the line that it gives (with half the strong convexity times the squared distance on
-    top), and neither a Lipschitz constant nor a Hessian is claimed.
+    With ``smooth = False`` the gradient only needs to be a subgradient: no value, near or far, is below its line (plus
+    half the strong convexity times the squared distance), and the objective has neither a Lipschitz constant nor a
+    Hessian.
 
     Parameters
     ----------
     objective : Objective
-        One whose value is a mean over its examples.
+        An objective whose value is a mean over its examples.
     seed : int, default 0
-        Of the random points, directions and batches.
+        Seed of the random points, directions and batches.
     precision : {"float64", "float32"}, default "float64"
-        In what the objective computes. (Features in float32 that are summed in float64, as ours are, are float64.)
+        Precision of the objective's arithmetic. (Use "float64" for float32 features that are summed in float64, as in
+        this package.)
 
     Raises
     ------
     AssertionError
-        With what is broken, where and by how much.
+        If the contract is violated; the message says which part, where and by how much.
 
     Examples
     --------
@@ -106,7 +107,7 @@ def check_objective(
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise :class:`AssertionError` unless a condition holds, also where Python drops ``assert``."""
+    """Raise :class:`AssertionError` unless a condition holds, also when Python disables ``assert``."""
     if not condition:
         raise AssertionError(message)
 
@@ -118,7 +119,7 @@ def _require_close(found: Any, expected: Any, limit: float, what: str, end: str 
 
 
 def if_known(ask: Callable[..., _Result], *arguments: Any) -> _Result | None:
-    """Return an answer, or None if the objective says that it does not know."""
+    """Return the result of a call, or None if the objective raises because it does not know it."""
     try:
         return ask(*arguments)
     except ConfigurationError:
@@ -130,7 +131,7 @@ def _is_rows(batch: Any) -> bool:
 
 
 def checked_oracle(objective: Objective, w: Vector) -> tuple[float, Vector]:
-    """Check the types of value(w) and gradient(w), and that the gradient clears `out`; return both."""
+    """Check the types of value(w) and gradient(w), and that the gradient overwrites `out`; return both."""
     value = objective.value(w)
     require(type(value) is float, f"value(w) is a {type(value).__name__}, expected a Python float")
     gradient = objective.gradient(w)
@@ -145,20 +146,20 @@ def checked_oracle(objective: Objective, w: Vector) -> tuple[float, Vector]:
 
 
 def slope(function: Callable[[Vector], Any], w: Vector, move: Vector, h: float) -> Any:
-    """Return the derivative at w along a direction, from differences of the fourth order; ``move`` is h times it."""
+    """Return the derivative at w along a direction, by fourth-order differences; ``move`` is h times the direction."""
     near = function(w + move) - function(w - move)
     far = function(w + 2 * move) - function(w - 2 * move)
     return (8.0 * near - far) / (12.0 * h)
 
 
 def known_constants(objective: Objective) -> dict[str, float]:
-    """Return the Lipschitz constants that the objective knows, by norm."""
+    """Return the objective's known Lipschitz constants, by norm."""
     found = {norm: if_known(objective.lipschitz, norm) for norm in ("l2", "l1")}
     return {norm: constant for norm, constant in found.items() if constant is not None}
 
 
 def check_lipschitz(constants: dict[str, float], change: Vector, move: Vector, what: str) -> None:
-    """Check that a gradient did not change by more over a move than the constants allow."""
+    """Check that the change of a gradient over a move is within the Lipschitz constants."""
     for norm, constant in constants.items():
         primal, dual = (2, 2) if norm == "l2" else (1, np.inf)
         size, distance = float(np.linalg.norm(change, dual)), float(np.linalg.norm(move, primal))
@@ -205,7 +206,7 @@ def _check_subgradient(
 ) -> None:
     convexity = if_known(objective.strong_convexity) or 0.0
     for direction in _directions(w, rng):
-        # Close by on both sides the line is the derivative where there is one; far away it tests the convexity.
+        # Nearby points on both sides test the derivative, if there is one; distant points test the convexity.
         for step in (tolerances.step, -tolerances.step, 1.0, -1.0):
             found = objective.value(w + step * direction)
             line = value + step * float(gradient @ direction) + 0.5 * convexity * step**2 * float(direction @ direction)
@@ -218,7 +219,7 @@ def _check_subgradient(
 
 def _directions(w: Vector, rng: np.random.Generator) -> list[Vector]:
     coordinates = rng.permutation(w.size)[:_DIRECTIONS]
-    # The last coordinate is an intercept in most models and easily forgotten.
+    # The last coordinate is the intercept in most models, which is easily forgotten.
     directions = [np.eye(1, w.size, int(j))[0] for j in {*coordinates.tolist(), w.size - 1}]
     return [*directions, rng.normal(size=w.size) / np.sqrt(w.size)]
 
@@ -294,7 +295,7 @@ def _check_line(objective: Objective, w: Vector, rng: np.random.Generator, toler
     if line is None:
         return
     point = w
-    # The second line starts where the first one is left.
+    # The second line starts at the last point of the first one.
     for direction in directions:
         for step in _STEPS:
             trial = point + step * direction
@@ -352,7 +353,7 @@ def _check_batches(objective: Objective, rng: np.random.Generator) -> None:
 def _check_repeatable(objective: Objective, work: FirstOrder) -> None:
     w = np.zeros(objective.layout.size)
     first, second = (list(objective.batches(np.random.default_rng(0), work)) for _ in range(2))
-    # The earlier ones are used after the later ones are drawn: a batch must not live in the objective.
+    # Use the first batches after drawing the second ones, because the objective must not hold a batch's state.
     for one, two in zip(first, second, strict=True):
         require(
             np.array_equal(objective.gradient(w, one), objective.gradient(w, two)),
@@ -396,7 +397,7 @@ def _check_curvature(objective: Objective, rng: np.random.Generator) -> None:
         require(convexity >= 0.0, f"strong_convexity()={convexity!r}; expected a number >= 0")
     for pair in range(_PAIRS):
         u = rng.normal(size=objective.layout.size) / np.sqrt(objective.layout.size)
-        # Half of the pairs are close: where the curvature varies, distant pairs see only its mean.
+        # Half of the pairs are close, because distant pairs show only the mean of a varying curvature.
         v = u + rng.normal(size=u.size) * (1e-3 if pair % 2 else 1.0) / np.sqrt(u.size)
         change, move = objective.gradient(u) - objective.gradient(v), u - v
         check_lipschitz(constants, change, move, "gradient")
@@ -419,25 +420,25 @@ def _check_metrics(objective: Objective, w: Vector, tolerances: _Tolerances) -> 
 
 
 def check_saddle_objective(objective: SaddleObjective, seed: int = 0) -> None:
-    """Check that an objective keeps the contract of :class:`flwr_fco.objectives.SaddleObjective`.
+    """Check that an objective fulfils the contract of :class:`flwr_fco.objectives.SaddleObjective`.
 
-    At a few random points: the operator agrees with differences of f, with the sign of the maximising player changed;
-    ``add_gradient`` is scale times the operator; the point is not changed; metrics are Python numbers. On random pairs:
-    the operator is monotone where the class says so, strongly where it knows its modulus, and its Lipschitz constants
-    hold (where they are known). Batches: as many as the work asks for, in whole steps; the same for the same seed; None
-    for full batches; the operator on them is right on average.
+    At a few random points: the operator agrees with differences of f, with the sign changed for the maximising player;
+    ``add_gradient`` adds scale times the operator; the point is not changed; metrics are Python numbers. On random
+    pairs: the operator is monotone if the class says so, strongly monotone if the modulus is known, and known Lipschitz
+    constants hold. Batches: their number is as requested, in whole steps; the same seed gives the same batches; full
+    batches are None; the operator on batches is unbiased.
 
     Parameters
     ----------
     objective : SaddleObjective
-        With a known value.
+        An objective with a known value.
     seed : int, default 0
-        Of the random points, directions and batches.
+        Seed of the random points, directions and batches.
 
     Raises
     ------
     AssertionError
-        With what is broken, where and by how much.
+        If the contract is violated; the message says which part, where and by how much.
 
     Examples
     --------
@@ -511,7 +512,7 @@ def _check_saddle_batches(objective: SaddleObjective, rng: np.random.Generator) 
     require(len(full) == 2 and all(batch is None for batch in full), "batches() should yield None for each full batch")
     w = rng.normal(size=size)
     per_epoch = FirstOrder(epochs=1, batch_size=1).num_draws(objective.num_examples)
-    # Over whole epochs the mean is exact for rows; for noise it is as good as the number of draws.
+    # For rows the mean is exact over whole epochs; for noise its accuracy depends on the number of draws.
     draws = max(1, _DRAWS // per_epoch) * per_epoch if per_epoch < _DRAWS else per_epoch
     work = FirstOrder(steps=draws, batch_size=1)
     twins = [next(iter(objective.batches(np.random.default_rng(3), work))) for _ in range(2)]

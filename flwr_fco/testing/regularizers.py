@@ -1,4 +1,4 @@
-"""Checks of the contract of a regularizer, for ours and for yours."""
+"""Checks of the contract of a regularizer, for built-in and user-defined ones."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ STEPS = (1e-6, 1e-3, 0.1, 1.0, 7.0, 1e3, 1e6)
 
 
 def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), seed: int = 0) -> None:
-    """Check that a regularizer keeps its contract, on random points and steps from 1e-6 to 1e6.
+    """Check that a regularizer fulfils its contract, on random points and steps from 1e-6 to 1e6.
 
-    For every regularizer: the proximal map keeps shape, dtype (float64, float32) and its argument; writes to ``out``,
-    also in place, what it returns; writes no negative zero; lets NaN through; has a finite psi at its result; and the
-    regularizer survives the trip ``from_spec(to_spec())``. For a constraint: the map ignores the step and is
+    For every regularizer: the proximal map preserves shape and dtype (float64, float32), does not change its argument,
+    gives the same result with ``out`` and in place, returns no negative zero and propagates NaN; psi is finite at the
+    result; and ``from_spec(to_spec())`` reproduces the regularizer. For a constraint: the map ignores the step and is
     idempotent. For a convex psi, with p = prox(v): the three-point inequality
 
         step psi(p) + 1/2 ||p - v||^2 + 1/2 ||p - x||^2 <= step psi(x) + 1/2 ||x - v||^2    for every x,
 
     which proves that p is the minimiser, and firm non-expansiveness, ||p - q||^2 <= <p - q, v - u> for q = prox(u).
-    For a psi that is not convex: no point that was tried is better than p.
+    For a non-convex psi: no tested point is better than p.
 
     Parameters
     ----------
     regularizer : Regularizer
-        What to check.
+        The regularizer to check.
     shape : tuple of int, default (12,)
-        Shape of the arrays it is tried on.
+        Shape of the test arrays.
     seed : int, default 0
         Seed of the random points.
 
     Raises
     ------
     AssertionError
-        If the contract is broken; the message says which part, where and by how much.
+        If the contract is violated; the message says which part, where and by how much.
 
     Examples
     --------
@@ -50,7 +50,7 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
     name = repr(regularizer)
     regularizer.check_shape("w", shape)
     points = points_of(rng, shape, (0.01, 0.5, 1.0, 10.0, 1e3))
-    # Points that psi is finite at: every result, and the results' surroundings.
+    # Points with a finite psi: results of the proximal map, and points near them.
     feasible = [regularizer.prox(v.copy(), 1.0) for v in points]
     feasible += [regularizer.prox(p + 0.1 * rng.normal(size=shape), 0.1) for p in feasible[:4]]
     valued = [(x, regularizer.value(x)) for x in feasible]
@@ -73,14 +73,14 @@ def check_regularizer(regularizer: Regularizer, shape: tuple[int, ...] = (12,), 
 
 
 def points_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sequence[float]) -> list[Array]:
-    """Return points of several sizes, and some with ties and zeros.
+    """Return points of several scales, and some with ties and zeros.
 
     Parameters
     ----------
     rng : numpy.random.Generator
     shape : tuple of int
     sizes : sequence of float
-        Of normal draws.
+        Scales of normal draws.
     """
     points: list[Array] = [size * rng.normal(size=shape) for size in sizes]
     points += [np.zeros(shape), np.ones(shape), np.where(rng.random(shape) < 0.5, -1.0, 1.0)]
@@ -89,16 +89,16 @@ def points_of(rng: np.random.Generator, shape: tuple[int, ...], sizes: Sequence[
 
 
 def check_map(call: Callable[[Array, Array | None], Array], v: Array, where: str, what: str) -> Array:
-    """Check that a map keeps shape and dtype, and writes to `out`, v itself too, what it returns without.
+    """Check that a map preserves shape and dtype, and gives the same result without `out`, with it and in place.
 
     Parameters
     ----------
     call : callable
         ``(v, out) -> result``.
     v : ndarray
-        Where the map is taken.
+        Argument of the map.
     where, what : str
-        The object and the name of its method, for the messages.
+        The object and the name of its method, for error messages.
 
     Returns
     -------
@@ -126,7 +126,7 @@ def check_map(call: Callable[[Array, Array | None], Array], v: Array, where: str
 
 
 def _check_call(regularizer: Regularizer, v: Array, step: float, name: str) -> Array:
-    """Check shape, dtype, out, in place, signs of zeros and finiteness; return the result."""
+    """Check shape, dtype, `out`, in-place calls, signs of zeros and finiteness; return the result."""
     where = f"{name}, step {step:g}"
     p = check_map(lambda v, out: regularizer.prox(v, step, out), v, where, "prox")
     assert not np.signbit(p[p == 0.0]).any(), f"{where}: the result holds -0.0; zeros have to be +0.0 (add 0.0)"
@@ -140,7 +140,7 @@ def _check_call(regularizer: Regularizer, v: Array, step: float, name: str) -> A
 
 
 def _check_float32(regularizer: Regularizer, v: Array, step: float, name: str) -> None:
-    """Check that float32 stays float32, is feasible, and agrees with float64 to its rounding."""
+    """Check that float32 results stay float32, are feasible, and agree with float64 up to rounding."""
     single = v.astype(np.float32)
     p = regularizer.prox(single, step)
     assert p.dtype == np.float32, (
@@ -156,7 +156,7 @@ def _check_float32(regularizer: Regularizer, v: Array, step: float, name: str) -
 
 
 def _check_projection(regularizer: Regularizer, v: Array, p: Array, step: float, name: str) -> None:
-    """Check that a constraint's map ignores the step and leaves its own results alone."""
+    """Check that a constraint's map ignores the step and does not change its own results."""
     other = regularizer.prox(v.copy(), 1.0)
     assert np.array_equal(p, other), (
         f"{name}: the results at step {step:g} and 1 differ by {np.abs(p - other).max():.2e}; "
@@ -171,7 +171,7 @@ def _check_projection(regularizer: Regularizer, v: Array, p: Array, step: float,
 def _check_minimum(
     regularizer: Regularizer, v: Array, p: Array, step: float, feasible: list[tuple[Array, float]], name: str
 ) -> None:
-    """Check the three-point inequality (convex), or that no point that was tried is better (not convex)."""
+    """Check the three-point inequality (convex), or that no tested point is better (not convex)."""
     weight = 1.0 if regularizer.constraint else step
     scaled = weight * regularizer.value(p)
     near = [p + size * (x - p) for x, _ in feasible[:3] for size in (1e-6, 1e-3)]
@@ -183,13 +183,13 @@ def _check_minimum(
     moves = flat - tried
     distances, lengths = np.sqrt((moves**2).sum(axis=1)), np.sqrt((tried**2).sum(axis=1))
     distance, length = float(np.linalg.norm(away)), float(np.linalg.norm(flat))
-    # <p - v, p - x> + step (psi(p) - psi(x)) <= 0 is the inequality with its squares expanded: no cancellation.
+    # <p - v, p - x> + step (psi(p) - psi(x)) <= 0 is the inequality with expanded squares, which avoids cancellation.
     if regularizer.convex:
         excess = scaled - references + moves @ away
     else:
         excess = scaled - references + 0.5 * (moves * (flat + tried - 2.0 * v.reshape(-1))).sum(axis=1)
     sizes = abs(scaled) + np.abs(references) + (distance + float(np.linalg.norm(v))) * distances
-    # p and x are rounded points: that moves them by eps of their size, across the distance to v.
+    # Rounding moves p and x by eps times their size, which is multiplied by the distance to v.
     rounding = 64.0 * np.finfo(np.float64).eps * (length + lengths)
     limits = 1e-11 * sizes + 1e-14 + rounding * distance
     for i in np.flatnonzero(~(excess <= limits)):
@@ -218,7 +218,7 @@ def _check_nonexpansive(points: list[Array], results: list[Array], step: float, 
 
 
 def _check_nan(regularizer: Regularizer, v: Array, name: str) -> None:
-    """Check that a NaN does not vanish."""
+    """Check that a NaN is propagated."""
     if not v.size:
         return
     spoiled = v.copy()

@@ -1,4 +1,4 @@
-"""A check of the contract of strategies, for ours and for yours."""
+"""A check of the contract of strategies, for built-in and user-defined ones."""
 
 from __future__ import annotations
 
@@ -33,23 +33,24 @@ MakeStrategy = Callable[..., CompositeStrategy]
 
 
 def check_strategy(make: MakeStrategy) -> None:
-    """Check that a strategy keeps the contract of :class:`flwr_fco.strategies.CompositeStrategy`.
+    """Check that a strategy fulfils the contract of :class:`flwr_fco.strategies.CompositeStrategy`.
 
-    On a small LASSO with four heterogeneous clients (for a method that refuses psi, as its limit says: on the
-    same least squares without psi): it converges to what its ``limit`` says; it answers with the
-    user's names, shapes and dtypes; its state keeps its dtypes and shapes, and after saving and loading the next round
-    is the same to the bit; the same seed gives the same bits; a round without good replies changes nothing.
+    The problem is a small LASSO with four heterogeneous clients (or, for a method that refuses psi according to its
+    ``limit``, the same least squares without psi). The strategy converges to the point stated by its ``limit``; it
+    returns the user's names, shapes and dtypes; its state keeps its dtypes and shapes, and after saving and loading,
+    the next round is identical bit for bit; the same seed gives identical results; a round without valid replies
+    changes nothing.
 
     Parameters
     ----------
     make : callable
         The class, or a function that takes the same keyword arguments and returns a strategy. Its ``limit`` is checked
-        by :meth:`Limit.check`. Options that the strategy does not have, such as a client's learning rate, are left out.
+        by :meth:`Limit.check`. Options that the strategy does not have, such as a client's learning rate, are omitted.
 
     Raises
     ------
     AssertionError
-        With what is broken and by how much.
+        If the contract is violated; the message says which part and by how much.
 
     Examples
     --------
@@ -68,7 +69,7 @@ def check_strategy(make: MakeStrategy) -> None:
 
 
 def _problem(equal: bool = False) -> list[LeastSquares]:
-    """Return well-conditioned clients whose data follow different models, or all the same one."""
+    """Return well-conditioned clients with data from different models, or identical clients."""
     objectives = []
     for m in range(_CLIENTS):
         rng = np.random.default_rng(0 if equal else m)
@@ -100,7 +101,7 @@ def _run(
     make: MakeStrategy, objectives: list[LeastSquares], rounds: int, **options: Any
 ) -> tuple[Vector, CompositeStrategy]:
     settings: dict[str, Any] = {"regularizer": L1(_STRENGTH), "batch_size": None, "min_evaluate_nodes": 1}
-    # A run that diverges is measured like any other, and fails the check with how far it is off.
+    # A diverging run is measured like any other, so the check fails with its error.
     settings["on_divergence"] = "warn"
     settings.update(options)
     strategy = make(**settings)
@@ -111,7 +112,7 @@ def _run(
 
 
 def _with_known_options(make: MakeStrategy) -> MakeStrategy:
-    """Return a function that leaves out the options which the strategy does not have."""
+    """Return a function that omits options that the strategy does not have."""
     known = {field.name for field in fields(make()) if field.init}
 
     def build(**options: Any) -> CompositeStrategy:
@@ -136,7 +137,7 @@ def _check_psi_is_refused(make: MakeStrategy) -> None:
 
 
 class _Problem:
-    """The problem of the checks, with its solution; a strength of 0.0 is least squares."""
+    """The test problem with its solution; strength 0.0 gives least squares."""
 
     def __init__(self, strength: float) -> None:
         self.strength = strength
@@ -154,7 +155,7 @@ class _Problem:
         objectives = self.equal if equal else self.different
         if self.strength:
             return lasso_duality_gap(objectives, None, factor * self.strength, w)
-        # Quadratic, so this is the gap itself, free of cancellation.
+        # For a quadratic this is the exact gap, without cancellation.
         moved = w - (self._solution(objectives) if equal else self.optimum)
         return float(np.mean([0.5 * moved @ objective.hessian_product(w, moved) for objective in objectives]))
 
@@ -235,7 +236,7 @@ def _next_round(strategy: CompositeStrategy, objectives: list[LeastSquares], num
 def _check_repeatable(make: MakeStrategy) -> None:
     options: dict[str, Any] = {"client_lr": 0.1, "batch_size": 7, "min_train_nodes": 1, "seed": 3}
     if isinstance(make().work(), Minimise) and not make().deterministic:
-        # There are no minibatches: what is random is who takes part.
+        # Without minibatches, only the sampling of clients is random.
         options["fraction_train"] = 0.5
     objectives = _problem()
     first, second = (_run(make, objectives, 5, **options)[0] for _ in range(2))
@@ -249,7 +250,7 @@ def _check_repeatable(make: MakeStrategy) -> None:
 
 
 class _Silence(InProcessGrid):
-    """Nobody answers, not even those that are asked again."""
+    """A grid in which no client replies, even when asked again."""
 
     def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> list[Message]:
         return []

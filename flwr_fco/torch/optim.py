@@ -46,8 +46,8 @@ class CompositeOptimizer(torch.optim.Optimizer):
     1. psi acts on the parameters with two or more dimensions if there are any, otherwise on all except those called
        ``bias`` or ``intercept``, as on the server. ``apply_to`` overrides this rule. A regularizer set for a group acts
        on all of the group's parameters.
-    2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. Do not
-       pass a parameter that must not change to the optimiser.
+    2. A parameter without a gradient (``grad is None``) has the gradient 0; psi and a shift still act on it. Leave
+       parameters that must not change out of the optimiser.
     3. Duals are kept in float64 whatever the dtype of the parameters (``dual_dtype``), because a parameter is the small
        difference between its dual and a growing threshold. On devices without float64 they are kept in float32.
     4. Buffers (running means, counters) are not touched.

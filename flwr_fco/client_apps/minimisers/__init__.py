@@ -1,4 +1,4 @@
-"""Engines: interchangeable ways to minimise f(theta) - <shift, theta> + penalty/2 ||theta - center||^2 on a client."""
+"""Engines: interchangeable methods that minimise f(theta) - <shift, theta> + penalty/2 ||theta - center||^2."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 Engine = Callable[[LocalProblem, Vector, StoppingRule], Minimum]
 
-#: The engines by their names in ``Minimise(engine=...)``; "auto" chooses one of them.
+#: The engines by their names in ``Minimise(engine=...)``; "auto" selects one of them.
 ENGINES: Mapping[str, Engine] = MappingProxyType(
     {
         "aogm": aogm,
@@ -47,16 +47,16 @@ ENGINES: Mapping[str, Engine] = MappingProxyType(
 )
 
 
-#: Engines that work among the examples' coordinates where there are fewer examples than features. AOGM and SciPy's
-#: method are what others are compared with, and stay as they are known.
+#: Engines that work in the row space if there are fewer examples than features. AOGM and SciPy's method are references
+#: for comparisons and remain unchanged.
 _IN_ROW_SPACE = ("newton-cg", "preconditioned-lbfgs")
 
 
 def fastest_engine(problem: LocalProblem) -> str:
     """Return the name of the engine that ``"auto"`` stands for.
 
-    ``"dual-ascent"`` for the hinge loss, ``"exact"`` for quadratics of up to 2,048 parameters, ``"newton-cg"`` where
-    products with the Hessian are known, ``"preconditioned-lbfgs"`` (there without a preconditioner) otherwise.
+    ``"dual-ascent"`` for the hinge loss, ``"exact"`` for quadratics with up to 2,048 parameters, ``"newton-cg"`` if
+    products with the Hessian are available, otherwise ``"preconditioned-lbfgs"`` (then without a preconditioner).
 
     Parameters
     ----------
@@ -86,20 +86,20 @@ def minimise(
     objective : Objective
         f.
     work : Minimise, optional
-        Engine, stopping rule and tolerance; by default the fastest engine to a gradient norm of 1e-10.
+        Engine, stopping rule and tolerance; by default the fastest engine, to a gradient norm of 1e-10.
     shift, center : ndarray of float64, shape (d,), optional
         Default zeros.
     penalty : float, default 0.0
     start : ndarray of float64, shape (d,), optional
-        Where to begin; default `center`, or zeros.
+        The starting point; by default `center`, or zeros.
     duality : float, default 0.0
-        DualFL's nu: what its gap (3.6) needs for the rule ``"gap"``.
+        DualFL's nu, which its gap (3.6) depends on; used for the rule ``"gap"``.
 
     Returns
     -------
     Minimum
-        With the number of iterations and gradients, the norm of the gradient, a certified gap, and whether the rule
-        was met before the cap on iterations.
+        The point, the numbers of iterations and gradients, the gradient's norm, a certified gap, and whether the rule
+        was met within `max_iterations`.
 
     Raises
     ------
@@ -127,11 +127,11 @@ def minimise(
     if start is None:
         start = np.zeros(problem.size) if center is None else center
     start = np.asarray(start, dtype=np.float64)
-    # The energy rule compares values, of which the other coordinates have a part.
+    # The energy rule compares values, to which the coordinates outside the row space contribute.
     space = row_space(problem) if name in _IN_ROW_SPACE and work.rule != "energy" else None
     if space is not None:
         return _minimise_in_row_space(space, problem, replace(work, engine=name), start, duality)
-    # The gap of the dual ascent bounds DualFL's for every nu up to the modulus.
+    # The dual ascent's gap is a bound on DualFL's gap for every nu up to the modulus.
     rule = StoppingRule(work, problem, 0.0 if engine is dual_ascent else duality)
     return engine(problem, start, rule)
 

@@ -10,11 +10,11 @@ from flwr_fco.client_apps.minimisers.problem import LocalProblem
 from flwr_fco.client_apps.minimisers.result import ROUNDING, Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 
-#: Backtracking multiplies the step size by this, and divides by it once before every step (delta).
+#: Factor of backtracking (delta): the step size is divided by it once before every step, then multiplied as needed.
 SHRINK = 0.5
-#: How many times the rounding of F a decrease must be to say anything about the step size.
+#: Smallest decrease, in multiples of F's rounding error, that is informative about the step size.
 INFORMATIVE = 100.0
-#: Below this step size there is nothing left to try.
+#: Smallest step size to try.
 SMALLEST = 1e-30
 
 
@@ -33,8 +33,8 @@ def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     problem : LocalProblem
     start : ndarray of float64, shape (d,)
     rule : StoppingRule
-        ``"energy"`` compares F(y+) with F(y), as the paper does; the other rules look at the gradient at x, and x is
-        returned if it is good enough.
+        ``"energy"`` compares F(y+) with F(y), as in the paper; all other rules use the gradient at x, and x is returned
+        if it meets the rule.
 
     Returns
     -------
@@ -42,18 +42,18 @@ def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
 
     References
     ----------
-    Kim, Fessler: Adaptive restart of the optimized gradient method (2018), with the momentum of the restarting step
-    kept, as in the authors' code; Calatroni, Chambolle: Backtracking strategies for accelerated descent methods (2019).
+    Kim, Fessler: Adaptive restart of the optimized gradient method (2018), keeping the momentum of the restarting step,
+    as in the authors' code; Calatroni, Chambolle: Backtracking strategies for accelerated descent methods (2019).
 
     Notes
     -----
     Differs from the paper in: 1. restart and backtracking are combined by the ratio rule above, which the DualFL paper
-    does not say; 2. where the decrease that is asked for drowns in the rounding of F, the step size is tried by
-    <grad F(y+), grad F(x)> >= 0 instead, which is the same for a quadratic: with F the step size would collapse or grow
-    without end; 3. a step is taken again with half the step size where tau |g+ - g|^2 > <g+ - g, x+ - x>, g and g+ the
-    gradients at x and x+, and the next step tries no larger one: a step size that suits the decrease alone makes the
-    optimised momentum unstable (on 7,500 MNIST images to a gradient of 1e-12: 1,309 iterations without, 319 with);
-    4. the first step size tried is 1.
+    does not state; 2. if the required decrease is below the rounding error of F, the step size is tested by
+    <grad F(y+), grad F(x)> >= 0 instead, which is equivalent for a quadratic; with F the step size would collapse or
+    grow without bound; 3. a step is repeated with the step size times delta if tau |g+ - g|^2 > <g+ - g, x+ - x>, where
+    g and g+ are the gradients at x and x+, and the next step tries no larger step size: a step size chosen only for the
+    decrease makes the optimised momentum unstable (on 7,500 MNIST images, to a gradient of 1e-12: 1,309 iterations
+    without this rule, 319 with it); 4. the first step size tried is 1.
     """
     y, x = start.copy(), start.copy()
     image_y = problem.image(y)
@@ -92,7 +92,7 @@ def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
             change = gradient_next - gradient
             if tau * float(change @ change) <= (1.0 + 1e-9) * float(change @ (x_next - x)) or tau < SMALLEST:
                 break
-            # Not a step size for which the momentum is safe: again from the same x, and no larger one next time.
+            # The momentum is not safe with this step size: repeat from the same x, and try no larger one next time.
             tau *= SHRINK
             held = True
             y_next, image_next = x - tau * gradient, image_x - tau * image_step
@@ -100,7 +100,7 @@ def aogm(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
             t_next = 1.0
         x, image_x, gradient, y, image_y, t = x_next, image_x_next, gradient_next, y_next, image_next, t_next
         if iteration % 100 == 99:
-            # Sums of differences drift from the margins of the point by rounding.
+            # Recompute: by rounding, accumulated differences drift away from the point's margins.
             image_x, image_y = problem.image(x), problem.image(y)
     image_x = problem.image(x)
     _, gradient = problem.value_and_gradient(x, image_x)

@@ -1,4 +1,4 @@
-"""The hinge loss with quadratic terms, by exact coordinate ascent on its dual, which gives the gap for free."""
+"""Exact coordinate ascent on the dual of the hinge loss with quadratic terms, which yields the gap at no cost."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from flwr_fco.objectives.hinge import Hinge
 def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """Minimise mean_i max(0, 1 - s_i <x_i, theta>) + m/2 ||theta - v||^2 by dual coordinate ascent.
 
-    The l2 term, shift and penalty of the problem make m and v. With alpha in [0, 1]^n and
+    The problem's l2 term, shift and penalty determine m and v. With alpha in [0, 1]^n and
     theta = v + 1/(m n) sum_i alpha_i s_i x_i, the dual is mean_i alpha_i (1 - s_i <x_i, v>) - m/2 ||theta - v||^2, and
-    the primal minus the dual value bounds the distance to the minimum. It bounds DualFL's gap (3.6) too, for any
-    nu <= m, because alpha is a point at which the conjugate in (3.6) can be bounded.
+    the primal minus the dual value is a bound on F(theta) - min F. It is also a bound on DualFL's gap (3.6) for any
+    nu <= m, because the conjugate in (3.6) can be bounded at alpha.
 
     Parameters
     ----------
     problem : LocalProblem
-        Of a :class:`flwr_fco.objectives.hinge.Hinge` objective.
+        The problem of a :class:`flwr_fco.objectives.hinge.Hinge` objective.
     start : ndarray of float64, shape (d,)
-        Decides which alpha to begin with: 1 where the margin is below 1.
+        Determines the initial alpha: 1 where the margin at `start` is below 1, otherwise 0.
     rule : StoppingRule
-        ``"gradient"`` compares the tolerance with the largest violation of the dual's optimality conditions, a number
-        between 0 and 1 for alpha itself; ``"gap"`` with the gap; ``"energy"`` with the relative change of the value.
+        The tolerance is compared with the largest violation of the dual's optimality conditions (``"gradient"``), with
+        the gap (``"gap"``), or with the relative change of the value (``"energy"``).
 
     Returns
     -------
@@ -48,7 +48,7 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     References
     ----------
     Hsieh and others: A dual coordinate descent method for large-scale linear SVM (ICML 2008), with shrinking: most
-    passes visit only the examples whose alpha can still move.
+    passes visit only the examples with alpha strictly between 0 and 1.
     """
     objective = problem.objective
     if not isinstance(objective, Hinge):
@@ -78,7 +78,7 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
         epoch, data, squares = sparse_hinge_epoch, design.rows_data, design.row_squares()
     else:
         squares = np.einsum("ij,ij->i", features, features, dtype=np.float64)
-    # Which alpha are inside of (0, 1) is unknown; the start point says on which side most of them are.
+    # It is unknown which alpha are inside (0, 1), but at the start the margins predict the bound of most others.
     alpha = (signs * (features @ start) < 1.0).astype(np.float64)
     rng = np.random.default_rng(0)
     everyone = np.arange(n)
@@ -91,18 +91,18 @@ def dual_ascent(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Min
     for passes in range(rule.work.max_iterations + 1):
         if passes:
             violation = sweep(everyone)
-            # Cheap passes over those that can still move, until they are as good as the last full pass asks.
+            # Cheap passes over the interior alpha, until their violation is a tenth of the last full pass's.
             for _ in range(20):
                 free = np.flatnonzero((alpha > 0.0) & (alpha < 1.0))
                 if free.size in (0, n) or sweep(free) < 0.1 * violation:
                     break
-        # From alpha, without the rounding of many small moves.
+        # Recompute theta from alpha, which removes the rounding errors of many small updates.
         theta = anchor + scale * (features.T @ (alpha * signs))
         problem.count(evaluations=1)
         losses = np.maximum(0.0, 1.0 - signs * (features @ theta))
         apart = theta - anchor
         quadratic = modulus * float(apart @ apart)
-        # Primal minus dual: each term of the sum is not negative by itself, so nothing cancels but rounding.
+        # Primal minus dual value, as a sum of non-negative terms, which avoids cancellation.
         gap = float((losses - alpha * (1.0 - signs * (features @ theta))).mean())
         value = float(losses.mean()) + 0.5 * quadratic
         done = {"gap": gap <= tolerance, "gradient": violation <= tolerance, "energy": rule.settled(value)}

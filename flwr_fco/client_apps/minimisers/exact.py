@@ -15,13 +15,13 @@ from flwr_fco.errors import ConfigurationError
 def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """Solve H theta = H start - grad F(start) by a Cholesky factorisation, which later rounds reuse.
 
-    A step or two of iterative refinement follow until the rule is met. With more than 2,048 parameters, by conjugate
-    gradients.
+    One or two steps of iterative refinement follow until the rule is met. With more than 2,048 parameters, conjugate
+    gradients are used instead.
 
     Parameters
     ----------
     problem : LocalProblem
-        Quadratic.
+        A quadratic problem.
     start : ndarray of float64, shape (d,)
     rule : StoppingRule
 
@@ -66,7 +66,7 @@ def exact(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
         value, following = problem.value_and_gradient(trial, problem.image(trial))
         better = float(np.linalg.norm(following))
         if iteration and better >= norm:
-            # As good as rounding allows.
+            # Rounding prevents further improvement.
             return rule.minimum(problem, theta, gradient, iteration, False)
         theta, gradient, norm = trial, following, better
     return rule.minimum(problem, theta, gradient, rule.work.max_iterations, rule.reached(value, norm))

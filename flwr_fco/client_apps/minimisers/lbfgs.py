@@ -1,4 +1,4 @@
-"""Limited-memory BFGS: SciPy's, and one with a preconditioner that works on margins."""
+"""Limited-memory BFGS: SciPy's version, and one with a preconditioner that works on margins."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from flwr_fco.client_apps.minimisers.problem import LocalProblem
 from flwr_fco.client_apps.minimisers.result import Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 
-#: Pairs that the preconditioned method remembers.
+#: Number of pairs that the preconditioned method stores.
 MEMORY = 30
 
 
 class _Reached(Exception):
-    """Leaves SciPy's loop."""
+    """Raised to leave SciPy's loop."""
 
 
 def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
@@ -31,7 +31,7 @@ def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     Returns
     -------
     Minimum
-        Not reached where SciPy's line search gives up, which for losses near 1 it does at gradients of about 1e-8.
+        The rule is not met if SciPy's line search fails, which for losses near 1 happens at gradients of about 1e-8.
     """
     from scipy.optimize import minimize
 
@@ -54,7 +54,7 @@ def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     def after_step(intermediate_result: object) -> None:
         nonlocal iterations, found
         iterations += 1
-        # `fun` and `x` of SciPy's OptimizeResult; the energy is compared between steps, not between trials.
+        # Uses SciPy's OptimizeResult, so that the energy is compared between steps, not between trial points.
         value, theta = intermediate_result.fun, intermediate_result.x  # type: ignore[attr-defined]
         if rule.work.rule == "energy" and rule.settled(float(value)):
             found = theta.copy(), problem.evaluate(theta)[1]
@@ -80,8 +80,8 @@ def lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
 def preconditioned_lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """Minimise F by L-BFGS whose initial inverse Hessian is the problem's preconditioner, scaled to the last step.
 
-    A step costs one product with the features for the margins of the direction and one for the gradient; trial steps
-    of the line search cost neither.
+    A step costs one product with the features for the direction's margins and one for the gradient; trial steps of the
+    line search need no products.
 
     Parameters
     ----------
@@ -120,7 +120,7 @@ def preconditioned_lbfgs(problem: LocalProblem, start: Vector, rule: StoppingRul
         if moved is None:
             if not pairs:
                 return rule.minimum(problem, theta, gradient, iteration, False)
-            # What was learnt far from here misleads: begin again with the preconditioner alone.
+            # Pairs from distant points are misleading: restart with the preconditioner alone.
             pairs.clear()
             scale = 1.0
             continue

@@ -1,4 +1,4 @@
-"""A backtracking line search on margins, for directions whose natural step is 1."""
+"""A backtracking line search on margins, for directions with a natural step size of 1."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from flwr_fco.client_apps.minimisers.problem import Image, LocalProblem
 from flwr_fco.client_apps.minimisers.result import ROUNDING
 from flwr_fco.core.layout import Vector
 
-#: Part of the predicted decrease that a step must achieve.
+#: Fraction of the predicted decrease that a step must achieve.
 SUFFICIENT = 1e-4
-#: A direction that brings nothing even at this step size is rounding.
+#: Smallest step size; a direction without a decrease even at this size consists of rounding errors.
 SMALLEST = 2.0**-40
 
 
 def backtrack(
     problem: LocalProblem, theta: Vector, image: Image, value: float, direction: Vector, slope: float
 ) -> tuple[Vector, Image] | None:
-    """Return the first point theta + t d with t = 1, 1/2, 1/4, ... that decreases F enough, and its image.
+    """Return the first point theta + t d, t = 1, 1/2, 1/4, ..., with a sufficient decrease of F, and its image.
 
     Parameters
     ----------
@@ -24,12 +24,12 @@ def backtrack(
         The point, its image and F there.
     direction : ndarray of float64, shape (d,)
     slope : float
-        Its product with the gradient, negative.
+        Product of the direction and the gradient, negative.
 
     Returns
     -------
     tuple or None
-        None if no step does.
+        None if no step size gives a sufficient decrease.
     """
     along = problem.image(direction)
     slack = ROUNDING * (1.0 + abs(value))

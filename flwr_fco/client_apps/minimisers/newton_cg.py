@@ -1,4 +1,4 @@
-"""Newton's method with inexact steps by conjugate gradients."""
+"""Inexact Newton method with conjugate gradient steps."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from flwr_fco.client_apps.minimisers.result import Minimum, StoppingRule
 from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 
-#: The residual of a Newton equation relative to the gradient, at most and at least (products may be single precision).
+#: Largest and smallest relative residual of a Newton equation (products may be in single precision).
 LOOSEST, TIGHTEST = 0.3, 1e-5
-#: Products with the Hessian that are remembered.
+#: Number of stored products with the Hessian.
 MEMORY = 40
 
 
 def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minimum:
     """Minimise F by inexact Newton steps with a backtracking line search.
 
-    The products with the Hessian that a step computes precondition the next one, as the Hessian changes less and less.
+    A step's products with the Hessian precondition the next step, because the Hessian changes less and less.
 
     Parameters
     ----------
     problem : LocalProblem
-        With products with its Hessian.
+        A problem with Hessian products.
     start : ndarray of float64, shape (d,)
     rule : StoppingRule
 
@@ -39,7 +39,7 @@ def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minim
     Raises
     ------
     ConfigurationError
-        If the objective has no products with its Hessian, or the problem is flat where steps would go on for ever.
+        If the objective has no Hessian products, or the problem is flat in some direction.
 
     References
     ----------
@@ -59,7 +59,7 @@ def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minim
     for iteration in range(rule.work.max_iterations):
         if rule.reached(value, norm):
             return rule.minimum(problem, theta, gradient, iteration, True)
-        # No better than the next gradient needs to be: superlinear, but without going below the target in vain.
+        # As accurate as superlinear convergence needs, but no more accurate than the target gradient requires.
         wanted = max(min(LOOSEST, math.sqrt(norm / first)), 0.3 * rule.gradient_target / norm, TIGHTEST)
         direction = _conjugate_gradients(problem.hessian(theta, image), -gradient, wanted * norm, learnt)
         slope = float(gradient @ direction)
@@ -73,14 +73,14 @@ def newton_cg(problem: LocalProblem, start: Vector, rule: StoppingRule) -> Minim
 
 
 class _Curvatures:
-    """The last directions s and their products y = H s, and the L-BFGS inverse Hessian that they make."""
+    """The last directions s, their products y = H s, and the L-BFGS inverse Hessian built from them."""
 
     def __init__(self) -> None:
         self._steps: deque[Vector] = deque(maxlen=MEMORY)
         self._changes: deque[Vector] = deque(maxlen=MEMORY)
 
     def add(self, step: Vector, change: Vector) -> None:
-        """Remember a direction and its product, whose product with each other is positive."""
+        """Store a direction and its Hessian product; their inner product must be positive."""
         self._steps.append(step)
         self._changes.append(change)
 
@@ -114,7 +114,7 @@ class _Curvatures:
 
 
 def _conjugate_gradients(multiply: Curvature, target: Vector, tolerance: float, learnt: _Curvatures) -> Vector:
-    """Return v with ||H v - target|| <= tolerance, or where the curvature ends."""
+    """Return v with ||H v - target|| <= tolerance, or the last iterate before a direction without curvature."""
     precondition = learnt.inverse()
     solution = np.zeros_like(target)
     residual = target.copy()
@@ -124,7 +124,7 @@ def _conjugate_gradients(multiply: Curvature, target: Vector, tolerance: float, 
         product = multiply(search)
         curvature = float(search @ product)
         if curvature <= 0.0:
-            # A flat direction: the gradient itself, if there is nothing better yet.
+            # A flat direction: return the target itself if there is no solution yet.
             return solution if solution.any() else target
         learnt.add(search, product)
         length = energy / curvature

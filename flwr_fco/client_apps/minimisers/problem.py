@@ -1,8 +1,8 @@
-"""What the engines minimise: a client's loss with a linear and a quadratic term.
+"""The engines' problem: a client's loss with a linear and a quadratic term.
 
-An engine moves points along lines. For a model that is linear in its data it moves their margins along with them, so
-that a trial step costs O(n k) and only gradients touch the features. A point therefore comes with its `image`: the
-margins, or an empty array where the loss has none; images are combined as the points are.
+An engine moves points along lines. For a model that is linear in its data, the engine updates the margins together with
+the points, so that a trial step costs O(n k) and only gradients use the features. A point therefore has an `image`: its
+margins, or an empty array if the loss has none. Images are combined in the same way as the points.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from flwr_fco.objectives.design import LinearData
 
 #: Margins of a point, shape (n, k); an empty array for a loss without margins.
 Image = NDArray[np.float64]
-#: A Hessian, or the inverse of something near it, applied to a vector.
+#: Applies a Hessian, or an approximate inverse of it, to a vector.
 Curvature = Callable[[Vector], Vector]
 
-#: Up to this many features a Gram matrix is formed and factorised.
+#: Largest number of features for which a Gram matrix is formed and factorised.
 LARGEST_GRAM = 2048
-#: Rows x features x outputs up to which BLAS multiplies without repacking its arguments, at about twice the speed.
+#: Largest rows x features x outputs that BLAS multiplies without repacking its arguments, at about twice the speed.
 SMALL_PRODUCT = 10**6
-#: Values by objective and name that depend on the data alone, so that caching does not change results.
+#: Values by objective and name that depend only on the data, so that caching does not change results.
 _derived: WeakKeyDictionary[Objective, dict[Any, Any]] = WeakKeyDictionary()
 _Derived = TypeVar("_Derived")
 
 
 def once(objective: Objective, name: Hashable, make: Callable[[], _Derived]) -> _Derived:
-    """Return a value that depends on an objective's data alone; computed at the first call."""
+    """Return a value that depends only on an objective's data, computed at the first call."""
     known = _derived.setdefault(objective, {})
     if name not in known:
         known[name] = make()
@@ -58,7 +58,7 @@ class LocalProblem:
     center : ndarray of float64, shape (d,), optional
         Default zeros.
     penalty : float, default 0.0
-        May be negative where f is more strongly convex than that.
+        May be negative if f's strong convexity is larger than its absolute value.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class LocalProblem:
         self.evaluations = self.products = 0
 
     def count(self, *, evaluations: int = 0, products: int = 0) -> None:
-        """Count evaluations of the objective or products with its Hessian; raise where the time is up before them."""
+        """Count evaluations of the objective or products with its Hessian; raise if the time is already up."""
         if evaluations:
             check_time(self.evaluations, "gradients of a minimisation")
         if products:
@@ -81,18 +81,18 @@ class LocalProblem:
 
     @cached_property
     def strong_convexity(self) -> float:
-        """A modulus that is known; 0.0 if there is none."""
+        """The known modulus of strong convexity; 0.0 if there is none."""
         modulus = once(self.objective, "modulus", lambda: _modulus(self.objective))
         return max(0.0, modulus + self.penalty)
 
     @property
     def quadratic(self) -> bool:
-        """Whether the Hessian is the same everywhere."""
+        """Whether the Hessian is constant."""
         return bool(getattr(self.objective, "quadratic", False))
 
     @property
     def has_hessian(self) -> bool:
-        """Whether products with the Hessian can be taken."""
+        """Whether products with the Hessian are available."""
         return type(self.objective).hessian_product is not Objective.hessian_product
 
     def image(self, theta: Vector) -> Image:
@@ -112,7 +112,7 @@ class LocalProblem:
         return float(self.value_and_gradient(theta, image)[1] @ direction)
 
     def evaluate(self, theta: Vector) -> tuple[float, Vector]:
-        """Return the value and the gradient at a point whose image is not needed any further."""
+        """Return the value and the gradient at a point without an image."""
         self.count(evaluations=1)
         value, found = self.objective.value_and_gradient(theta)
         gradient = np.array(found)
@@ -120,7 +120,7 @@ class LocalProblem:
         return float(value) + self._terms_value(theta), gradient
 
     def hessian(self, theta: Vector, image: Image) -> Curvature:
-        """Return v -> (second derivative of F at a point) v, to the accuracy that conjugate gradients need."""
+        """Return v -> (Hessian of F at a point) v, with the accuracy that conjugate gradients need."""
 
         def multiply(v: Vector) -> Vector:
             self.count(products=1)
@@ -138,7 +138,7 @@ class LocalProblem:
         return float(self.objective.value(theta))
 
     def _add_terms(self, theta: Vector, gradient: Vector) -> None:
-        """Add the gradient of the linear and the quadratic term."""
+        """Add the gradient of the linear and quadratic terms."""
         if self.shift is not None:
             gradient -= self.shift
         if self.penalty != 0.0:
@@ -153,13 +153,13 @@ class LocalProblem:
 
 
 class LinearProblem(LocalProblem):
-    """The problem of a loss that depends on the data only through the margins X W + b, plus l2/2 ||W||^2.
+    """The problem for a loss that depends on the data only through the margins X W + b, plus l2/2 ||W||^2.
 
     Parameters
     ----------
     objective : Objective
     data : LinearData
-        What its ``linear_data`` says.
+        The objective's ``linear_data``.
     shift, center, penalty
         As in :class:`LocalProblem`.
     """
@@ -169,18 +169,18 @@ class LinearProblem(LocalProblem):
         self._data = data
         self._features = data.design.matrix
         self._n, self._d = data.design.shape
-        #: Coefficients; the intercepts are what follows.
+        #: Number of coefficients, which precede the intercepts.
         self._rows = self._d * data.num_outputs
         self._weight = data.factor / self._n
 
     @property
     def quadratic(self) -> bool:
-        """Whether the Hessian is the same everywhere."""
+        """Whether the Hessian is constant."""
         return self._data.link == "identity"
 
     @property
     def has_hessian(self) -> bool:
-        """Whether products with the Hessian can be taken."""
+        """Whether products with the Hessian are available."""
         return True
 
     @property
@@ -203,7 +203,7 @@ class LinearProblem(LocalProblem):
         return np.asarray(margins)
 
     def value_and_gradient(self, theta: Vector, image: Image) -> tuple[float, Vector]:
-        """Return the value and the gradient: the slopes of the margins, pulled back."""
+        """Return the value and the gradient, which is X' times the slopes of the margins, plus the terms' gradients."""
         self.count(evaluations=1)
         features, outputs = self._doubles, self._data.num_outputs
         value, slopes = self._slopes(image)
@@ -236,7 +236,7 @@ class LinearProblem(LocalProblem):
         return float(np.vdot(self._slopes(image)[1], along)) + float(terms @ direction)
 
     def _slopes(self, image: Image) -> tuple[float, NDArray[np.float64]]:
-        """Return the mean loss and its derivatives in the margins."""
+        """Return the mean loss and its derivatives with respect to the margins."""
         link, targets = self._data.link, self._data.targets
         slopes = image.copy()
         if link == "softmax":
@@ -257,16 +257,16 @@ class LinearProblem(LocalProblem):
         return 0.5 * self._data.l2 * float(weights @ weights) if self._data.l2 != 0.0 else 0.0
 
     def _chances(self, image: Image) -> NDArray[np.float64]:
-        """Return the probabilities that the margins stand for."""
+        """Return the probabilities for the margins."""
         from scipy.special import expit, softmax
 
         return np.asarray(softmax(image, axis=1) if self._data.link == "softmax" else expit(image), dtype=np.float64)
 
     def hessian(self, theta: Vector, image: Image) -> Curvature:
-        """Return v -> (second derivative of F at a point) v.
+        """Return v -> (Hessian of F at a point) v.
 
-        In single precision, which is nearly twice as fast, except for a quadratic: the next Newton step, whose gradient
-        is in double precision, corrects the errors of the conjugate gradients.
+        Except for a quadratic, it uses single precision, which is nearly twice as fast: the next Newton step, with its
+        double-precision gradient, corrects the errors of the conjugate gradients.
         """
         link, weight = self._data.link, self._weight
         features: NDArray[Any] = self._doubles
@@ -286,7 +286,7 @@ class LinearProblem(LocalProblem):
             weights, offsets = direction[:size].reshape(self._d, outputs), direction[size:]
             total = np.zeros((outputs, self._d))
             sums = np.zeros(outputs)
-            # Both products with a part of the rows while it is in the cache.
+            # Compute both products with a block of rows while it is in the cache.
             for part in self._parts():
                 rows = features[part]
                 change = rows @ weights
@@ -308,10 +308,10 @@ class LinearProblem(LocalProblem):
         return multiply
 
     def preconditioner(self, image: Image) -> Curvature | None:
-        """Return the inverse of (c X'X/n + l2 I + penalty I), c the mean curvature of the loss at the start.
+        """Return the inverse of (c X'X/n + l2 I + penalty I), where c is the loss's mean curvature at the start.
 
-        The same for each output and found by one Cholesky factorisation; X'X is formed once per objective. With more
-        than `LARGEST_GRAM` features, the inverse of its diagonal.
+        It is the same for each output and uses one Cholesky factorisation; X'X is formed once per objective. With more
+        than `LARGEST_GRAM` features, it is the inverse of the diagonal.
         """
         data, outputs = self._data, self._data.num_outputs
         curvature = data.factor
@@ -324,7 +324,7 @@ class LinearProblem(LocalProblem):
             ridge[-1] = self.penalty
         if order > LARGEST_GRAM:
             diagonal = curvature * np.append(data.design.mean_squares(), np.ones(int(data.intercept))) + ridge
-            # Never singular, whatever the data: a small part of the mean.
+            # A small fraction of the mean makes it non-singular for any data.
             diagonal += 1e-8 * diagonal.mean()
             return lambda v: (v.reshape(order, outputs) / diagonal[:, None]).reshape(-1)
 
@@ -342,7 +342,7 @@ class LinearProblem(LocalProblem):
 def local_problem(
     objective: Objective, shift: Vector | None = None, center: Vector | None = None, penalty: float = 0.0
 ) -> LocalProblem:
-    """Return the problem of an objective, with margins where it is linear in its data.
+    """Return the problem of an objective, with margins if its predictions are linear.
 
     Parameters
     ----------
@@ -358,7 +358,7 @@ def local_problem(
 
 
 def _modulus(objective: Objective) -> float:
-    """Return the modulus of strong convexity that an objective knows; 0.0 if it knows none."""
+    """Return an objective's modulus of strong convexity; 0.0 if it is not known."""
     try:
         return objective.strong_convexity()
     except ConfigurationError:

@@ -1,4 +1,4 @@
-"""What an engine returns, and when it stops."""
+"""The result of an engine, and its stopping rule."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.errors import ConfigurationError
 from flwr_fco.work import Minimise
 
-#: What the value of a function is uncertain by, relative to 1 + |value|: decrease below that is no information.
+#: Uncertainty of a function value, relative to 1 + |value|; smaller decreases are not informative.
 ROUNDING = 4e-16
 
 
 class Minimum(NamedTuple):
-    """What an engine found.
+    """Result of an engine.
 
     Parameters
     ----------
     point : ndarray of float64, shape (d,)
-        Where it stopped.
+        The final point.
     iterations : int
-        Steps of the engine.
+        Number of the engine's steps.
     gradient_evaluations : int
-        Gradients of f over all of the client's examples.
+        Number of gradients of f over all of the client's examples.
     hessian_products : int
-        Products with the Hessian of f.
+        Number of products with the Hessian of f.
     gradient_norm : float
-        Norm of the gradient of F at the point, computed there; NaN for an engine without gradients.
+        Norm of the gradient of F computed at the point; for dual ascent, the largest violation of its conditions.
     gap : float
-        A certified bound on F(point) - min F; infinity where the modulus of strong convexity is not known.
+        A certified bound on F(point) - min F; infinity if the modulus of strong convexity is not known.
     reached : bool
-        Whether the stopping rule was met; False at the iteration cap, or where rounding stopped the engine before.
+        Whether the stopping rule was met; False at the iteration limit, or if rounding stopped the engine earlier.
     """
 
     point: Vector
@@ -47,7 +47,7 @@ class Minimum(NamedTuple):
 
     @property
     def metrics(self) -> dict[str, float]:
-        """What a client reports: names as they travel."""
+        """The metrics that a client reports, by their names in the reply."""
         return {
             "inner-iterations": float(self.iterations),
             "gradient-evaluations": float(self.gradient_evaluations),
@@ -59,10 +59,10 @@ class Minimum(NamedTuple):
 
 
 class StoppingRule:
-    """When a smooth minimisation is done: by its gradient, its energy, or a certified gap.
+    """Stopping rule of a smooth minimisation: by its gradient, its energy, or a certified gap.
 
     For F with modulus m of strong convexity, F(theta) - min F <= ||grad F(theta)||^2 / (2 m). DualFL's primal-dual gap
-    (3.6) is at most ||grad F(theta)||^2 / (2 (m - duality)), which is finite for nu < mu only.
+    (3.6) is at most ||grad F(theta)||^2 / (2 (m - duality)), a bound that requires duality < m.
 
     Parameters
     ----------
@@ -90,14 +90,14 @@ class StoppingRule:
             )
 
     def reached(self, value: float, gradient_norm: float) -> bool:
-        """Whether a point is good enough; called once an iteration, because the energy is compared with the last one.
+        """Whether a point meets the rule; call it once per iteration, as the energy is compared with the last call's.
 
         Parameters
         ----------
         value : float
             F at the point.
         gradient_norm : float
-            Norm of its gradient there.
+            Norm of the gradient of F at the point.
         """
         if self.work.rule == "gradient" or gradient_norm == 0.0:
             return gradient_norm <= self.work.tolerance
@@ -106,13 +106,13 @@ class StoppingRule:
         return self.settled(value)
 
     def settled(self, value: float) -> bool:
-        """Whether |F - F of the last call| <= tolerance |F|: F may be 0 or negative."""
+        """Whether |F - F of the last call| <= tolerance |F|; F may be 0 or negative."""
         previous, self._previous = self._previous, value
         return abs(value - previous) <= self.work.tolerance * abs(value)
 
     @property
     def gradient_target(self) -> float:
-        """The norm of a gradient that meets the rule; 0.0 for the energy rule, which has none."""
+        """The largest gradient norm that meets the rule; 0.0 for the energy rule."""
         if self.work.rule == "gradient":
             return self.work.tolerance
         return 0.0 if self.work.rule == "energy" else math.sqrt(2.0 * self._margin * self.work.tolerance)

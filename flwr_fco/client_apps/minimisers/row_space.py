@@ -1,13 +1,13 @@
-"""Minimisation over as many coordinates as there are examples, where these are fewer than the features.
+"""Minimisation over as many coordinates as there are examples, if there are fewer examples than features.
 
-The loss of a linear model sees W through X W only, so away from the span of the examples nothing but the quadratic and
-the linear terms act, and there the minimiser is known. With X = L Q', Q of orthonormal columns::
+The loss of a linear model depends on W only through X W, so outside the span of the examples only the quadratic and
+linear terms act, and the minimiser is known. With X = L Q', where Q has orthonormal columns::
 
     W = Q V + W_,   V ~ argmin f_L(V) - <Q' shift, V> + penalty/2 ||V - Q' center||^2,
                     W_ = (I - QQ') (shift + penalty center) / (l2 + penalty)
 
-Nothing is approximated, and each product costs n/d of what it did. The gradient of the result is computed with the
-client's own features, so that its norm certifies what it always does.
+This is exact, and reduces the cost of each product by the factor n/d. The gradient of the result is computed with the
+client's original features, so that its norm remains a valid certificate.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from flwr_fco.core.layout import Vector
 from flwr_fco.objectives._linear import LinearModel
 from flwr_fco.objectives.design import SparseDesign
 
-#: How many features an example must stand for: with less there is little to gain.
+#: Smallest number of features per example; with fewer there is little to gain.
 FEWEST_FEATURES = 2
-#: Up to this many examples the factorisation of the features costs less than it saves.
+#: Largest number of examples for which factorising the features costs less than it saves.
 MOST_EXAMPLES = 2048
 
 
@@ -36,14 +36,14 @@ class RowSpace(NamedTuple):
     objective : LinearModel
         The loss in the coordinates V.
     basis : ndarray of float64, shape (d, n)
-        Q; a csr_array where the features are one.
+        Q; a csr_array if the features are sparse.
     """
 
     objective: LinearModel
     basis: Any
 
     def coordinates(self, theta: Vector | None) -> Vector | None:
-        """Return Q' W of a point, and its intercepts as they are."""
+        """Return a point's Q' W, and its intercepts unchanged."""
         if theta is None:
             return None
         weights, intercepts = self._split(theta)
@@ -72,7 +72,7 @@ class RowSpace(NamedTuple):
 
 
 def row_space(problem: LocalProblem) -> RowSpace | None:
-    """Return the span of the examples, formed once per objective; None where it does not help.
+    """Return the span of the examples, computed once per objective; None if it does not reduce the cost.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def row_space(problem: LocalProblem) -> RowSpace | None:
 
     design = data.design
     if isinstance(design, SparseDesign) and n * n > design.matrix.nnz:
-        # Products with n x n numbers would take longer than those with the non-zeros.
+        # Products with an n x n matrix would take longer than products with the non-zeros.
         return None
 
     def space() -> RowSpace:

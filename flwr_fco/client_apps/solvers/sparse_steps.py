@@ -1,9 +1,9 @@
-"""Local steps on sparse features: a coordinate is retrieved when a minibatch touches it, and not before.
+"""Local steps on sparse features: a coordinate is retrieved only when a minibatch touches it.
 
-Where h and psi are sums over coordinates, what a minibatch's gradient reads and writes are the columns that its rows
-have. All others keep their dual, or move with it in a way that is linear in the number of steps (a tracker) or known
-in closed form (proximal steps), which is made up for when they are touched next. So an epoch costs as many operations
-as the rows have non-zeros, whatever the size of the model.
+If h and psi are sums over coordinates, a minibatch's gradient reads and writes only the columns with non-zeros in its
+rows. All other coordinates keep their dual, or change linearly in the number of steps (a tracker) or in closed form
+(proximal steps); these changes are applied when a coordinate is touched next. So the cost of an epoch is proportional
+to the number of non-zeros in the rows, whatever the size of the model.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flwr_fco.objectives.hinge import Hinge
 from flwr_fco.wire.protocol import Downlink, Plan, ReceivedVectors, Uplink
 
 Places = NDArray[np.integer[Any]]
-#: Steps are dense where the groups of a client's features have more than one in so many coordinates of the model.
+#: Steps are dense if the groups of a client's features cover more than 1/_DENSE of the model's coordinates.
 _DENSE = 2
 #: ``(z, t, places) -> w``: the primal point at some of a shard's coordinates.
 Retrieve = Callable[[Vector, float, Places], Vector]
@@ -42,17 +42,17 @@ Retrieve = Callable[[Vector, float, Places], Vector]
 
 @dataclass(frozen=True)
 class Shard:
-    """The coordinates of a model that a client's sparse rows touch, with the loss, h and psi there.
+    """The coordinates of a model that a client's sparse rows touch, with the loss, h and psi on them.
 
     Parameters
     ----------
     objective : LinearModel
         The client's loss as a function of these coordinates.
     coordinates : Coordinates or GroupedCoordinates
-        h and psi there.
+        h and psi on these coordinates.
     places : ndarray of int64, shape (k,)
-        Where they are in the flat vector of the model, in ascending order; the intercepts are the last ones. With norms
-        of groups these are all coordinates of the groups that the rows touch.
+        Their indices in the flat vector of the model, ascending; the intercepts come last. With group norms, these are
+        all coordinates of the groups that the rows touch.
     """
 
     objective: LinearModel
@@ -60,7 +60,7 @@ class Shard:
     places: NDArray[np.int64]
 
     def answer(self, downlink: Downlink, rng: np.random.Generator) -> Uplink:
-        """Take the local steps of dual averaging, reading and answering nothing but the shard's coordinates.
+        """Take the local steps of dual averaging and return the uplink, using only the shard's coordinates.
 
         Parameters
         ----------
@@ -76,7 +76,7 @@ class Shard:
         return Uplink({"increment": increment if short else increment.to_dense()}, downlink.client_lr * steps, steps)
 
     def told(self, downlink: Downlink, name: str) -> Vector:
-        """Return a vector of the server's at the shard's coordinates.
+        """Return the shard's coordinates of a vector from the server.
 
         Parameters
         ----------
@@ -87,7 +87,7 @@ class Shard:
         return vectors.at(name, self.places) if isinstance(vectors, ReceivedVectors) else vectors[name][self.places]
 
     def sparse(self, values: Vector, plan: Plan) -> SparseVector:
-        """Return values at the shard's coordinates as a vector of the model's length.
+        """Return values at the shard's coordinates as a sparse vector of the model's length.
 
         Parameters
         ----------
@@ -97,7 +97,7 @@ class Shard:
         return SparseVector(self._indices, values, plan.layout.size)
 
     def is_short(self, plan: Plan) -> bool:
-        """Whether the shard's coordinates take fewer bytes than all do.
+        """Whether sending the shard's coordinates takes fewer bytes than sending all coordinates.
 
         Parameters
         ----------
@@ -123,7 +123,7 @@ class Shard:
         shift : ndarray of float64, shape (d,), or None
             Subtracted in each step.
         psi : bool, default True
-            Whether psi acts, if the plan's option ``client-prox`` does not say that it does not.
+            Whether psi acts; the plan's option ``client-prox`` must also allow it.
         """
         own = dual[self.places]
         steps = self.local_dual_steps(downlink, own, rng, None if shift is None else shift[self.places], psi)
@@ -145,7 +145,7 @@ class Shard:
         Parameters
         ----------
         downlink : Downlink
-            With the elapsed time and the step size.
+            The server's message, with the elapsed time and the step size.
         dual : ndarray of float64, shape (k,)
             Changed in place.
         rng : numpy.random.Generator
@@ -189,7 +189,7 @@ class Shard:
     def _lazy_steps(
         self, downlink: Downlink, rng: np.random.Generator, dual: Vector, shift: Vector, retrieve: Retrieve
     ) -> int:
-        """Take the steps z <- z - client_lr g(retrieve(z, t)) - shift, one minibatch after the other."""
+        """Take the steps z <- z - client_lr g(retrieve(z, t)) - shift, one minibatch at a time."""
         client_lr, steps = downlink.client_lr, 0
         primal, last = np.zeros(dual.size), np.zeros(dual.size, dtype=np.int64)
         for batch in timed(self.objective.batches(rng, downlink.first_order)):
@@ -205,9 +205,9 @@ class Shard:
         return steps
 
     def proximal_steps(self, downlink: Downlink, primal: Vector, rng: np.random.Generator) -> int | None:
-        """Take proximal steps w <- prox(w - client_lr g(w)) on a model; return their number, None if they are not lazy.
+        """Take proximal steps w <- prox(w - client_lr g(w)) on a model; return their number, or None if unsupported.
 
-        A coordinate that m minibatches in a row do not touch is shrunk m times at once: with l1 and squared l2 terms
+        A coordinate that m consecutive minibatches do not touch is shrunk m times at once: with l1 and squared l2 terms
         a and b, and r = 1 / (1 + client_lr b), w becomes sign(w) max(r^m |w| - a client_lr (r + ... + r^m), 0).
 
         Parameters
@@ -239,18 +239,18 @@ class Shard:
         return steps
 
     def _everywhere(self, plan: Plan) -> Coordinates | None:
-        """Return psi on all coordinates if proximal steps with it have a closed form."""
+        """Return psi on all coordinates if repeated proximal steps have a closed form, otherwise None."""
         found = plan.h.at(plan.psi, np.arange(plan.layout.size)) if type(plan.h) is Euclidean else None
         bounded = found is None or np.any(found.terms.lower > -np.inf) or np.any(found.terms.upper < np.inf)
         return None if bounded else found
 
     def touched(self, batch: Batch) -> Places:
-        """Return which of the coordinates the gradient on some rows reads and writes.
+        """Return the coordinates that the gradient on some rows reads and writes.
 
         Parameters
         ----------
         batch : ndarray of int64 or None
-            Rows; None for all.
+            Row numbers; None for all.
         """
         outputs, columns = self.objective.num_outputs, self.objective.design.support(batch)
         intercepts = np.arange(self.objective.design.shape[1] * outputs, self.places.size)
@@ -259,7 +259,7 @@ class Shard:
 
     @cached_property
     def _terms(self) -> dict[bool, NDArray[np.float64] | None]:
-        """What the compiled loop needs, with psi and without it; None where it cannot retrieve."""
+        """Terms for the compiled loop, with and without psi; None if the loop does not support them."""
         return {psi: self._compiled(psi) for psi in (False, True)}
 
     def _compiled(self, psi: bool) -> NDArray[np.float64] | None:
@@ -277,7 +277,7 @@ class Shard:
         free = not intercept or bool((table[[0, 1], -1] == 0.0).all() and table[4, -1] == 1.0)
         bounded = np.isfinite(table[2:4]).any()
         if free and not bounded and (plain == plain[:, :1]).all():
-            # A vector of thresholds costs twice the time where the model is large. Without any column, nothing acts.
+            # A vector of thresholds doubles the time for a large model. Without any columns there are no terms.
             return np.ascontiguousarray(plain[:, :1]) if plain.size else np.array([[0.0], [0.0], [0.0], [0.0], [1.0]])
         return table
 
@@ -287,19 +287,19 @@ def has_sparse_rows(objective: Objective) -> bool:
     return isinstance(objective, LinearModel) and isinstance(objective.design, SparseDesign)
 
 
-#: The shards of this process, each with its plan.
+#: The shards of this process, with their plans.
 _shards: WeakKeyDictionary[Objective, tuple[Plan, Shard | None]] = WeakKeyDictionary()
 
 
 def shard_of(plan: Plan, objective: Objective) -> Shard | None:
-    """Return what an objective's sparse rows touch; None where steps read every coordinate, which is logged once.
+    """Return an objective's shard, or None if steps read every coordinate; for sparse features the reason is logged.
 
     Parameters
     ----------
     plan : Plan
     objective : Objective
     """
-    # Asked for by every client in every round, most of them dense: an abstract class takes longer to be recognised.
+    # Called for every client in every round, most of them dense: isinstance is slower for an abstract class.
     if type(getattr(objective, "design", None)) is not SparseDesign or not isinstance(objective, LinearModel):
         return None
     known = _shards.get(objective)
@@ -311,7 +311,7 @@ def shard_of(plan: Plan, objective: Objective) -> Shard | None:
 def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
     design = objective.design
     assert isinstance(design, SparseDesign)
-    # A subclass with gradients of its own has no linear data: what they read is not known.
+    # A subclass with its own gradients has no linear data, because the coordinates they read are unknown.
     outputs, reason = objective.num_outputs, ""
     groups = groups_of(plan.h, plan.psi)
     columns = design.columns.astype(np.int64)
@@ -338,7 +338,7 @@ def _make_shard(plan: Plan, objective: LinearModel) -> Shard | None:
 
 
 def _whole_groups(groups: Groups, columns: NDArray[np.int64], outputs: int, number: int) -> NDArray[np.int64]:
-    """Return the columns of all coordinates that share a group with one of these, or with one of those, and so on."""
+    """Extend columns until they contain every column that shares a group with one of them."""
     while True:
         places = groups.closure(flat_places(columns, outputs))
         further = np.unique(places[places < number * outputs] // outputs).astype(np.int64)
@@ -347,12 +347,12 @@ def _whole_groups(groups: Groups, columns: NDArray[np.int64], outputs: int, numb
         columns = further
 
 
-#: The last plan whose clients have been told that they take dense steps.
+#: The last plan for which dense steps were logged.
 _told: list[Plan] = []
 
 
 def tell_dense(plan: Plan, reason: str) -> None:
-    """Log, once a plan, that local steps on sparse features cost as much as on dense ones."""
+    """Log once per plan that local steps on sparse features cost as much as on dense ones."""
     if not _told or _told[0] is not plan:
         _told[:] = [plan]
         log(
@@ -365,13 +365,13 @@ def tell_dense(plan: Plan, reason: str) -> None:
 
 
 def flat_places(columns: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
-    """Return where the coefficients of some columns are in a flat vector of coefficients.
+    """Return the indices of some columns' coefficients in a flat vector of coefficients.
 
     Parameters
     ----------
     columns : ndarray of int64, shape (c,)
     outputs : int
-        Coefficients of each.
+        Number of coefficients per column.
 
     Examples
     --------
@@ -384,7 +384,7 @@ def flat_places(columns: NDArray[np.int64], outputs: int) -> NDArray[np.int64]:
 
 
 def shrunk(w: Vector, times: Any, step: float, threshold: Any, shrinkage: Any) -> Vector:
-    """Return the proximal map of step (threshold |.| + shrinkage/2 (.)^2), taken several times.
+    """Apply the proximal map of step (threshold |.| + shrinkage/2 (.)^2) several times and return the result.
 
     Parameters
     ----------
@@ -403,5 +403,5 @@ def shrunk(w: Vector, times: Any, step: float, threshold: Any, shrinkage: Any) -
     # (1 - ratio) / rate is the sum of r + ... + r^m.
     sums = np.where(rate > 0.0, -np.expm1(-times * np.log1p(rate)) / np.where(rate > 0.0, rate, 1.0), times)
     sizes = np.maximum(np.abs(w) * ratio - step * np.asarray(threshold) * sums, 0.0)
-    # What becomes zero is no negative zero.
+    # Adding 0.0 turns -0.0 into 0.0.
     return np.asarray(np.sign(w) * sizes + 0.0)

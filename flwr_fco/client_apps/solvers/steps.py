@@ -1,4 +1,4 @@
-"""Loops that several local solvers share: steps of the primal point, and of dual averaging, also compiled."""
+"""Loops shared by several local solvers: primal steps and dual averaging steps, also compiled."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rate_of(downlink: Downlink) -> float:
     Raises
     ------
     ProtocolError
-        If the server gives none.
+        If the server's message has no step size.
     """
     if math.isnan(downlink.client_lr):
         raise ProtocolError(
@@ -40,8 +40,8 @@ def rate_of(downlink: Downlink) -> float:
 
 
 def as_sent(vector: Vector, plan: Plan) -> Vector:
-    """Round to the wire's precision: what the client remembers must be what the server sees."""
-    # With "auto" a client that remembers sends all digits.
+    """Round to the wire's precision, so that the client stores the same numbers that the server receives."""
+    # With "auto" a client with state sends all digits.
     rounded = vector.astype(np.float32) if plan.wire_dtype == "float32" else vector
     return rounded.astype(np.float64, copy=False)
 
@@ -52,7 +52,7 @@ def pairs(batches: Iterable[Any]) -> Iterator[tuple[Any, Any]]:
     Parameters
     ----------
     batches : iterable
-        An even number of them.
+        An even number of batches.
 
     Examples
     --------
@@ -71,12 +71,12 @@ def primal_steps(
     *,
     in_pairs: bool = False,
 ) -> Uplink:
-    """Take the local steps of a method that moves the primal point, and return what it has moved.
+    """Take the local steps of a primal method and return the uplink with the increment.
 
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal``.
+        The server's message, with the vector ``primal``.
     objective : Objective
     rng : numpy.random.Generator
     step : callable
@@ -99,7 +99,7 @@ def primal_steps(
 def take_dual_steps(
     downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> int:
-    """Take the local steps of dual averaging, in a compiled loop where there is one; return their number.
+    """Take the local steps of dual averaging, in a compiled loop if possible; return their number.
 
     Parameters
     ----------
@@ -116,7 +116,7 @@ def take_dual_steps(
 def take_whole_steps(
     downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> int:
-    """Take local steps of dual averaging in which every coordinate moves; return their number.
+    """Take local steps of dual averaging on all coordinates; return their number.
 
     Parameters
     ----------
@@ -137,8 +137,8 @@ def dual_steps(
     Parameters
     ----------
     downlink : Downlink
-        With the elapsed time t, to which each step adds its size. The plan's option ``client-prox`` says whether psi
-        acts; it does where the plan has no such option.
+        The server's message, with the elapsed time t, to which each step adds its size. The plan's option
+        ``client-prox`` (default True) determines whether psi acts.
     objective : Objective
     dual : ndarray of float64, shape (d,)
         Changed in place.
@@ -162,7 +162,7 @@ def dual_steps(
 def compiled_steps(
     downlink: Downlink, objective: Objective, dual: Vector, rng: np.random.Generator, shift: Vector | None = None
 ) -> int | None:
-    """Take the local steps of dual averaging an epoch at a time where psi, h and the objective allow it.
+    """Take the local steps of dual averaging one epoch at a time, if psi, h and the objective allow it.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ def compiled_steps(
     data = objective.linear_data()
     if data is None or data.link == "softmax" or isinstance(data.design, SparseDesign):
         return None
-    # The loop cuts shuffled epochs itself, so an objective with batches of its own does not use it.
+    # The loop itself cuts shuffled epochs into batches, so it cannot be used for an objective with its own batches.
     if type(objective).batches is not Objective.batches:
         return None
     move = NOTHING if shift is None else shift
@@ -210,12 +210,12 @@ def compiled_epoch(
     Parameters
     ----------
     data : LinearData
-        With the link ``"identity"`` or ``"logistic"``.
+        The data of a loss with the link ``"identity"`` or ``"logistic"``.
     order : ndarray of int64
         Row numbers, cut into minibatches from the front.
     batch_size : int
     retrieval : Retrieval
-        What retrieve is.
+        The map retrieve.
     elapsed : float
         The weight of psi at the first step.
     client_lr : float

@@ -33,7 +33,7 @@ class LocalSolver(Protocol):
         """
 
 
-#: What `find_solver` looks in.
+#: The local solvers by name; see `find_solver`.
 SOLVERS: dict[str, LocalSolver] = {}
 _Solver = TypeVar("_Solver", bound=LocalSolver)
 
@@ -63,7 +63,7 @@ def find_solver(name: str) -> LocalSolver:
     Raises
     ------
     ConfigurationError
-        If there is none: the server uses an algorithm that this client does not have.
+        If there is none, because the server uses an algorithm that this client does not have.
     """
     if name not in SOLVERS:
         raise ConfigurationError(

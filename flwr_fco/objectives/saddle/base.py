@@ -221,7 +221,7 @@ class FunctionSaddle(SaddleObjective):
     ------
     ConfigurationError
         If a gradient or `value` is not callable, a shape is not made of whole numbers >= 1, or `lipschitz` is not a
-        finite number >= 0. At a call: if a gradient is not real or does not have its player's shape, or if `value`
+        finite number >= 0. When called: if a gradient is not real or does not have its player's shape, or if `value`
         does not return a number.
 
     Examples

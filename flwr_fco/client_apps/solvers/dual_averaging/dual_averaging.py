@@ -22,8 +22,8 @@ def dual_averaging(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``dual`` and the elapsed time t. The plan's option ``client-prox`` switches psi off (OSP),
-        ``trajectory`` asks for all local steps.
+        The server's message, with the vector ``dual`` and the elapsed time t. If the plan's option ``client-prox`` is
+        False, psi does not act (OSP); ``trajectory`` requests all local steps.
     objective : Objective
     state : None
     rng : numpy.random.Generator
@@ -31,7 +31,7 @@ def dual_averaging(
     Returns
     -------
     Uplink
-        ``increment`` = z_K - z_0, sparse where the features are; ``elapsed`` = client_lr K; with ``trajectory`` also
+        ``increment`` = z_K - z_0, sparse if the features are; ``elapsed`` = client_lr K; with ``trajectory`` also
         z_k - z_0 for k = 1..K.
     None
         No client state.

@@ -16,14 +16,15 @@ from flwr_fco.wire.protocol import Downlink, Uplink
 def fast_dual_averaging(
     downlink: Downlink, objective: Objective, state: None, rng: np.random.Generator
 ) -> tuple[Uplink, None]:
-    """Take local steps, each to the minimiser of the quadratic model of all steps so far.
+    """Take local steps, each to the minimiser of the quadratic model built from all previous steps.
 
     Parameters
     ----------
     downlink : Downlink
-        With the vectors ``gradients``, ``points``, ``primal`` and, where it is not zero, ``anchor``; the numbers
-        ``steps`` (behind the gradients), ``rounds`` (of the stage), ``radius`` and ``strength``. Options of the plan:
-        ``variant``, ``constrained`` (C-FedDA), ``convexity``, ``anchor-weight``, ``smoothness``, ``last-point``.
+        The server's message, with the vectors ``gradients``, ``points``, ``primal`` and, unless it is zero, ``anchor``;
+        the numbers ``steps`` (number of gradients so far), ``rounds`` (of the stage), ``radius`` and ``strength``.
+        Options of the plan: ``variant``, ``constrained`` (C-FedDA), ``convexity``, ``anchor-weight``, ``smoothness``,
+        ``last-point``.
     objective : Objective
     state : None
     rng : numpy.random.Generator
@@ -31,9 +32,9 @@ def fast_dual_averaging(
     Returns
     -------
     Uplink
-        ``increment`` of the gradients' sum (Liang: mean) and, where the local points count, ``point-increment``;
-        ``elapsed`` is the number of steps. In Liang's variant the last step stops after its gradient: what follows
-        acts on the mixed sums, on the server.
+        ``increment`` of the gradients' sum (Liang: mean) and, if the local points are used, ``point-increment``;
+        ``elapsed`` is the number of steps. In Liang's variant the last step ends after its gradient; the server
+        completes it on the averaged sums.
     None
         No client state.
 
@@ -64,7 +65,7 @@ def fast_dual_averaging(
 
 
 def _check(downlink: Downlink) -> None:
-    """Refuse numbers with which a quadratic model has no minimiser."""
+    """Refuse numbers for which a quadratic model has no minimiser."""
     options, numbers = downlink.plan.options, downlink.numbers
     variant, constrained = options["variant"], options["constrained"]
     if variant not in ("bao", "liang"):
@@ -90,7 +91,7 @@ def _bao(downlink: Downlink, objective: Objective, model: LowerModel, rng: np.ra
     options = plan.options
     gradients, points, primal = vectors["gradients"].copy(), vectors["points"].copy(), vectors["primal"]
     batches = list(objective.batches(rng, downlink.first_order))
-    # C-FedDA's model has the weights of the end of the round in all of its steps.
+    # C-FedDA's model uses the weights at the end of the round in every step.
     end = numbers["steps"] + len(batches)
     for k, batch in enumerate(timed(batches), start=1):
         objective.add_gradient(primal, batch, 1.0, gradients)

@@ -18,14 +18,14 @@ from flwr_fco.work import FirstOrder
 
 
 class Tracking(NamedTuple):
-    """What a client with a tracker knows in a round, for local solvers and users' own training loops.
+    """The vectors of a client with a tracker in a round, for local solvers and custom training loops.
 
     Parameters
     ----------
     start : ndarray of float64, shape (d,)
-        The dual at which the round begins.
+        The dual at the start of the round.
     own : ndarray of float64, shape (d,)
-        The client's own control variate: the mean of its gradients when it last took part; 0 before.
+        The client's own control variate: the mean of its gradients when it last took part, initially 0.
     control : ndarray of float64, shape (d,)
         The mean of all clients' `own`.
     remembers : bool
@@ -45,7 +45,7 @@ class Tracking(NamedTuple):
 
     @classmethod
     def of(cls, downlink: Downlink, state: ClientState | None) -> Self:
-        """Read it from the server's message and the client's state.
+        """Read the vectors from the server's message and the client's state.
 
         Parameters
         ----------
@@ -68,15 +68,15 @@ class Tracking(NamedTuple):
 
     @property
     def tracker(self) -> Vector:
-        """What is added to every gradient."""
+        """The vector that is added to every gradient."""
         return self.control - self.own
 
     def with_own(self, own: Vector) -> ClientState:
-        """Return the client's state after a round."""
+        """Return the client's state with a new control variate."""
         return {"own": own, "dual": self.start} if self.remembers else {"own": own}
 
     def after(self, increment: Vector, elapsed: float) -> ClientState:
-        """Return the client's state after a round that moved the dual by this much."""
+        """Return the client's state after a round that changed the dual by `increment`."""
         return self.with_own(self.own - self.control - increment / elapsed)
 
 
@@ -84,32 +84,34 @@ class Tracking(NamedTuple):
 def gradient_tracking(
     downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
 ) -> tuple[Uplink, ClientState]:
-    """Take tracked steps, the tracker being control - own: z <- z - client_lr (g(retrieve(z, t)) + control - own).
+    """Take steps with the tracker control - own: z <- z - client_lr (g(retrieve(z, t)) + control - own).
 
     `own` is the client's own control variate, the mean of its gradients when it last took part; `control` is the mean
-    of `own` over all clients. The latter comes with the message or, if all clients took part in the last round, is
-    derived from two successive broadcasts: control = (z_{r-1} - z_r) / advance. Afterwards, with D the mean of the
-    client's moves, own <- own - control - D (which is the mean of its gradients).
+    of `own` over all clients. `control` comes with the message or, if all clients took part in the last round, is
+    derived from two successive broadcasts: control = (z_{r-1} - z_r) / advance. After the steps,
+    own <- own - control - D, where D is the increment divided by the elapsed time; this is the mean of the client's
+    gradients.
 
     Parameters
     ----------
     downlink : Downlink
-        With the vectors ``dual`` (left out if the client has it from round 0) and ``control`` (left out if zero or
-        derived), and the number ``advance`` if `control` is to be derived. The number ``gradient`` asks for a single
-        gradient at the start point instead (round 0). Options of the plan: ``variate`` is ``"average"`` or
-        ``"gradient"`` (own <- the full gradient at the start of the round), ``remember`` keeps the dual,
-        ``control-apart`` lets a client with sparse features leave out what `control` does to the dual.
+        The server's message, with the vectors ``dual`` (omitted if the client has it from round 0) and ``control``
+        (omitted if zero or derived), and the number ``advance`` if `control` is derived. The number ``gradient``
+        requests a single gradient at the start point instead (round 0). Options of the plan: ``variate`` is
+        ``"average"`` or ``"gradient"`` (own <- the full gradient at the start of the round), ``remember`` stores the
+        dual in the state, ``control-apart`` lets a client with sparse features omit the effect of `control` on the
+        dual.
     objective : Objective
     state : mapping or None
-        ``own`` and, where it may be needed, ``dual``.
+        ``own`` and, if it may be needed, ``dual``.
     rng : numpy.random.Generator
 
     Returns
     -------
     Uplink
         ``increment`` = z_K - z_0; with ``variate="gradient"`` also ``variate-increment``, the change of `own`. With
-        ``control-apart`` and sparse features the increment is a sparse vector, z_K - z_0 + elapsed control: zero where
-        no row of the client has a feature, as `own` is.
+        ``control-apart`` and sparse features the increment is the sparse vector z_K - z_0 + elapsed control, which,
+        like `own`, is zero for features that are zero in all of the client's rows.
     mapping
         The next state; sparse if the increment is.
 
@@ -143,13 +145,16 @@ def gradient_tracking(
 
 
 def _is_at(shard: Shard, state: ClientState | None) -> bool:
-    """Whether all that a client remembers is at the coordinates of its rows, as it is while its rows are the same."""
+    """Whether a client's state is stored at the coordinates of its rows, which holds as long as its rows are the same.
+
+    It also holds for a client without state.
+    """
     remembered: list[Any] = [] if state is None else list(state.values())
     return all(isinstance(own, SparseVector) and np.array_equal(own.indices, shard.places) for own in remembered)
 
 
 def _whole(state: ClientState, downlink: Downlink) -> ClientState:
-    """Return what a client remembers as whole vectors."""
+    """Return a client's state as dense vectors."""
     needed = "dual" not in downlink.vectors or "advance" in downlink.numbers
     if needed and isinstance(state.get("dual"), SparseVector):
         raise ProtocolError("this client's features are not those of its last round, and it remembers these only")
@@ -196,7 +201,7 @@ def descend(
 
 
 def first_gradient(downlink: Downlink, objective: Objective, start: Vector, rng: np.random.Generator) -> Uplink:
-    """Return one stochastic gradient at the start point, in the place of the increment."""
+    """Return an uplink with one stochastic gradient at the start point instead of the increment."""
     plan = downlink.plan
     point = plan.point(start, downlink.elapsed)
     batch = next(objective.batches(rng, FirstOrder(steps=1, batch_size=downlink.first_order.batch_size)))

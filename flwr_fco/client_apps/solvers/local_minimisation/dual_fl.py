@@ -15,20 +15,20 @@ from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 def dual_fl(
     downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
 ) -> tuple[Uplink, ClientState]:
-    """Update the control zeta by the new average, then minimise f(theta) + alpha/2 ||theta||^2 - nu <zeta, theta>.
+    """Update the control zeta with the new average, then minimise f(theta) + alpha/2 ||theta||^2 - nu <zeta, theta>.
 
-    The first half belongs to the round before, whose average arrives with this message::
+    The first half completes the previous round, because the round's average arrives with this message::
 
         a+ <- zeta + primal - local                 zeta <- (1 + momentum) a+ - momentum a
 
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` (the averaged theta) and the numbers ``duality`` (nu), ``momentum`` (beta) and
-        ``regularization`` (alpha, default 0).
+        The server's message, with the vector ``primal`` (the averaged theta) and the numbers ``duality`` (nu),
+        ``momentum`` (beta) and ``regularization`` (alpha, default 0).
     objective : Objective
     state : mapping or None
-        ``control`` (zeta), ``anchor`` (a) and ``local`` (theta_j, where the client begins); None is zeta = a = 0.
+        ``control`` (zeta), ``anchor`` (a) and ``local`` (theta_j, the starting point); None means zeta = a = 0.
     rng : numpy.random.Generator
         Not used.
 

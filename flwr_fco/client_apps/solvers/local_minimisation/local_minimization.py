@@ -1,4 +1,4 @@
-"""Local minimisation: the client half of FedProx, and the functions that other methods with exact local steps share."""
+"""Local minimisation: the client half of FedProx, and functions shared with other methods with exact local steps."""
 
 from __future__ import annotations
 
@@ -27,19 +27,20 @@ def local_minimization(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal``, from which the increment is counted; ``shift`` (default 0) and ``center`` (default:
-        `primal`); the number ``penalty`` (default 0). Its work is a :class:`flwr_fco.work.Minimise`.
+        The server's message, with the vectors ``primal``, to which the increment is relative, ``shift`` (default 0) and
+        ``center`` (default `primal`), and the number ``penalty`` (default 0). Its work is a
+        :class:`flwr_fco.work.Minimise`.
     objective : Objective
     state : mapping or None
-        ``local``, where the client ended last time and starts now.
+        ``local``, the client's last solution, at which it starts.
     rng : numpy.random.Generator
         Not used.
 
     Returns
     -------
     Uplink
-        ``increment`` = the minimiser minus `primal`; in its metrics the iterations, gradients, the certified gap, and
-        ``capped`` = 1.0 if the stopping rule was not met.
+        ``increment`` = the minimiser minus `primal`; its metrics contain the numbers of iterations and gradients, the
+        certified gap, and ``capped`` = 1.0 if the stopping rule was not met.
     mapping
         The next state.
 
@@ -66,7 +67,7 @@ def solve(downlink: Downlink, objective: Objective, **terms: Any) -> Minimum:
     Parameters
     ----------
     downlink : Downlink
-        Its number ``duality``, if it has one, is DualFL's nu: what the gap is certified with.
+        Its number ``duality``, if present, is DualFL's nu, which the certified gap depends on.
     objective : Objective
     **terms
         shift, center, penalty and start, as in :func:`flwr_fco.client_apps.minimisers.minimise`.
@@ -74,7 +75,7 @@ def solve(downlink: Downlink, objective: Objective, **terms: Any) -> Minimum:
     Raises
     ------
     ConfigurationError
-        If the server asks for gradient steps.
+        If the server requests gradient steps.
     """
     work = downlink.local_work
     if not isinstance(work, Minimise):
@@ -93,8 +94,8 @@ def answer(increment: Vector, found: Minimum, **others: Any) -> Uplink:
     increment : ndarray of float64, shape (d,)
     found : Minimum
     **others : ndarray
-        Further vectors.
+        Additional vectors.
     """
     metrics = {name: value for name, value in found.metrics.items() if np.isfinite(value)}
-    # A warm start that is good enough takes no iteration; on the wire 0 steps would be a client that has done nothing.
+    # A sufficiently good warm start needs no iteration, but 0 steps in a reply would mean that the client did no work.
     return Uplink({"increment": increment, **others}, None, max(found.iterations, 1), metrics=metrics)

@@ -1,4 +1,4 @@
-"""The client halves of APDA-Inexact and 5GCS: primal-dual methods with duals on the clients."""
+"""The client halves of APDA-Inexact and 5GCS: primal-dual methods with duals stored on the clients."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 def apda_inexact(
     downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
 ) -> tuple[Uplink, ClientState]:
-    """Project the dual by the new mean, take a proximal step, and send the point at which the next dual is projected.
+    """Project the dual using the new mean, take a proximal step, and send the point whose projection is the next dual.
 
-    With V the last point sent and mean(V) what arrives::
+    With V the last point sent and mean(V) its mean over clients, received from the server::
 
         y <- V - mean(V)                                                  x_hat ~ prox_{eta_x f}(x - eta_x y)
         x+ <- x - eta_x (grad f(x_hat) + y)                               x_bar = x+ + theta (x+ - x)
         V <- y - eta_y beta_y (y + grad f(x_hat)) + eta_y x_bar
 
-    In the first round there is no V yet: y = 0, x = x_hat = x_bar = primal, and V is all that happens.
+    In the first round there is no V yet: y = 0, x = x_hat = x_bar = primal, and only V is computed.
 
     Parameters
     ----------
     downlink : Downlink
-        With the vectors ``primal`` (in the first round) and ``dual-mean`` (mean V, afterwards) and the numbers
-        ``primal-step`` (eta_x), ``dual-step`` (eta_y), ``damping`` (beta_y) and ``extrapolation`` (theta).
+        The server's message, with the vectors ``primal`` (in the first round) and ``dual-mean`` (mean(V), afterwards)
+        and the numbers ``primal-step`` (eta_x), ``dual-step`` (eta_y), ``damping`` (beta_y) and ``extrapolation``
+        (theta).
     objective : Objective
     state : mapping or None
         ``sent`` (V) and ``local`` (x).
@@ -39,7 +40,8 @@ def apda_inexact(
     Returns
     -------
     Uplink
-        ``increment``, the change of V, and ``local-increment``, the change of x, which only tells the server the model.
+        ``increment``, the change of V, and ``local-increment``, the change of x, which only informs the server of the
+        model.
     mapping
         The next state.
 
@@ -76,15 +78,17 @@ def five_gcs(
 ) -> tuple[Uplink, ClientState]:
     """Minimise f(y) - mu/2 ||y||^2 + tau/2 ||y - (x_hat + u/tau)||^2; u <- u + tau (x_hat - y).
 
-    The dual u is M times the paper's u_m and tau M times the paper's, so no client has to know M or its weight.
+    The dual u is M times the paper's u_m, and tau is M times the paper's, so that clients need to know neither M nor
+    their weights.
 
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` (x_hat) and the numbers ``dual-step`` (tau) and ``convexity`` (mu).
+        The server's message, with the vector ``primal`` (x_hat) and the numbers ``dual-step`` (tau) and ``convexity``
+        (mu).
     objective : Objective
     state : mapping or None
-        ``dual`` (u) and ``local`` (y); None is u = 0.
+        ``dual`` (u) and ``local`` (y); None means u = 0.
     rng : numpy.random.Generator
         Not used.
 

@@ -15,18 +15,18 @@ from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 def scaffnew(
     downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
 ) -> tuple[Uplink, ClientState]:
-    """Update the shift by the new average, then take the steps until the next one: x <- x - client_lr (g(x) - shift).
+    """Update the shift with the new average, then take steps until the next one: x <- x - client_lr (g(x) - shift).
 
-    The first half belongs to the round before: shift <- shift + p/client_lr (primal - local).
+    The first half completes the previous round: shift <- shift + p/client_lr (primal - local).
 
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` and the numbers ``probability`` (p) and ``last-rate`` (the client_lr of the last
-        round that counted); its work says how many steps the server has drawn.
+        The server's message, with the vector ``primal`` and the numbers ``probability`` (p) and ``last-rate`` (the
+        client_lr of the last round that was used); its work has the number of steps drawn by the server.
     objective : Objective
     state : mapping or None
-        ``shift`` (h_i) and ``local`` (the last point before averaging); None is a shift of 0.
+        ``shift`` (h_i) and ``local`` (the last point before averaging); None means a shift of 0.
     rng : numpy.random.Generator
 
     Returns

@@ -1,4 +1,4 @@
-"""The client halves of FedPD, FedDR and FedDyn: proximal steps with a dual of the client's own."""
+"""The client halves of FedPD, FedDR and FedDyn: proximal steps with each client's own dual."""
 
 from __future__ import annotations
 
@@ -15,17 +15,18 @@ from flwr_fco.wire.protocol import ClientState, Downlink, Uplink
 def fed_pd(
     downlink: Downlink, objective: Objective, state: ClientState | None, rng: np.random.Generator
 ) -> tuple[Uplink, ClientState]:
-    """Minimise the augmented Lagrangian f(x) + <dual, x - x_0> + ||x - x_0||^2 / (2 eta), then move the dual.
+    """Minimise the augmented Lagrangian f(x) + <dual, x - x_0> + ||x - x_0||^2 / (2 eta), then update the dual.
 
-    dual <- dual + (x - x_0)/eta; x_0 <- x + eta dual. As many times as the message says; the last x_0 is sent.
+    dual <- dual + (x - x_0)/eta; x_0 <- x + eta dual. This is repeated ``repeats`` times; the last x_0 is sent.
 
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` (x_0) and the numbers ``step`` (eta) and ``repeats`` (default 1).
+        The server's message, with the vector ``primal`` (x_0) and the numbers ``step`` (eta) and ``repeats`` (default
+        1).
     objective : Objective
     state : mapping or None
-        ``dual`` (lambda) and ``local`` (x); None is a dual of 0.
+        ``dual`` (lambda) and ``local`` (x); None means a dual of 0.
     rng : numpy.random.Generator
         Not used.
 
@@ -53,7 +54,7 @@ def fed_pd(
         center = local + step * dual
     increment = as_sent(center - primal, downlink.plan)
     if repeats == 1:
-        # From what is sent, as the server's ledger derives it: x_0+ - x_0 = 2 (x - x_0) + eta lambda.
+        # Derive both from the sent increment, as the server's ledger does: x_0+ - x_0 = 2 (x - x_0) + eta lambda.
         moved = 0.5 * (increment - step * before)
         dual, local = before + moved / step, primal + moved
     return answer(increment, found), {"dual": dual, "local": local}
@@ -68,10 +69,11 @@ def fed_dr(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` (x-bar) and the numbers ``step`` (eta) and ``relaxation`` (alpha).
+        The server's message, with the vector ``primal`` (x-bar) and the numbers ``step`` (eta) and ``relaxation``
+        (alpha).
     objective : Objective
     state : mapping or None
-        ``center`` (y) and ``local`` (x); None is zeros.
+        ``center`` (y) and ``local`` (x); None means zeros.
     rng : numpy.random.Generator
         Not used.
 
@@ -106,10 +108,10 @@ def fed_dyn(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` and the number ``penalty`` (alpha).
+        The server's message, with the vector ``primal`` and the number ``penalty`` (alpha).
     objective : Objective
     state : mapping or None
-        ``own`` (g_i, the gradient of f at the client's last point) and ``local``; None is own = 0.
+        ``own`` (g_i, the gradient of f at the client's last point) and ``local``; None means own = 0.
     rng : numpy.random.Generator
         Not used.
 

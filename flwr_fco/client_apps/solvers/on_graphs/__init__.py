@@ -1,1 +1,1 @@
-"""On graphs: the client half."""
+"""Decentralised methods on graphs: the client half."""

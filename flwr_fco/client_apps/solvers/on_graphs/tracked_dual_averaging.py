@@ -1,4 +1,4 @@
-"""Local dual averaging with the tracker of a graph's relay: the client half of the decentralised strategies."""
+"""Local dual averaging with a tracker from a graph's relay: the client half of the decentralised strategies."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from flwr_fco.wire.protocol import Downlink, Uplink
 def tracked_dual_averaging(
     downlink: Downlink, objective: Objective, state: None, rng: np.random.Generator
 ) -> tuple[Uplink, None]:
-    """Take tracked steps with a tracker that the relay of a graph keeps: z <- z - client_lr (g(retrieve(z, t)) + c).
+    """Take steps with the tracker c stored by a graph's relay: z <- z - client_lr (g(retrieve(z, t)) + c).
 
     Parameters
     ----------
     downlink : Downlink
-        With the vectors ``dual`` and ``tracker`` (left out if zero); the number ``gradient`` asks for a single gradient
-        at the start point instead (round 0).
+        The server's message, with the vectors ``dual`` and ``tracker`` (omitted if zero); the number ``gradient``
+        requests a single gradient at the start point instead (round 0).
     objective : Objective
     state : None
     rng : numpy.random.Generator

@@ -1,1 +1,1 @@
-"""Averages of primal points: the client half."""
+"""Averaging of primal points: the client half."""

@@ -1,4 +1,4 @@
-"""Steps on the primal point without a memory: the client halves of LocalSGD, FedCM, FedSAM, FedMid and subgradients."""
+"""Primal steps without client state: the client halves of LocalSGD, FedCM, FedSAM, FedMid and subgradient methods."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ def client_momentum(
 ) -> tuple[Uplink, Any]:
     """Take steps along a mix of the client's gradients and the federation's last direction.
 
-    x <- x - client_lr (alpha g(x) + (1 - alpha) direction); with alpha = 1 the local steps of FedAvg.
+    x <- x - client_lr (alpha g(x) + (1 - alpha) direction); with alpha = 1 these are the local steps of FedAvg.
 
     Parameters
     ----------
     downlink : Downlink
-        With the vectors ``primal`` and ``direction`` (not with alpha = 1) and the number ``mix`` (alpha).
+        The server's message, with the vectors ``primal`` and ``direction`` (not with alpha = 1) and the number ``mix``
+        (alpha).
     objective : Objective
     state : None
     rng : numpy.random.Generator
@@ -68,7 +69,7 @@ def sharpness_aware(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal`` and the number ``radius``; 0 is FedAvg.
+        The server's message, with the vector ``primal`` and the number ``radius``; 0 gives FedAvg.
     objective : Objective
     state : None
     rng : numpy.random.Generator
@@ -76,7 +77,7 @@ def sharpness_aware(
     Returns
     -------
     Uplink
-        ``increment`` = x - primal; in its metrics ``gradient-evaluations``, two a step.
+        ``increment`` = x - primal; its metrics contain ``gradient-evaluations``, two per step.
     None
         No client state.
 
@@ -110,7 +111,8 @@ def mirror_descent(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal``. The plan's option ``client-prox`` switches psi off (OSP).
+        The server's message, with the vector ``primal``. If the plan's option ``client-prox`` is False, psi does not
+        act (OSP).
     objective : Objective
     state : None
     rng : numpy.random.Generator
@@ -154,7 +156,7 @@ def subgradient(downlink: Downlink, objective: Objective, state: Any, rng: np.ra
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal``.
+        The server's message, with the vector ``primal``.
     objective : Objective
     state : None
     rng : numpy.random.Generator

@@ -41,7 +41,7 @@ def extrapolations(
     add_operator : callable
         ``add_operator(point, batch, scale, out)`` adds scale times the operator at a point to `out`.
     watch : callable, optional
-        Called with omega_{k+1/2} = omega_k - step_size g(z_k) in each step, a vector that is overwritten afterwards.
+        Called in each step with omega_{k+1/2} = omega_k - step_size g(z_k), a vector that is overwritten afterwards.
 
     Yields
     ------
@@ -56,7 +56,7 @@ def extrapolations(
         add_operator(primal, first, -step_size, half)
         if watch is not None:
             watch(half)
-        # In place: arrays that psi leaves alone need not be copied once more.
+        # In place, so that arrays without psi are not copied again.
         retrieve(half, elapsed + step_size * (k + 1), half)
         add_operator(half, second, -step_size, dual)
         yield half
@@ -66,7 +66,7 @@ def extrapolations(
 def dual_extrapolation(
     downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator
 ) -> tuple[Uplink, Any]:
-    """Move the dual against the operator at extrapolated points: two fresh batches a step.
+    """Move the dual against the operator at extrapolated points, with two new batches per step.
 
     For k < K, with t = elapsed + client_lr k::
 
@@ -76,10 +76,10 @@ def dual_extrapolation(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``dual`` and the elapsed time t. The plan's option ``trajectory`` asks for the duals of all half
-        steps, K times the uplink.
+        The server's message, with the vector ``dual`` and the elapsed time t. The plan's option ``trajectory`` requests
+        the duals of all half steps, K times the uplink.
     objective : Objective
-        Its gradient is the operator g: of a saddle function, or of a convex loss.
+        A saddle function or a convex loss, whose gradient is the operator g.
     state : None
     rng : numpy.random.Generator
 

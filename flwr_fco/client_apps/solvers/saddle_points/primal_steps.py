@@ -1,4 +1,4 @@
-"""Steps on the primal point of a saddle-point problem: the client halves of the strategies that average it."""
+"""Primal steps for saddle-point problems: the client halves of the strategies that average primal points."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def descent_ascent(
 ) -> tuple[Uplink, Any]:
     """Descend for the minimising player, ascend for the maximising one, each projected onto psi's constraint.
 
-    Simultaneously, from one batch a step, with s a subgradient of the finite part of psi and P the projection::
+    Simultaneous, with one batch per step, a subgradient s of the finite part of psi, and the projection P::
 
         (x, y) <- P((x, y) - client_lr (g(x, y) + s(x, y)))
 
-    Alternating, on the same batch: first x, then y at the new x, by ``ascent-lr``, along the gradient or its sign::
+    Alternating, on the same batch: first x, then y at the new x with step size ``ascent-lr``, along the gradient or its
+    sign::
 
         x <- P(x - client_lr (grad_x f(x, y) + s(x)))
         y <- P(y + ascent_lr (grad_y f(x, y) - s(y)))        or  ascent_lr sign( . )
@@ -31,8 +32,9 @@ def descent_ascent(
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal``, and the number ``ascent-lr`` (default client_lr). The plan's option ``alternating``
-        chooses between the two, ``sign-ascent`` whether y moves along the sign. The geometry is Euclidean.
+        The server's message, with the vector ``primal`` and the number ``ascent-lr`` (default client_lr). The plan's
+        option ``alternating`` selects one of the two, and ``sign-ascent`` whether y moves along the sign. The geometry
+        is Euclidean.
     objective : Objective
         The gradient of a saddle function is the operator g; a plain loss has no maximising player and is minimised.
     state : None
@@ -65,8 +67,8 @@ def descent_ascent(
         against = direction(primal, batch)
         primal[x] -= client_lr * against[x]
         if plan.options["alternating"]:
-            # At step 0 the proximal map of a sum of a norm and a constraint is the projection onto the constraint, here
-            # that of x alone: y ascends from where it is.
+            # At step 0 the proximal map of a sum of a norm and a constraint is the projection onto the constraint. Here
+            # only x is projected; y ascends from its current value.
             kept = primal[y].copy()
             psi.prox(primal, 0.0, primal)
             primal[y] = kept
@@ -80,9 +82,9 @@ def descent_ascent(
 
 @local_solver("extra_step")
 def extra_step(downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator) -> tuple[Uplink, Any]:
-    """Take extragradient steps, projected onto psi's constraint: two fresh batches a step.
+    """Take extragradient steps, projected onto psi's constraint, with two new batches per step.
 
-    For k < K, s a subgradient of the finite part of psi (sign(0) = 0) and P the projection::
+    For k < K, with a subgradient s of the finite part of psi (sign(0) = 0) and the projection P::
 
         half   = P(primal - client_lr (g(primal) + s(primal)))
         primal <- P(primal - client_lr (g(half) + s(half)))
@@ -90,9 +92,9 @@ def extra_step(downlink: Downlink, objective: Objective, state: Any, rng: np.ran
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal``. The geometry is Euclidean.
+        The server's message, with the vector ``primal``. The geometry is Euclidean.
     objective : Objective
-        Its gradient is the operator g.
+        The objective, whose gradient is the operator g.
     state : None
     rng : numpy.random.Generator
 
@@ -124,7 +126,7 @@ def extra_step(downlink: Downlink, objective: Objective, state: Any, rng: np.ran
 
 @local_solver("mirror_prox")
 def mirror_prox(downlink: Downlink, objective: Objective, state: Any, rng: np.random.Generator) -> tuple[Uplink, Any]:
-    """Take proximal steps along the operator at extrapolated points: two fresh batches a step.
+    """Take proximal steps along the operator at extrapolated points, with two new batches per step.
 
     For k < K::
 
@@ -134,9 +136,10 @@ def mirror_prox(downlink: Downlink, objective: Objective, state: Any, rng: np.ra
     Parameters
     ----------
     downlink : Downlink
-        With the vector ``primal``. The plan's option ``trajectory`` asks for all half steps, K times the uplink.
+        The server's message, with the vector ``primal``. The plan's option ``trajectory`` requests all half steps, K
+        times the uplink.
     objective : Objective
-        Its gradient is the operator g.
+        The objective, whose gradient is the operator g.
     state : None
     rng : numpy.random.Generator
 
