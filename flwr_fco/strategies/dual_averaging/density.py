@@ -8,7 +8,7 @@ which theory covers, shrink what stays, ahead of the gradients of a network: it 
 MEMORY and FURTHER were chosen on networks and seeds of their own, which no reported number is about: digits with layers
 of 64, 100, 50 and 10, five layers of 80, or two and four small convolutions, seeds 10 and 11. GAIN was not searched
 for: of PyTorch's value, of 1 and of no limit the first did no harm to networks that learn (digits, seeds 3 and 4) and
-helped those that do not yet (digits with eight layers as PyTorch makes them, seed 3). That there is such a thing came
+helped those that do not yet (digits with seven layers as PyTorch makes them, seed 3). That there is such a thing came
 from the deep network on CIFAR-10 of docs/pytorch.md, with SGD in 24 rounds.
 """
 
