@@ -1,6 +1,6 @@
-"""Problems, runs, sweeps, the papers' experiments with the rules that decide their claims, and the command line.
+"""Problems, runs, sweeps, the papers' experiments with rules that decide their claims, and the command line.
 
-What is exported here is imported when it is first used, so that ``flwr-fco --help`` loads no numerical library.
+Exported names are imported on first use, so that ``flwr-fco --help`` loads no numerical library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "select_experiments",
 ]
 
-#: Where they are, those that load least first.
+#: The modules that define them, the lightest first.
 _MODULES = ("rules", "definition", "reproduction")
 
 

@@ -1,4 +1,4 @@
-"""The ClientApp of the root Flower App: the package's own, told where its data are."""
+"""The ClientApp of the root Flower App: this package's ClientApp with a function that loads the node's data."""
 
 from __future__ import annotations
 

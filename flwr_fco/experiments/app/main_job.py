@@ -1,8 +1,8 @@
-"""`make run`: FedDualAvg and FedAvgSubgradient on the same data, beside scikit-learn's solution; then through Flower.
+"""`make run`: FedDualAvg and FedAvgSubgradient on the same data, compared with scikit-learn; then through Flower.
 
-First in this process, within seconds: a table and a picture. Then a SuperLink of its own runs the root Flower App for
-fewer rounds, whose model must be that of this process to the bit. Everything it writes is below one directory (``.run``
-in the clone). No process of it is left when it ends, also not after an error, Ctrl-C or SIGTERM.
+It first runs in this process and shows a table and a picture within seconds. Then its own SuperLink runs the root
+Flower App for fewer rounds, and the model must be bit-identical to that of this process. All files are written below
+one directory (``.run`` in the clone). No process is left running at the end, even after an error, Ctrl-C or SIGTERM.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from flwr_fco.experiments.runs.run_folder import read_run
 from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.pooled import sklearn_solution, support_scores
 
-#: What is compared: FedDualAvg as pyproject.toml has it; the baseline with the rates that are best for it, of client
-#: rates .1, .2, .3, 1 and server rates 1 to 10 (at FedDualAvg's own rates it ends 43 % above scikit-learn).
+#: The strategies compared: FedDualAvg as in pyproject.toml; the baseline with its best rates among client rates .1, .2,
+#: .3, 1 and server rates 1 to 10 (at FedDualAvg's own rates it ends 43 % above scikit-learn).
 RUNS: tuple[dict[str, str | float], ...] = (
     {"strategy": "FedDualAvg"},
     {"strategy": "FedAvgSubgradient", "client-lr": 0.3, "server-lr": 3.0},
@@ -39,7 +39,7 @@ RUNS: tuple[dict[str, str | float], ...] = (
 
 
 class Row(NamedTuple):
-    """A line of the table."""
+    """A row of the table."""
 
     name: str
     scores: Mapping[str, float]
@@ -48,7 +48,7 @@ class Row(NamedTuple):
 
 
 def read_settings(root: Path, overrides: Mapping[str, str | float]) -> RunSettings:
-    """Return the settings of the root app: those of its pyproject.toml with overrides."""
+    """Return the root app's settings from its pyproject.toml, with overrides."""
     file = root / "pyproject.toml"
     if not file.is_file():
         raise ConfigurationError(f"{file} does not exist; run this in the root of the repository, or give --root")
@@ -57,7 +57,7 @@ def read_settings(root: Path, overrides: Mapping[str, str | float]) -> RunSettin
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print the table: the last row is the reference."""
+    """Print the table; the last row is the reference."""
     best = rows[-1].scores["objective"]
     table = Table(title="The same data, the same rounds", title_justify="left")
     table.add_column("")
@@ -78,12 +78,12 @@ def show(rows: Sequence[Row], console: Console) -> None:
 
 
 def draw(runs: Mapping[str, Sequence[Mapping[str, float]]], reference: Mapping[str, float], path: Path) -> None:
-    """Draw objective, accuracy and density against the rounds.
+    """Plot objective, accuracy and density against rounds.
 
     Parameters
     ----------
     runs : mapping of str to sequence of mapping
-        By name: the lines of metrics.
+        The lines of metrics by name.
     reference : mapping of str to float
         The scores of the centralised solution, drawn as dashed lines.
     path : Path
@@ -162,7 +162,7 @@ def compare(root: Path, overrides: Mapping[str, str | float], picture: Path, con
 def through_flower(
     root: Path, directory: Path, overrides: Mapping[str, str | float], num_rounds: int, console: Console
 ) -> None:
-    """Run the first strategy through Flower and compare its model with that of this process.
+    """Run the first strategy through Flower and compare its model with the model of this process.
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def through_flower(
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:
-    """Turn SIGTERM into an exception, so that the SuperLink is ended on the way out."""
+    """Turn SIGTERM into an exception, so that the SuperLink is stopped on exit."""
     raise SystemExit(128 + number)
 
 
@@ -212,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Parameters
     ----------
     arguments : sequence of str, optional
-        By default those of the process.
+        By default the process's arguments.
     """
     parser = argparse.ArgumentParser(
         prog="python -m flwr_fco.experiments.app.main_job", description=(__doc__ or "").splitlines()[0]

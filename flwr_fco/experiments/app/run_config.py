@@ -1,4 +1,4 @@
-"""The run config of the root Flower App as settings of a run: Flower checks that a key exists, no more."""
+"""Convert the root Flower App's run config to run settings: Flower only checks that a key exists."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flwr_fco.experiments.problems.named import PROBLEMS
 from flwr_fco.experiments.runs.settings import RunSettings, range_of
 from flwr_fco.strategies import STRATEGIES
 
-#: Problems whose data can be split over the nodes that there are, with a regularizer that the run config names.
+#: Problems whose data can be split over the available nodes, with a regularizer named by the run config.
 APP_PROBLEMS = tuple(
     name for name, problem in PROBLEMS.items() if {"num-clients", "regularizer"} <= problem.options().keys()
 )
@@ -27,11 +27,11 @@ class _Key(NamedTuple):
     ----------
     kind : type or annotation
     expected : str
-        The values that it may have, in words.
+        Description of the allowed values.
     allowed : callable
-        Whether it may have this one.
+        Returns whether a value is allowed.
     names : tuple of str
-        What the settings of a run, or the options of the problem, call it.
+        Its names among the run settings or the problem's options.
     """
 
     kind: Any
@@ -49,7 +49,7 @@ def _at_least(least: int) -> tuple[str, Callable[[Any], bool]]:
 
 
 def _as_setting(setting: str, *names: str) -> _Key:
-    """Return a key with the type and the range of a setting of runs."""
+    """Return a key with the type and the range of a run setting."""
     return _Key(*range_of(setting), names or (setting.replace("_", "-"),))
 
 
@@ -90,7 +90,7 @@ KEYS: dict[str, _Key] = {
     "resume": _Key(bool, "true or false", lambda value: True, ()),
     "round-timeout": _Key(float, *_POSITIVE, ()),
 }
-#: How the data are split, where there is something to split: synthetic clients draw their own.
+#: How the data are split; synthetic clients draw their own data.
 _SPLIT = ("alpha", "train-fraction")
 #: Each 0: no differential privacy.
 _PRIVATE = ("privacy-clip", "privacy-target-epsilon", "privacy-delta")
@@ -98,14 +98,14 @@ _EXAMPLES = {str: '"..."', int: "3"}
 
 
 def run_settings(run_config: Mapping[str, Any], num_nodes: int | None = None) -> RunSettings:
-    """Return the settings of a run from a checked run config.
+    """Check a run config and return the run settings.
 
     Parameters
     ----------
     run_config : mapping
         ``context.run_config``.
     num_nodes : int, optional
-        Over how many nodes the data are split; by default the run config's ``num-nodes``.
+        Number of nodes over which the data are split; by default the run config's ``num-nodes``.
 
     Returns
     -------

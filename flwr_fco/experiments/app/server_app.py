@@ -15,7 +15,7 @@ from flwr_fco.experiments.app.run_config import run_settings
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder
 
-#: Seconds to wait for more nodes to connect before going on with those that are there.
+#: Seconds to wait for more nodes to connect before continuing with the connected ones.
 PATIENCE = 15.0
 
 app = ServerApp()
@@ -54,8 +54,8 @@ def wait_for_nodes(grid: Grid, wanted: int, patience: float = PATIENCE) -> int:
     wanted : int
         The run config's ``num-nodes``.
     patience : float
-        Seconds after which a smaller federation, of two nodes or more, will do. The number of simulated nodes is the
-        federation's business, an app cannot set it: Flower's own default is 2.
+        Seconds after which a smaller federation, of two nodes or more, is accepted. The number of simulated nodes is a
+        setting of the federation, which an app cannot change; Flower's default is 2.
     """
     deadline = time.monotonic() + patience
     while (connected := len(list(grid.get_node_ids()))) < wanted and (connected < 2 or time.monotonic() < deadline):

@@ -1,4 +1,4 @@
-"""What an experiment is: runs, claims and a quick version, read from a TOML file of the package."""
+"""Experiments: runs, claims and a quick version, read from a TOML file of the package."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from flwr_fco.experiments.problems.named import find_problem
 from flwr_fco.experiments.runs.methods import option_names
 from flwr_fco.experiments.runs.settings import RunSettings, format_assignments, short_name
 
-#: Arguments of rules that are limits.
+#: Arguments of rules that are numerical limits.
 _LIMITS = frozenset(
     {"within", "at_least", "at_most", "bounds", "below", "exponent", "factor", "margin", "noise", "tolerance"}
 )
@@ -37,7 +37,7 @@ class RunLine(NamedTuple):
     group : str
         Curves of one group (a strategy at many rates) share a colour and a claim.
     part : str, default ""
-        The part of the figure that the curve is in, with panels of its own; the label ends in it.
+        The part of the figure with the curve, with its own panels; the label ends in it.
     """
 
     label: str
@@ -48,7 +48,7 @@ class RunLine(NamedTuple):
 
     @property
     def curve(self) -> str:
-        """The label without the part: what the legend says."""
+        """The label without the part, as in the legend."""
         return self.label.removesuffix(f", {self.part}") if self.part else self.label
 
     @property
@@ -56,7 +56,7 @@ class RunLine(NamedTuple):
         """The client's and the server's learning rate."""
         if self.strategy in BASELINES or "client-lr" not in self.settings:
             return "none"
-        # Some methods have a client's rate alone; "auto" is no number.
+        # Some methods have only a client rate; "auto" is not a number.
         given = [self.settings[name] for name in ("client-lr", "server-lr") if name in self.settings]
         known = [value if isinstance(value, str) else f"{value:g}" for value in given]
         return f"({', '.join(known)})" if len(known) > 1 else known[0]
@@ -76,19 +76,20 @@ class Claim:
     rule : str
         A name in :data:`flwr_fco.experiments.RULES`.
     arguments : dict
-        Of the rule; ``run`` and ``than`` are labels.
+        The rule's arguments; ``run`` and ``than`` are labels.
     note : str, default ""
-        What to know about the rates or the reading.
+        Notes on the rates or the interpretation.
     scale : str, default ""
-        In what the runs differ from those that the sentence is about; in the place of the experiment's.
+        How the runs differ from those of the sentence; replaces the experiment's `scale`.
     limit : {"", "printed"}
-        Whether the numbers among the arguments are the paper's: by default they are ours, and the table says so.
+        Whether the numbers among the arguments are printed in the paper; by default they are ours, and the table says
+        so.
     ours : bool, default False
         Whether the sentence is ours, not the paper's.
     outside : str, default ""
-        Why it cannot be tested here: such a claim has no rule.
+        Why it cannot be tested here; the claim then has no rule.
     repeats : str, default ""
-        ``"EXPERIMENT: CLAIM"`` that says the same of the same runs; the first page counts it once.
+        ``"EXPERIMENT: CLAIM"`` that makes the same claim about the same runs; the first page counts it once.
     """
 
     name: str
@@ -105,14 +106,14 @@ class Claim:
 
     @property
     def has_limit_of_ours(self) -> bool:
-        """Whether the rule asks for a number that the paper does not print."""
-        # A factor of 1 and a margin of 0 say no more than "better".
+        """Whether the rule uses a number that the paper does not print."""
+        # A factor of 1 and a margin of 0 mean only "better".
         asked = {key: value for key, value in self.arguments.items() if key in _LIMITS}
         idle = {"factor": 1.0, "margin": 0.0, "noise": 0.0}
         return self.limit != "printed" and any(value != idle.get(key) for key, value in asked.items())
 
     def labels(self) -> list[str]:
-        """Return the labels that the rule looks at."""
+        """Return the labels that the rule uses."""
         found: list[str] = []
         for key in ("run", "leader", "than", "runs", "group"):
             value = self.arguments.get(key, [])
@@ -131,32 +132,32 @@ class Definition:
     problem : str
     seeds : tuple of int
     panels : tuple of str
-        Metrics that the figure shows, over rounds; ``"energy-error against cpu-seconds"``: over another metric.
+        Metrics that the figure shows, over rounds, or over another metric: ``"energy-error against cpu-seconds"``.
     kind : {"curves", "densities", "scatter", "images", "tuned"}
-        What the figure is, and for ``"densities"`` what is measured: the clients' models beside their mean. Of
-        ``"images"`` the only panel is the name of the array that is drawn, for the first seed. ``"tuned"``: every
-        method at its best rates, over what is varied.
+        Kind of the figure. ``"densities"`` compares the densities of the clients' models and of their mean. For
+        ``"images"`` the only panel is the name of the array to draw, for the first seed. ``"tuned"`` shows every method
+        at its best rates, over the varied factor.
     runs : tuple of RunLine
     claims : tuple of Claim
     scale : str, default ""
-        In what the runs are smaller than the paper's, and in what larger: in the heading of every row.
+        How the runs are smaller or larger than the paper's; shown in the heading of every row.
     coloured : tuple of str
-        Labels of the curves with a colour of their own in the figure; by default those that most claims are about.
+        Labels of the curves with their own colour in the figure; by default the curves with the most claims.
     gap : bool, default False
         Whether the runs also report ``gap``, the objective above the centralized optimum.
     quick : mapping
-        What :meth:`quick_version` changes.
+        The changes of :meth:`quick_version`.
     limits : mapping of str to (low, high)
-        Of the figure's axes, by metric.
+        Limits of the figure's axes by metric.
     table : mapping
-        A metric's values at some rounds, beside those that somebody else reached: ``metric``, ``rounds``, ``source``
-        and ``known``, a list of numbers for each label that has one. Empty: no such table.
+        A table of a metric's values at some rounds next to published values: ``metric``, ``rounds``, ``source`` and
+        ``known``, a list of published numbers by label. Empty: no table.
     tuned : tuple of Tuned
-        Its points, whose labels claims may name.
+        The points of a ``"tuned"`` figure; claims may use their labels.
     shortened : bool, default False
         Whether it is a :meth:`quick_version`.
     overrides : mapping of str to value
-        What :meth:`with_settings` set in every run.
+        The settings replaced by :meth:`with_settings` in every run.
     """
 
     name: str
@@ -215,8 +216,8 @@ class Definition:
         Parameters
         ----------
         overrides : mapping of str to value
-            In kebab-case, as for a run, and ``problem``. Baselines take those of the problem. Of another problem the
-            runs keep what it has too; the definition's other options go with its problem.
+            Run settings in kebab-case, and ``problem``. Baselines take the problem's options. With another problem, the
+            runs keep only the options that it also has.
 
         Returns
         -------
@@ -252,7 +253,7 @@ class Definition:
             title=f"{self.title} (set: {', '.join(format_assignments(overrides))})",
             problem=problem,
             runs=tuple(lines),
-            # Where the curves of the definition lie.
+            # The definition's limits suit only its own curves.
             limits={},
             overrides={**self.overrides, **overrides},
         )
@@ -263,7 +264,7 @@ class Definition:
         return changed
 
     def folder_name(self) -> str:
-        """Return a name for the folder of the experiment: what was set is in it.
+        """Return a name for the experiment's folder that contains the replaced settings.
 
         Examples
         --------
@@ -288,7 +289,7 @@ class Definition:
         own = dict(line.settings)
         problem = str(own.pop("problem", self.problem))
         if line.strategy in BASELINES:
-            # A baseline takes the problem's options and its own; rates and rounds are a federation's.
+            # A baseline takes the problem's options and its own; rates and rounds belong to a federation.
             taken = {*find_problem(problem).options(), *option_names(line.strategy), "num-rounds"}
             own = {key: value for key, value in own.items() if key in taken}
         return RunSettings.of(problem, line.strategy, own, seed)
@@ -305,12 +306,12 @@ EXPERIMENTS: tuple[str, ...] = _names()
 
 
 def select_experiments(pattern: str) -> tuple[str, ...]:
-    """Return the experiments that a name, a pattern or ``all`` stands for.
+    """Return the experiments matched by a name, a pattern or ``all``.
 
     Parameters
     ----------
     pattern : str
-        As in a shell: ``fco-*``, ``fco-fig1?``.
+        A shell pattern: ``fco-*``, ``fco-fig1?``.
 
     Returns
     -------
@@ -349,7 +350,7 @@ def load_definition(name: str) -> Definition:
     Raises
     ------
     ConfigurationError
-        If there is none of that name, or its file does not fit together.
+        If there is no experiment of that name, or its file is inconsistent.
 
     Examples
     --------
@@ -406,7 +407,7 @@ def _parse(name: str, data: Mapping[str, Any]) -> Definition:
 def _vary(
     own: Mapping[str, Any], shared: Mapping[str, Any], variation: Variation, value: Any, tune: Tune
 ) -> tuple[list[RunLine], list[Tuned]]:
-    """Return the runs of a method at a value, one for each pair of rates, and its points, one for each grid."""
+    """Return a method's runs at a value, one for each pair of rates, and its points, one for each grid."""
     method, group = str(own["label"]), variation.name(str(own["label"]), value)
     settings = {**shared, **variation.settings, **({variation.key: value} if variation.key else {})}
     lines = _expand({**own, "label": group, "part": ""}, settings)

@@ -21,25 +21,26 @@ from flwr_fco.wire.protocol import Uplink
 
 
 def measure_densities(settings: RunSettings, threshold: float = 0.0) -> RunResult:
-    """Run a strategy and report the densities on the way: at the clients, of their mean, on the server.
+    """Run a strategy and report the densities of the clients' models, of their mean and of the server's model.
 
     Parameters
     ----------
     settings : RunSettings
-        With a strategy that averages primal points or FedDualAvg.
+        Settings with a strategy that averages primal points, or with FedDualAvg.
     threshold : float, default 0.0
         Coefficients above it count as non-zero.
 
     Returns
     -------
     RunResult
-        A line for each round: ``client-density``, the mean over the clients of the round of their model's density;
-        ``mean-density``, that of the average of these models; ``server-density``, that of the server's model.
+        A line for each round: ``client-density``, the mean density of the models of the round's clients;
+        ``mean-density``, the density of the average of these models; ``server-density``, the density of the server's
+        model.
 
     Raises
     ------
     ConfigurationError
-        For a strategy that sends something else.
+        For a strategy whose clients send something else.
 
     Examples
     --------

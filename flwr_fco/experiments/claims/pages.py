@@ -13,7 +13,7 @@ from flwr_fco.experiments.claims.reproduction import Verdict, median, verdict_ta
 from flwr_fco.experiments.claims.stored import AWAITS, Stored, read_again
 from flwr_fco.experiments.pictures.report import table_of
 
-#: What is counted, claims of ours apart.
+#: The verdicts that are counted, separately for our own claims.
 COLUMNS = ("holds", "does not hold", "tie", "outside", AWAITS)
 _KEY = (
     "A claim *holds* with every seed or *does not*; a *tie* is a comparison that neither side wins with every seed, or "
@@ -23,7 +23,7 @@ _KEY = (
 
 
 def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates: str | None = None) -> list[Path]:
-    """Write what is stored of experiments as Markdown.
+    """Write the stored results of experiments as Markdown.
 
     Parameters
     ----------
@@ -32,14 +32,14 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
     folder : Path
         Gets ``README.md``, a page for each paper, and their details in ``details``.
     picture : str
-        Where an experiment's picture is, from `folder`, with ``{}`` for its name.
+        Path of an experiment's picture, relative to `folder`, with ``{}`` for its name.
     rates : str, optional
-        Where the pages of rates are, from `folder`, with a slash at the end; none: without links to them.
+        Path of the pages of rates, relative to `folder`, with a trailing slash; without it, no links to them.
 
     Returns
     -------
     list of Path
-        What was written.
+        The files written.
     """
     content = tomllib.loads((resources.files(__package__) / "pages.toml").read_text(encoding="utf-8"))
     definitions = {name: load_definition(name) for name in EXPERIMENTS if name in stored}
@@ -65,7 +65,7 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
 
 
 def _seconds(stored: Mapping[str, Stored], names: Iterable[str]) -> float:
-    """Return what experiments cost: CPU seconds, of older runs those of the wall."""
+    """Return the cost of experiments in CPU seconds, or in wall-clock seconds for older runs."""
     return float(sum(stored[name].get("cpu-seconds", stored[name]["seconds"]) for name in names))
 
 
@@ -158,7 +158,7 @@ def _detail_page(
 def findings(
     wanted: Sequence[Mapping[str, Any]], verdicts: Mapping[str, Sequence[Verdict]], homes: Mapping[str, str]
 ) -> list[str]:
-    """Return the sentences whose claims have the verdicts that they rest on, with the medians.
+    """Return the sentences whose claims have the required verdicts, with the medians.
 
     Parameters
     ----------
@@ -233,7 +233,7 @@ def _index(
 
 
 def _counts(verdicts: Sequence[Verdict]) -> list[str]:
-    """Return how many claims have which verdict, and how many of ours hold; one that repeats another does not count."""
+    """Return the number of claims by verdict, and how many of our own hold; repeated claims do not count."""
     counted = [own for own in verdicts if not own.repeats]
     papers = [own.verdict for own in counted if not own.ours]
     ours = [own for own in counted if own.ours]

@@ -1,4 +1,4 @@
-"""Runs an experiment, judges its claims, writes data, figure and verdicts."""
+"""Run an experiment, judge its claims, and write data, figure and verdicts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ _LOGARITHMIC = frozenset(
         "gradient-norm",
     }
 )
-#: A panel ``"energy-error against cpu-seconds"`` shows a metric over what its rounds have cost.
+#: A panel ``"energy-error against cpu-seconds"`` shows a metric over the cost of its rounds.
 _AGAINST = " against "
 
 
@@ -62,25 +62,25 @@ class Verdict:
     Parameters
     ----------
     name, sentence, number : str
-        What the paper says.
+        The claim as in the paper.
     measured : str
         Median and band over the seeds.
     values : tuple of float
-        One a seed.
+        One per seed.
     rates : str
-        (client, server) of the run that the claim is about.
+        The (client, server) rates of the claim's run.
     verdict : {"holds", "does not hold", "tie", "outside", "awaits a run"}
-        ``"tie"``: of a comparison that neither side wins on every seed. ``"outside"``: it cannot be tested here.
-        ``"awaits a run"``: of stored results, which have no values for the claim as it is defined now.
+        ``"tie"``: neither side of the comparison wins on every seed. ``"outside"``: the claim cannot be tested here.
+        ``"awaits a run"``: the stored results have no values for the claim as it is now defined.
     rule : str
-        Its name and arguments.
+        The rule's name and arguments.
     note : str
     scale : str
-        In what the runs differ from those that the sentence is about.
+        How the runs differ from those of the sentence.
     ours : bool
         Whether the sentence is ours, not the paper's.
     repeats : str
-        The claim of another experiment that says the same of the same runs.
+        The claim of another experiment that makes the same statement about the same runs.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Verdict:
 
 
 class Report(NamedTuple):
-    """What :func:`reproduce` found.
+    """The result of :func:`reproduce`.
 
     Parameters
     ----------
@@ -113,7 +113,7 @@ class Report(NamedTuple):
     folder : Path
     seconds : float
     tables : str, default ""
-        What the page of the experiment has beside the verdicts.
+        Further tables of the experiment's page.
     """
 
     definition: Definition
@@ -173,22 +173,22 @@ def reproduce(
     num_gpus: float = 0.0,
     on_run: Callable[[int, int], None] | None = None,
 ) -> Report:
-    """Run an experiment; runs that the folder has already are not repeated.
+    """Run an experiment; runs already in the folder are not repeated.
 
     Parameters
     ----------
     definition : Definition
     folder : Path
-        Gets ``runs/*.json`` (settings and metrics of each round), ``figure.png`` and ``.svg``,
-        ``verdicts.json`` and ``verdicts.md``, and ``experiment.json``, which says what it holds.
+        Gets ``runs/*.json`` (settings and metrics of each round), ``figure.png`` and ``.svg``, ``verdicts.json`` and
+        ``verdicts.md``, and ``experiment.json``, which identifies the experiment.
     workers : int, default 1
-        Runs at a time: one by one in this process, or all in the same processes.
+        Number of runs at a time; with 1 they run one by one in this process.
     engine : {"processes", "in-process", "ray"}, default "processes"
-        ``"ray"``: as tasks, on the cluster of RAY_ADDRESS or on this machine; all of them see `folder`.
+        ``"ray"``: as Ray tasks, on the cluster of RAY_ADDRESS or on this machine; all machines must share `folder`.
     num_cpus, num_gpus : float, default 1 and 0
-        What Ray reserves for a run.
+        Resources that Ray reserves for a run.
     on_run : callable, optional
-        ``(finished, total)`` after each run.
+        Called with ``(finished, total)`` after each run.
 
     Returns
     -------
@@ -197,7 +197,7 @@ def reproduce(
     Raises
     ------
     DataNotFoundError
-        If the problem's files are not there.
+        If the problem's files are missing.
     NotInstalledError
         If the problem needs a package that is not installed.
     ConfigurationError
@@ -262,10 +262,10 @@ def reproduce(
 
 
 def _claim_folder(definition: Definition, folder: Path) -> None:
-    """Write what the folder holds; runs of two experiments have the same names, and one page is all there is."""
+    """Record the experiment in the folder: runs of two experiments have the same names, and a folder has one page."""
     wanted = {"experiment": definition.name, "quick": definition.shortened, "set": dict(definition.overrides)}
     file = folder / "experiment.json"
-    # A folder in which nothing was run, for want of data say, is anybody's.
+    # A folder without any run, for example because data were missing, may be used by any experiment.
     if file.is_file() and any((folder / "runs").glob("*.json")):
         try:
             held = json_object(file.read_text(encoding="utf-8"))
@@ -289,7 +289,7 @@ def _described(held: Mapping[str, Any]) -> str:
 
 
 def _page(definition: Definition, verdicts: Sequence[Verdict]) -> str:
-    """Return the verdicts, and what is to be said of settings that are not the definition's."""
+    """Return the verdicts, with a note on settings that differ from the definition."""
     text = verdict_table(definition, verdicts)
     if definition.overrides:
         heading, _, rest = text.partition("\n\n")
@@ -311,7 +311,7 @@ def _tables(definition: Definition, outcomes: Outcomes) -> str:
 
 
 def _require_metrics(definition: Definition, line: RunLine, outcome: Outcome) -> None:
-    """Raise what judging would raise, before the other runs: another problem may not report what the claims are on."""
+    """Raise the errors of judging before the other runs: another problem may not report the claims' metrics."""
     for claim in definition.claims if definition.overrides else ():
         if "metric" in claim.arguments and {line.label, line.group} & set(claim.labels()):
             outcome.series(claim.arguments["metric"])
@@ -366,7 +366,7 @@ def verdict_table(definition: Definition, verdicts: Sequence[Verdict]) -> str:
 
 
 def value_table(definition: Definition, outcomes: Outcomes) -> str:
-    """Return what each run measured at the rounds of the definition's table, beside the known values.
+    """Return each run's values at the rounds of the definition's table, next to the published values.
 
     Parameters
     ----------
@@ -395,7 +395,7 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
     head = [f"{metric} after round", *(f"{when:,}" for when in rounds), *(["known"] if known else [])]
     rows = []
     for line in definition.runs:
-        # A run that is over has no value at a later round.
+        # A run that has ended has no value at a later round.
         last = line.settings.get("num-rounds", math.inf)
         cells = [
             _band([_value_at(own, metric, when) for own in outcomes[line.label]]) if when <= last else ""
@@ -408,12 +408,12 @@ def value_table(definition: Definition, outcomes: Outcomes) -> str:
 
 
 def tuned_table(definition: Definition, outcomes: Outcomes) -> str:
-    """Return what each method reaches at its best rates, and these rates.
+    """Return the results of each method at its best rates, and these rates.
 
     Parameters
     ----------
     definition : Definition
-        One whose methods are tuned.
+        A definition with tuned methods.
     outcomes : mapping of str to sequence of Outcome
         By label, then by seed.
 
@@ -457,7 +457,7 @@ def _judge(definition: Definition, claim: Claim, outcomes: Outcomes) -> Verdict:
 
 
 def verdict_of(definition: Definition, claim: Claim, found: Measurement) -> Verdict:
-    """Return the row of a claim for which a rule has found something."""
+    """Return the row of a claim from the measurement of its rule."""
     text = ", ".join(f"{key}={plain(value)}" for key, value in claim.arguments.items())
     subjects = claim.arguments.get("runs", [claim.arguments.get("run")])
     rates = dict.fromkeys(line.rates for line in definition.runs if line.label in subjects)
@@ -472,7 +472,7 @@ def verdict_of(definition: Definition, claim: Claim, found: Measurement) -> Verd
 
 
 def without_values(definition: Definition, claim: Claim, verdict: str, measured: str = "") -> Verdict:
-    """Return the row of a claim that cannot be tested here, or has not been as it is defined now."""
+    """Return the row of a claim that cannot be tested here, or has not been tested as it is now defined."""
     return Verdict(
         name=claim.name,
         sentence=claim.sentence,
@@ -527,7 +527,7 @@ def _outcomes(
 
 
 def _finished(file: Path) -> dict[str, Any]:
-    """Return what the file of a job says; nothing where it is damaged, so that the job is done again."""
+    """Return the content of a job's file; nothing if it is damaged, so that the job is repeated."""
     try:
         known = json_object(file.read_text(encoding="utf-8"))
     except (ValueError, OSError):
@@ -536,14 +536,14 @@ def _finished(file: Path) -> dict[str, Any]:
 
 
 def _do(job: _Job) -> Outcome:
-    """Return the outcome of a job, from its file if it has been done with the same settings."""
+    """Return the outcome of a job, from its file if it was run with the same settings."""
     config = job.settings.to_config()
     if job.file.is_file() and (not job.array or job.kept.is_file()):
         known = _finished(job.file)
         if known.get("settings") == config:
             return Outcome(known["history"], known["diverged"])
     measure = measure_densities if job.definition.kind == "densities" and job.line.strategy not in BASELINES else run
-    # Some pairs of a grid are there to diverge.
+    # Some pairs of a grid are expected to diverge.
     began = time.process_time()
     with _flower.quiet(logging.ERROR) if job.definition.kind == "tuned" else nullcontext():
         result = measure(job.settings)
@@ -571,12 +571,12 @@ def _solved(problem: str, seed: int, options: str) -> float:
 
 
 def _series(outcomes: Sequence[Outcome], panel: str) -> list[Any]:
-    """Return what a panel shows of each seed: a metric over rounds, or over the mean cost of the rounds."""
+    """Return a panel's series for each seed: a metric over rounds, or over the mean cost of the rounds."""
     metric, _, cost = panel.partition(_AGAINST)
     found = [run.series(metric) for run in outcomes if not run.diverged and run.history and metric in run.history[-1]]
     if not cost or not found:
         return found
-    # The start point has cost nothing, which has no place on a logarithmic axis.
+    # The starting point has cost 0, which a logarithmic axis cannot show.
     costs = [run.series(cost) for run in outcomes if not run.diverged]
     at = [dict(zip(rounds.tolist(), values.tolist(), strict=True)) for rounds, values in costs]
     means = {when: float(np.mean([own[when] for own in at])) for when in at[0] if all(when in own for own in at)}
@@ -587,14 +587,14 @@ def _series(outcomes: Sequence[Outcome], panel: str) -> list[Any]:
     ]
 
 
-#: Curves of a panel that a reader can tell apart.
+#: Number of curves in a panel that a reader can tell apart.
 _COLOURED = 6
 
 
 def _coloured(definition: Definition) -> list[str]:
-    """Return the curves that have a colour of their own: as the definition says, or those that most claims are about.
+    """Return the curves with their own colour: as given in the definition, or those with the most claims.
 
-    Baselines are levels, which do not count.
+    Baselines are drawn as levels and do not count.
     """
     curves = {line.label: line.curve for line in definition.runs if line.strategy not in BASELINES}
     if definition.coloured:
@@ -605,7 +605,7 @@ def _coloured(definition: Definition) -> list[str]:
 
 
 def draw_figure(definition: Definition, outcomes: Outcomes, path: Path) -> None:
-    """Draw what an experiment of any kind but ``"images"`` has found.
+    """Draw the figure of an experiment of any kind but ``"images"``.
 
     Parameters
     ----------
@@ -620,7 +620,7 @@ def draw_figure(definition: Definition, outcomes: Outcomes, path: Path) -> None:
 
 
 def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
-    """Draw every method at its best rates: a panel for what is varied and for each metric."""
+    """Draw every method at its best rates: a panel for each varied factor and metric."""
     strategies = {line.label: line.strategy for line in definition.runs}
     methods = {point.method: strategies[point.runs[0][0]] for point in definition.tuned}
     found: dict[tuple[str, str], dict[str, list[tuple[Any, list[float]]]]] = {}
@@ -635,7 +635,7 @@ def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
 
 
 def _draw_scatter(definition: Definition, outcomes: Outcomes, path: Path) -> None:
-    """Draw a dot for every pair of rates: a row for each method, a column for some rounds."""
+    """Draw a dot for every pair of rates: a row for each method, a column for each of some rounds."""
     x, y = definition.panels
     dots = {
         label: [(int(line["round"]), (line[x], line[y])) for own in runs for line in own.history if {x, y} <= {*line}]
@@ -675,7 +675,7 @@ def _draw_curves(definition: Definition, outcomes: Outcomes, path: Path) -> None
         list(metrics),
         definition.title,
         path,
-        # A row for each part, where there are several and each has several panels.
+        # A row for each part, if there are several and each has several panels.
         columns=len(definition.panels) if min(len(parts), len(definition.panels)) > 1 else 0,
         methods={**dict.fromkeys(curves, "bound"), **{line.curve: line.strategy for line in definition.runs}},
         coloured=_coloured(definition),

@@ -1,9 +1,9 @@
 """The rules that decide claims: functions of the histories, so that falsified data flip a verdict.
 
-A rule is a statistic and a comparison. The statistic is a number for each seed: of one run, or of one run beside
-others of the same seed, which have the same data and the same samples of clients. The comparison says of these
-numbers whether the claim holds: all between two bounds, all above one, not all below one. :data:`RULES` has the
-pairs by the names that claims use; the arguments of a claim go to both by their names.
+A rule is a statistic and a comparison. The statistic is a number for each seed, computed from one run, or from one run
+and others of the same seed, which have the same data and the same samples of clients. The comparison decides from these
+numbers whether the claim holds: all between two bounds, all above one, not all below one. :data:`RULES` maps the names
+used in claims to these pairs; a claim's arguments are passed to both by name.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from flwr_fco.errors import ConfigurationError
 
 #: The arguments of a claim that name runs, in the order in which a statistic gets them.
 SUBJECTS = ("run", "leader", "than", "runs")
-#: In the place of a divisor that is 0.
+#: Replaces a divisor of 0.
 _TINY = 1e-300
 
 
 class Outcome(NamedTuple):
-    """What one run of one seed reported.
+    """The reported metrics of one run with one seed.
 
     Parameters
     ----------
     history : list of dict of str to float
         A line for each evaluated round, with ``round``.
     diverged : int, default 0
-        The round in which it was cut.
+        The round in which it was cut; 0 if it was not.
     """
 
     history: list[dict[str, float]]
@@ -68,19 +68,19 @@ Outcomes = Mapping[str, Sequence[Outcome]]
 
 
 class Measurement(NamedTuple):
-    """What a rule found.
+    """The result of a rule.
 
     Parameters
     ----------
     values : list of float
-        One a seed.
+        One per seed.
     holds : bool
     meaning : str
-        What the values are.
+        What the values mean.
     even : float, optional
-        Of a comparison: the value at which both sides are equal.
+        For a comparison: the value at which both sides are equal.
     noise : float, default 0.0
-        Values that are nearer to `even` than that are equal too.
+        Values closer to `even` than this also count as equal.
     """
 
     values: list[float]
@@ -119,51 +119,51 @@ def _smallest_final(runs: Sequence[Outcome], metric: str) -> float:
 
 
 def _advantage(runs: Sequence[Outcome], metric: str, largest: bool = False, window: int = 1) -> float:
-    """Return how much better than the best of the others a run ends."""
+    """Return how much better a run ends than the best of the others."""
     sign = 1.0 if largest else -1.0
     mine, *others = (sign * own.final(metric, window) for own in runs)
     return mine - float(np.max(others))
 
 
 def _less_behind(runs: Sequence[Outcome], metric: str, largest: bool = False, window: int = 1) -> float:
-    """Return by how much less a run is behind its leader than another run behind its own: run, leader, other, its own.
+    """Return how much less a run is behind its leader than another run: run, leader, other, the other's leader.
 
-    A run that overtakes its leader is not behind it.
+    A run that overtakes its leader is 0 behind it.
     """
     ahead, ahead_there = (_advantage(pair, metric, largest, window) for pair in (runs[:2], runs[2:]))
-    # Not the built-in minimum, for which a NaN is no number.
+    # Not the built-in minimum, which mishandles NaN.
     return float(np.minimum(ahead, 0.0) - np.minimum(ahead_there, 0.0))
 
 
 def _distance(runs: Sequence[Outcome], metric: str, window: int = 1) -> float:
-    """Return how far the end of a run is from those of the others, at most."""
+    """Return the largest distance of a run's final value from those of the others."""
     mine, *others = (own.final(metric, window) for own in runs)
     return float(np.max([abs(mine - other) for other in others]))
 
 
 def _times_smaller(runs: Sequence[Outcome], metric: str, window: int = 1) -> float:
-    """Return the factor from a run's end to the nearest of the others."""
+    """Return the factor between a run's final value and the nearest of the others."""
     mine, *others = (own.final(metric, window) for own in runs)
     return float(np.min(others)) / float(np.maximum(mine, _TINY))
 
 
 def _ratio(runs: Sequence[Outcome], metric: str, to: str, window: int = 1) -> float:
-    """Return a run's metric over another metric of it."""
+    """Return a run's metric divided by another of its metrics."""
     return runs[0].final(metric, window) / max(runs[0].final(to, window), _TINY)
 
 
 def _ratio_of_finals(runs: Sequence[Outcome], metric: str, window: int = 1) -> float:
-    """Return a run's metric over that of another run."""
+    """Return a run's metric divided by the same metric of another run."""
     return runs[0].final(metric, window) / max(runs[1].final(metric, window), _TINY)
 
 
 def _divergence(runs: Sequence[Outcome]) -> float:
-    """Return the round of divergence; infinite where there is none."""
+    """Return the round of divergence; infinite if there is none."""
     return float(runs[0].diverged or math.inf)
 
 
 def _settled(runs: Sequence[Outcome], metric: str, at_least: float = -math.inf, at_most: float = math.inf) -> float:
-    """Return the first round from which a run's metric is between the bounds to the end; infinite if there is none."""
+    """Return the first round from which a run's metric stays between the bounds; infinite if there is none."""
     if runs[0].diverged:
         return math.nan
     rounds, values = runs[0].series(metric)
@@ -178,15 +178,15 @@ def _first(rounds: np.ndarray[Any, Any], chosen: np.ndarray[Any, Any]) -> float:
 def _times_faster(
     runs: Sequence[Outcome], metric: str, at_least: float = -math.inf, at_most: float = math.inf
 ) -> float:
-    """Return the rounds that the fastest other takes over those of the run; NaN if it does not get there."""
+    """Return the rounds of the fastest other run divided by those of the run; NaN if the run does not get there."""
     mine, *others = (_settled([own], metric, at_least, at_most) for own in runs)
     return math.nan if math.isinf(mine) else float(np.min(others)) / max(mine, 1.0)
 
 
 def _times_cheaper(runs: Sequence[Outcome], metric: str, at_most: float, cost: str) -> float:
-    """Return what the cheapest other pays until it gets there, over what the run pays; NaN if it does not get there.
+    """Return the cost of the cheapest other run divided by that of the run; NaN if the run does not get there.
 
-    The cost is a metric that grows with the rounds: gradient evaluations, CPU seconds.
+    The cost until the level is reached is a metric that grows with the rounds: gradient evaluations, CPU seconds.
     """
 
     def paid(own: Outcome) -> float:
@@ -202,9 +202,9 @@ def _times_cheaper(runs: Sequence[Outcome], metric: str, at_most: float, cost: s
 
 
 def _ratio_of_rounds(runs: Sequence[Outcome], metric: str, below: float, than_below: float | None = None) -> float:
-    """Return the rounds until a run's metric is at most a level, over those of another run, which may have its own.
+    """Return the rounds until a run reaches a level, divided by those of another run, which may have its own level.
 
-    Infinite where the run does not get there, NaN where the other one does not.
+    Infinite if the run does not reach it, NaN if the other run does not.
     """
 
     def until(own: Outcome, level: float) -> float:
@@ -217,9 +217,9 @@ def _ratio_of_rounds(runs: Sequence[Outcome], metric: str, below: float, than_be
 
 
 def _share_of_lowest(runs: Sequence[Outcome], metric: str, first: float, floor: float = 0.0) -> float:
-    """Return the share of the rounds from `first` on in which a run's curve is the lowest, or as low.
+    """Return the share of the rounds from `first` on in which no curve is below the run's.
 
-    Values below the floor count as it: there is nothing but rounding.
+    Values below the floor count as the floor, because they are only rounding errors.
     """
     rounds, mine = runs[0].series(metric)
     lowest = np.full(mine.size, math.inf)
@@ -239,18 +239,18 @@ def _exponent_of_decay(runs: Sequence[Outcome], metric: str, first: float, last:
 
 
 def _linear_rate(runs: Sequence[Outcome], metric: str, first: float, last: float) -> float:
-    """Return the mean factor of a metric in a round; beside another run, how many times as fast it falls."""
+    """Return the mean factor of a metric per round; given another run, how many times as fast it falls."""
     slope, *other = (own.decay(metric, first, last) / (last - first) for own in runs)
     if not other:
         return math.exp(slope)
-    # A run that does not fall at all is no measure of how fast another one is.
+    # A run that does not fall at all cannot measure how fast another one is.
     return slope / other[0] if other[0] < 0.0 else math.nan
 
 
 def _shares_of_bound(
     runs: Sequence[Outcome], metric: str, of: str, factor: float, exponent: float = -1.0, plus: float = 0.0
 ) -> np.ndarray[Any, Any]:
-    """Return which share of a theorem's bound a metric is, in every round from 1 on."""
+    """Return a metric as a share of a theorem's bound, in every round from 1 on."""
     rounds, series = runs[0].series(metric)
     _, bound = bound_series(runs[0], metric, of, factor, exponent, plus)
     return np.full(1, math.nan) if runs[0].diverged else np.asarray(series[rounds >= 1.0] / bound)
@@ -261,7 +261,7 @@ def bound_series(
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Return the rounds of a metric from 1 on and factor * (the metric `of` at first) * round^exponent + plus.
 
-    `of` is what the theorem's constant is called, `plus` a term that does not fall, such as one of the noise.
+    `of` names the theorem's constant, and `plus` is a term that does not fall, such as a noise term.
     """
     rounds = own.series(metric)[0]
     later = rounds[rounds >= 1.0]
@@ -289,7 +289,7 @@ class _Between(NamedTuple):
 
 
 class _Above(NamedTuple):
-    """All values are above the largest of some arguments, and of 0 where they are not given."""
+    """All values are above the largest of some arguments, with 0 for arguments that are not given."""
 
     arguments: Sequence[str] = ()
 
@@ -299,7 +299,7 @@ class _Above(NamedTuple):
 
 
 class _NotAllBelow(NamedTuple):
-    """One of the values is at least 0: with some seed."""
+    """At least one value, for some seed, is at least 0."""
 
     arguments: Sequence[str] = ()
 
@@ -320,11 +320,11 @@ class Rule:
     Parameters
     ----------
     statistic : callable
-        ``(runs of one seed, **arguments) -> float``, or an array, of which the largest number counts.
+        ``(runs of one seed, **arguments) -> float``, or an array, whose largest number counts.
     comparison : callable
         ``(values, arguments) -> bool``.
     meaning : str or callable
-        What the values are, with the names of arguments in braces; or a function of the arguments.
+        What the values mean, with the names of arguments in braces; or a function of the arguments.
     even : float, optional
         As in :class:`Measurement`.
 
@@ -348,16 +348,16 @@ class Rule:
         return {*signature(self.statistic).parameters} - {"runs"}
 
     def __call__(self, outcomes: Outcomes, *, mean: bool = False, **arguments: Any) -> Measurement:
-        """Return what the rule finds.
+        """Return the result of the rule.
 
         Parameters
         ----------
         outcomes : mapping of str to sequence of Outcome
             By label, then by seed.
         mean : bool, default False
-            Whether the statistic is of the seeds' mean, the theorem being about an expectation.
+            Whether to compute the statistic from the mean over the seeds, for theorems about an expectation.
         **arguments
-            Of the claim: labels of runs, a metric, bounds.
+            The claim's arguments: labels of runs, a metric, bounds.
         """
         known = {*SUBJECTS, *self._measured, *self.comparison.arguments, "even", "noise"}
         if unknown := arguments.keys() - known:
@@ -372,7 +372,7 @@ class Rule:
         return self.decide([float(np.max(one)) for one in found], arguments, mean=mean)
 
     def decide(self, values: list[float], arguments: Mapping[str, Any], *, mean: bool = False) -> Measurement:
-        """Return what the comparison says of the statistic's values, which may be those of an earlier run."""
+        """Return the comparison's decision on the statistic's values, which may be from an earlier run."""
         meaning = self.meaning.format(**arguments) if isinstance(self.meaning, str) else self.meaning(arguments)
         if mean:
             meaning = meaning.replace(arguments["metric"], f"mean {arguments['metric']} over the seeds", 1)
@@ -385,7 +385,7 @@ class Rule:
         )
 
     def measured(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Return those of a claim's arguments that its values depend on; the others only decide what they mean."""
+        """Return the claim's arguments that its values depend on; all other arguments affect only the decision."""
         return {key: value for key, value in arguments.items() if key in {*SUBJECTS, *self._measured, "mean"}}
 
 
@@ -414,9 +414,9 @@ def share(
     at_most: float = 1.0,
     groups: Mapping[str, Sequence[str]],
 ) -> Measurement:
-    """Ask that the share of a group's settings whose final metrics are in a box is in a range, for every seed.
+    """Check for every seed that the share of a group's settings with final metrics in a box is in a range.
 
-    With `than` the share must be larger than that of each of these groups as well.
+    With `than`, the share must also be larger than that of each of these groups.
 
     Parameters
     ----------
@@ -428,14 +428,14 @@ def share(
     than : sequence of str, default ()
         Other groups.
     at_least, at_most : float
-        Of the share.
+        Range of the share.
     groups : mapping of str to sequence of str
         The labels of each group.
 
     Returns
     -------
     Measurement
-        The share; with `than` what it is above the largest of the other groups'.
+        The share; with `than`, its difference to the largest share of the other groups.
 
     Examples
     --------

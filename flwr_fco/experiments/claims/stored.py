@@ -1,7 +1,7 @@
-"""What a full run has found, in one file for each experiment, and what it says about the claims of today.
+"""Results of full runs, in one file for each experiment, and the verdicts on the current claims.
 
-Definitions change after their runs. A claim whose runs, seeds and statistic are still those of the file is decided by
-its values, whatever its limits and words are now; every other one awaits a run.
+Definitions change after their runs. If a claim's runs, seeds and statistic are still those of the file, it is decided
+by the stored values, even if its limits and wording have changed; every other claim awaits a run.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from flwr_fco.experiments.claims.rules import RULES, Measurement, Rule
 #: Values of pages have three digits.
 _ROUNDING = 5e-3
 AWAITS = "awaits a run"
-#: Of the file in an experiment's folder.
+#: Name of the file in an experiment's folder.
 RESULTS = "results.json"
 
 #: Of an experiment: ``seeds``, ``seconds`` (and ``cpu-seconds``), ``runs`` (by label, a hash of the settings),
-#: ``claims`` (by name) and ``tables``, what else is on its page.
+#: ``claims`` (by name) and ``tables``, the rest of its page.
 Stored = Mapping[str, Any]
 
 
@@ -55,7 +55,7 @@ def fingerprints(definition: Definition) -> dict[str, str]:
 
 
 def keep(report: Report) -> None:
-    """Write the results of a full run into its folder; those of a quick one, or with other settings, are nobody's.
+    """Write the results of a full run into its folder; results of quick runs or with other settings are not stored.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ def keep(report: Report) -> None:
     stored = {
         "seeds": list(definition.seeds),
         "seconds": round(sum(own["seconds"] for own in runs)),
-        # Of runs that an earlier version has made only the wall is known.
+        # For runs of an earlier version only the wall-clock time is known.
         "cpu-seconds": round(sum(own.get("cpu-seconds", own["seconds"]) for own in runs)),
         "runs": fingerprints(definition),
         "claims": {
@@ -90,17 +90,17 @@ def keep(report: Report) -> None:
 
 
 def read_folders(folder: Path) -> dict[str, Stored]:
-    """Return what is stored of the experiments that a folder has the full runs of.
+    """Return the stored results of the experiments whose full runs a folder has.
 
     Parameters
     ----------
     folder : Path
-        Has a folder for each, named as it.
+        Contains a folder named after each experiment.
 
     Returns
     -------
     dict of str to Stored
-        Without quick versions and those with other settings, which no page is about.
+        Without quick versions and runs with other settings, which have no pages.
     """
     return {
         name: json.loads(file.read_text("utf-8")) for name in EXPERIMENTS if (file := folder / name / RESULTS).is_file()
@@ -108,7 +108,7 @@ def read_folders(folder: Path) -> dict[str, Stored]:
 
 
 def read_again(definition: Definition, stored: Stored) -> list[Verdict]:
-    """Return the verdicts of today's claims from what is stored.
+    """Return the verdicts on the current claims from stored results.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def _read_claim(definition: Definition, claim: Claim, stored: Stored, now: Mappi
 
 
 def _decide(claim: Claim, row: Mapping[str, Any]) -> Measurement | None:
-    """Return what the stored values say of a claim; nothing where they are of something else, or too rough for it."""
+    """Return the verdict of the stored values on a claim; nothing if they are for something else, or too coarse."""
     values = [float(value) for value in row["values"]]
     if claim.rule == row["rule"] and claim.arguments == row["arguments"]:
         even = 0.0 if row["verdict"] == "tie" else math.nan

@@ -1,4 +1,4 @@
-"""Experiments whose curves are methods at their best rates: over values of a factor, or over grids of rates."""
+"""Experiments that show methods at their best rates, over values of a factor or over grids of rates."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from flwr_fco.experiments.claims.rules import Outcome, Outcomes
 
 
 class Variation(NamedTuple):
-    """A panel: what is varied there, over which values.
+    """A panel: the varied factor and its values.
 
     Parameters
     ----------
     part : str
         The panel's title.
     key : str, default ""
-        The setting whose values are on the axis; none: the grids are.
+        The setting whose values are on the axis; if empty, the grids are on the axis.
     values : tuple of value, default one empty text
     settings : mapping
-        What all runs of the panel have.
+        The settings shared by all runs of the panel.
     """
 
     part: str
@@ -35,7 +35,7 @@ class Variation(NamedTuple):
         ----------
         method : str
         value : object
-            Of :attr:`values`.
+            One of :attr:`values`.
 
         Examples
         --------
@@ -48,7 +48,7 @@ class Variation(NamedTuple):
 
 
 class Tune(NamedTuple):
-    """What the best rates of a method are best for, and among which rates they are chosen.
+    """How a method's best rates are chosen: the metric and the candidate rates.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Tune(NamedTuple):
     largest : bool, default False
         Whether larger is better.
     grids : mapping of str to mapping
-        Name of a grid to the client rates that are in it; no rates: all that were run.
+        Client rates of each grid by its name; no rates: all rates that were run.
     """
 
     metric: str
@@ -82,16 +82,16 @@ class Tune(NamedTuple):
 
 
 class Best(NamedTuple):
-    """What a method did at its best rates.
+    """The results of a method at its best rates.
 
     Parameters
     ----------
     outcomes : list of Outcome
-        One a seed; one that diverged where all of a seed's did.
+        One per seed; a diverged one if all runs of the seed diverged.
     rates : list of (float, float) or None
-        Of the client and of the server, one pair a seed; None where all runs of the seed diverged.
+        Client and server rate, one pair per seed; None if all runs of the seed diverged.
     values : list of float
-        What :class:`Tune` looks at, one a seed; NaN where all runs of the seed diverged.
+        Values of the metric of :class:`Tune`, one per seed; NaN if all runs of the seed diverged.
     """
 
     outcomes: list[Outcome]
@@ -108,9 +108,9 @@ class Tuned(NamedTuple):
     label, method : str
     variation : Variation
     value : object
-        Of the variation, or the name of the grid.
+        Value of the variation, or the name of the grid.
     runs : tuple of (str, (float, float))
-        Labels of the runs among which the best is chosen, and their rates.
+        Labels and rates of the runs from which the best is chosen.
     """
 
     tune: Tune
@@ -121,9 +121,9 @@ class Tuned(NamedTuple):
     runs: tuple[tuple[str, tuple[float, float]], ...]
 
     def best(self, outcomes: Outcomes) -> Best:
-        """Return what the method did at the best rates of each seed.
+        """Return the method's results at the best rates of each seed.
 
-        Every seed has rates of its own, so that one run that nearly diverges does not choose for all of them.
+        Every seed has its own rates, so that one run that nearly diverges does not decide for all seeds.
 
         Parameters
         ----------

@@ -57,7 +57,7 @@ def local(
         str, typer.Option("--node-config", help="Added to every SuperNode's, such as 'data-path=\"/data\"'.")
     ] = "",
 ) -> None:
-    """Make keys and certificates, start a SuperLink and SuperNodes, register them; keys are never overwritten."""
+    """Create keys and certificates, start a SuperLink and SuperNodes and register them; keys are never overwritten."""
     from flwr_fco.experiments.runs.deployment import CONNECTION, LocalDeployment
 
     if app_folder is not None and not (app_folder / "pyproject.toml").is_file():
@@ -98,7 +98,7 @@ def _status(deployment: LocalDeployment) -> None:
 
 @app.command(cls=Command)
 def status(home: Home) -> None:
-    """Show which processes are alive, and which SuperNodes the SuperLink holds for connected."""
+    """Show which processes are alive, and which SuperNodes the SuperLink lists as connected."""
     _status(_opened(home))
 
 
@@ -106,7 +106,7 @@ def status(home: Home) -> None:
 def logs(
     home: Home, name: Name = None, lines: Annotated[int, typer.Option("-n", min=1, help="Last lines of each.")] = 20
 ) -> None:
-    """Show the last lines of what the processes have said."""
+    """Show the last lines of the processes' logs."""
     deployment = _opened(home)
     for own in _chosen(deployment, name):
         say(f"== {deployment.home / own}.log")
@@ -115,7 +115,7 @@ def logs(
 
 @app.command(cls=Command)
 def stop(home: Home, name: Name = None) -> None:
-    """End the processes and all that they have started; keys, state and logs stay."""
+    """Stop the processes and everything that they started; keys, state and logs are kept."""
     deployment = _opened(home)
     alive = [own for own in reversed(_chosen(deployment, name)) if deployment.stop(own)]
     say(f"Stopped: {', '.join(alive) or 'nothing was running'}")
@@ -123,9 +123,9 @@ def stop(home: Home, name: Name = None) -> None:
 
 @app.command(cls=Command)
 def restart(home: Home, name: Name = None) -> None:
-    """Start what has died, or stop and start NAME. A killed SuperNode's key is refused (412) for a minute: it waits.
+    """Restart dead processes, or NAME; wait while a killed SuperNode's key is refused (412, about a minute).
 
-    A run that was under way ends with the SuperLink: run the app again with `resume` (docs/deployment.md).
+    A run in progress ends with the SuperLink: run the app again with `resume` (docs/deployment.md).
     """
     deployment = _opened(home)
     chosen = _chosen(deployment, name)

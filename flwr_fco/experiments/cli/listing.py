@@ -54,7 +54,7 @@ def list_everything(
 
 
 def _everything() -> dict[str, dict[str, str]]:
-    """Return what there is: title to name to a line about it."""
+    """Return all that can be listed: a mapping of title to name to a one-line description."""
     from flwr_fco import objectives, regularizers
     from flwr_fco.experiments import EXPERIMENTS, load_definition
     from flwr_fco.experiments.problems.baselines import BASELINES
@@ -87,7 +87,7 @@ def _everything() -> dict[str, dict[str, str]]:
 
 
 def _with_sizes(problems: dict[str, str], seed: int, quiet: bool) -> dict[str, str]:
-    """Return the problems' lines with the sizes that their data have for a seed."""
+    """Return the problems' lines with the sizes of their data for a seed."""
     from flwr_fco.experiments.problems.named import load_task
 
     found = {}

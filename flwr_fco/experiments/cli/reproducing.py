@@ -44,8 +44,8 @@ def reproduce(
 ) -> None:
     """Run an experiment of `flwr-fco list`, several by a pattern, or `all`: data, figure and a table of verdicts.
 
-    Examples (with `all` or a pattern each gets its own folder in `--out`, and those whose data files or optional
-    packages are absent are skipped with a message):
+    Examples (with `all` or a pattern, each experiment gets its own folder in `--out`; experiments whose data files or
+    optional packages are missing are skipped with a message):
 
     `flwr-fco reproduce fco-fig3 --out results/fco-fig3 --workers 2`
 
@@ -53,8 +53,8 @@ def reproduce(
 
     `flwr-fco reproduce all --quick`
 
-    On other data or with other settings, in a folder whose name says so; claims are judged as they are. Nothing is
-    downloaded unless it is asked for:
+    On other data or with other settings, in a folder whose name says so; the claims are judged unchanged. Nothing is
+    downloaded unless requested:
 
     `flwr-fco reproduce fco-fig13 --set problem=femnist --set fetch=true`
 
@@ -66,12 +66,12 @@ def reproduce(
 
     reserved = shell.reservation(engine, num_cpus, num_gpus)
     overrides = shell.parsed(settings)
-    # All of them before the first one runs: a setting that one does not have is an error.
+    # Check all experiments before the first one runs: a setting that one of them does not have is an error.
     chosen = [_chosen(name, quick, seed, overrides) for name in select_experiments(experiment)]
     alone = experiment in EXPERIMENTS
     held = True
     for definition in chosen:
-        # Below --out a pattern's quick versions are named as the experiments: they are all quick.
+        # Below --out a pattern's quick versions have the experiments' names: they are all quick.
         below = definition.folder_name() if out is None else replace(definition, shortened=False).folder_name()
         folder = out if out is not None and alone else (out or Path("results")) / below
         try:
@@ -89,7 +89,7 @@ def reproduce(
 
 
 def _chosen(name: str, quick: bool, seed: int | None, overrides: dict[str, Any]) -> Definition:
-    """Return an experiment, or its quick version, from a seed and with settings of its own."""
+    """Return an experiment, or its quick version, with a seed and other settings."""
     from flwr_fco.experiments import load_definition
 
     definition = load_definition(name)

@@ -63,9 +63,8 @@ def run(
 ) -> None:
     """Run a problem of `flwr-fco list` with a strategy and print its metrics.
 
-    Ctrl-C ends the run after the round: what was done is in its folder, and the same command with `--resume` goes on,
-    to the same bits as a run that was never stopped (where clients remember something: if the server keeps a ledger
-    of it).
+    Ctrl-C ends the run after the current round: its folder has the results so far, and the same command with `--resume`
+    continues, with the same bits as an uninterrupted run (for clients with state: if the server keeps a ledger).
 
     Examples
     --------
@@ -136,12 +135,12 @@ def _run(
             from flwr_fco.experiments.runs.flower import run_with_flower
 
             if (folder / "config.json").exists():
-                # It has finished: a run by Flower is put there at its end.
+                # A run through Flower is moved there when it has finished.
                 return run(chosen, folder=folder, resume=True)
             result = run_with_flower(chosen, folder, on_round=advance, resume=resume)
             save_run(result, folder)
         elif chosen.strategy in BASELINES:
-            # There are no rounds to stop between: Ctrl-C ends it at once.
+            # There are no rounds to stop after, so Ctrl-C ends it at once.
             result = run(chosen, folder=folder, resume=resume)
         else:
             # Before Ctrl-C waits for the end of a round.
@@ -149,7 +148,7 @@ def _run(
             with workers() as found, shell.stoppable() as stop:
                 result = run(chosen, folder=folder, resume=resume, on_round=advance, stop=stop, workers=found)
         if not result.diverged and not result.stopped:
-            # A baseline has no rounds of its own, and a run that was resumed may have none left.
+            # A baseline has no rounds, and a resumed run may have none left.
             advance(chosen.num_rounds)
     return result
 
@@ -157,7 +156,7 @@ def _run(
 def _workers(
     engine: str, number: int, partial_sums: bool, reserved: dict[str, float]
 ) -> AbstractContextManager[Workers | None]:
-    """Return the workers of an engine; they end with the block."""
+    """Yield the workers of an engine; they are stopped at the end of the block."""
     from flwr_fco.simulation import Processes, RayActors
 
     if engine == "processes":
@@ -181,10 +180,10 @@ def fit_path(
     ] = None,
     quiet: shell.Quiet = False,
 ) -> None:
-    """Fit a path of strengths of psi, from where everything becomes 0, and choose one by held-out data.
+    """Fit a path of strengths of psi, starting where everything is 0, and choose one on held-out data.
 
-    Every strength begins with the model of the last one and has 100 rounds, or those of `--set num-rounds=`. The folder
-    has a table (path.csv), the chosen models (best.npz, one-standard-error.npz), and with matplotlib a picture.
+    Every strength starts from the model of the previous one and has 100 rounds, or `--set num-rounds=`. The folder has
+    a table (path.csv), the chosen models (best.npz, one-standard-error.npz), and with matplotlib a picture.
 
     Examples
     --------
@@ -202,12 +201,12 @@ def fit_path(
     given = shell.parsed(settings)
     if strategy in BASELINES:
         raise ConfigurationError(f"strategy={strategy!r} is a baseline; a path is fitted by a strategy")
-    # Rates that were chosen for one strength are not for all.
+    # Rates that were chosen for one strength do not suit all strengths.
     chosen = RunSettings.of(problem, strategy, {"client-lr": "auto", "num-rounds": 100, **given}, seed)
     folder = out or Path("paths") / RunSettings.of(problem, strategy, given, seed).folder_name()
     if (folder / "path.csv").exists():
         raise ConfigurationError(f"the folder {folder} holds a path already; give another folder by --out")
-    # Before the work, which a place that cannot be written would lose.
+    # Before the work: if the folder is not writable, the results would be lost.
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with shell.progress(strengths * chosen.exchanges, f"{problem}: rounds of all strengths", quiet) as advance:
@@ -260,7 +259,7 @@ def sweep(
     num_gpus: shell.NumGpus = None,
     quiet: shell.Quiet = False,
 ) -> None:
-    """Sweep settings of a problem of `flwr-fco list`, in a grid or at random: a table, the best ones, heat maps.
+    """Sweep settings of a problem of `flwr-fco list`, on a grid or at random: a table, the best settings, heat maps.
 
     Examples
     --------

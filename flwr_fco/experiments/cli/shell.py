@@ -1,4 +1,4 @@
-"""What the commands share: options, errors as messages with an exit code, progress, Ctrl-C, tables."""
+"""Shared by the commands: options, errors as messages with an exit code, progress, Ctrl-C, tables."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from typer.models import ArgumentInfo
 
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 
-#: Exit codes besides 0: a claim that a quick run asserts does not hold; bad input, as typer has it; Ctrl-C, as shells
-#: have it.
+#: Exit codes other than 0: a claim asserted by a quick run does not hold; bad input, as in Typer; Ctrl-C, as in shells.
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 Problem = Annotated[str, typer.Argument(help="A problem of `flwr-fco list`.")]
@@ -45,8 +44,8 @@ Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bar.")]
 class Command(TyperCommand):
     """A command that turns the package's errors into a message and an exit code, and shows its arguments' help texts.
 
-    Typer's arguments set their text before Click's constructor, which since Click 8.5 has a text of its own and sets it
-    to None. The releases of Typer that no longer do so are beyond what Flower allows.
+    Typer's arguments set their help text before calling Click's constructor, which since Click 8.5 has its own help
+    text and sets it to None. Flower does not allow the Typer releases that fix this.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -66,7 +65,7 @@ class Command(TyperCommand):
         except KeyboardInterrupt:
             text, code = "interrupted", INTERRUPTED
         except OSError as error:
-            # A name that is too long, a disk that is full or read-only: each is an OSError without a class of its own.
+            # A name that is too long, a full or read-only disk: each is a plain OSError without its own class.
             if isinstance(error, ConnectionError | TimeoutError):
                 raise
             place = "a file" if error.filename is None else str(error.filename)
@@ -78,13 +77,13 @@ class Command(TyperCommand):
 
 
 def console() -> Console:
-    """Return a console that does not cut tables where the output is no terminal."""
+    """Return a console that does not truncate tables if the output is not a terminal."""
     own = Console()
     return own if own.is_terminal else Console(width=160)
 
 
 def say(text: str, *, to_errors: bool = False, markup: bool = False, wrapped: bool = True) -> None:
-    """Print a line, by default as it is and on standard output."""
+    """Print a line, by default without markup and on standard output."""
     if to_errors:
         Console(stderr=True, soft_wrap=True).print(text, highlight=False, markup=markup)
     else:
@@ -97,7 +96,7 @@ def make_table(title: str, columns: Iterable[str], **options: Any) -> Table:
 
 
 def write(path: Path, text: str) -> None:
-    """Write a file, in a folder that is made for it."""
+    """Write a file and create its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
 
@@ -110,7 +109,7 @@ def parsed(settings: list[str] | None) -> dict[str, Any]:
 
 
 def reservation(engine: str, num_cpus: float | None, num_gpus: float | None) -> dict[str, float]:
-    """Return what was given of --num-cpus and --num-gpus, which only Ray knows."""
+    """Return the given values of --num-cpus and --num-gpus, which only Ray supports."""
     given = {"num_cpus": num_cpus, "num_gpus": num_gpus}
     reserved = {name: value for name, value in given.items() if value is not None}
     if reserved and engine != "ray":
@@ -121,9 +120,9 @@ def reservation(engine: str, num_cpus: float | None, num_gpus: float | None) -> 
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], bool]]:
-    """Yield a function that says whether Ctrl-C was pressed; pressed again, it interrupts at once.
+    """Yield a function that returns whether Ctrl-C was pressed; a second Ctrl-C interrupts at once.
 
-    A round is ended first: a strategy in the middle of its update has no state to keep.
+    The current round is finished first: a strategy in the middle of its update has no state to save.
     """
     asked = False
 
@@ -147,7 +146,7 @@ def stoppable() -> Iterator[Callable[[], bool]]:
 
 @contextmanager
 def progress(total: int, what: str, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """Show a bar on standard error; yield a function that sets what is done."""
+    """Show a progress bar on standard error; yield a function that sets its position."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn(what), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class _Format(StrEnum):
-    """What a report is written as."""
+    """The format of a report."""
 
     text = "text"
     html = "html"
@@ -38,9 +38,10 @@ def plot(
         bool, typer.Option("--overlay", help="Draw runs of different problems over each other all the same.")
     ] = False,
 ) -> None:
-    """Draw the metrics of run folders against the rounds; runs that differ in the seed alone become a band.
+    """Plot the metrics of run folders against rounds; runs that differ only in the seed become a band.
 
-    The labels name the settings in which the runs differ. A run that diverged is cut where it leaves the others' range.
+    The labels name the settings in which the runs differ. A diverged run is cut where it leaves the range of the
+    others.
 
     Examples
     --------
@@ -96,10 +97,10 @@ def report(
         ),
     ] = None,
 ) -> None:
-    """Show run folders beside each other: their final metrics as a table, or all about them as one HTML page.
+    """Compare run folders: a table of their final metrics, or one HTML page with all details.
 
-    The page needs no network and no other file. Bytes, time and supports are shown of runs in process. Of several runs
-    those that ended before they had results are left out, with a line that says so.
+    The page needs no network and no other file. Bytes, time and supports are shown for in-process runs. If there are
+    several runs, those that ended before they had results are left out, with a message.
 
     Examples
     --------
@@ -135,14 +136,14 @@ def report(
 
 
 def _groups(paths: list[Path], seed: int | None) -> list[Group]:
-    """Return the runs of a seed, or all, grouped by their settings."""
+    """Return the runs of a seed, or all runs, grouped by their settings."""
     from flwr_fco.experiments.pictures.comparison import compare
 
     return compare([(path.name, record) for path, record in _read(paths, seed)])
 
 
 def _read(paths: list[Path], seed: int | None) -> list[tuple[Path, RunRecord]]:
-    """Return the runs of a seed, or all, with their folders; of several, those that only began are left out."""
+    """Return the runs of a seed, or all runs, with their folders; of several, runs without results are left out."""
     from flwr_fco.experiments.runs.run_folder import only_begun, read_run
 
     left_out = [path for path in paths if only_begun(path)]

@@ -1,4 +1,4 @@
-"""How a method looks: one colour and one line style for each, the same in all figures of the package."""
+"""Appearance of methods: one colour and one line style for each, the same in all figures of the package."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _FAMILIES: Mapping[str, tuple[str, ...]] = {
     _BROWN: ("DualFL", "APDAInexact", "FiveGCS"),
     _BLACK: ("DistributedPGDA", "centralized", "bound", "local"),
 }
-#: By the name of a strategy or baseline.
+#: Appearances by the name of a strategy or baseline.
 APPEARANCES: Mapping[str, Appearance] = MappingProxyType(
     {
         name: Appearance(color, line)
@@ -59,7 +59,7 @@ APPEARANCES: Mapping[str, Appearance] = MappingProxyType(
     }
 )
 
-#: Of the second, third, ... curve of a method in one figure.
+#: Markers of the second, third, ... curve of a method in one figure.
 MARKERS = ("", "o", "s", "^", "D", "v", "P", "X")
 
 
@@ -69,8 +69,8 @@ def appearance(method: str) -> Appearance:
     Parameters
     ----------
     method : str
-        A name in :data:`APPEARANCES`; any other (a strategy of one's own) always gets the same one of the
-        combinations that the table leaves.
+        A name in :data:`APPEARANCES`; any other name (your own strategy) always gets the same one of the combinations
+        that the table does not use.
 
     Returns
     -------
@@ -97,7 +97,7 @@ def variant(method: str, number: int) -> Appearance:
     ----------
     method : str
     number : int
-        0: as :func:`appearance` has it.
+        0: the same as :func:`appearance`.
 
     Returns
     -------
@@ -120,14 +120,14 @@ def variant(method: str, number: int) -> Appearance:
 
 
 def appearances(methods: Mapping[str, str]) -> dict[str, Appearance]:
-    """Return how the curves of one figure look: as their methods, the second curve of a method with a marker.
+    """Return how the curves of one figure look: like their methods; further curves of a method have a marker.
 
-    Up to ten curves that are all of one method have a colour each.
+    If all curves are of one method, up to ten of them have their own colours.
 
     Parameters
     ----------
     methods : mapping of str to str
-        Label of a curve to the name of its method; ``"bound"`` is that of a theorem's bound.
+        Name of the method by label of the curve; ``"bound"`` stands for a theorem's bound.
 
     Examples
     --------

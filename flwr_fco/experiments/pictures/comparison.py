@@ -1,4 +1,4 @@
-"""Runs beside each other: which of them differ in the seed alone, and what tells the others apart."""
+"""Compare runs: group those that differ only in the seed, and label groups by their differences."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.experiments.runs.run_folder import RunRecord
 from flwr_fco.experiments.runs.settings import RunSettings, plain
 
-#: From 0 to 1, and read as such.
+#: Metrics that are fractions, from 0 to 1.
 _SHARES = ("density", "precision", "recall", "f1")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in the seed alone.
+    """Runs that differ only in the seed.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class Group:
     method : str
         The strategy or baseline.
     names : sequence of str
-        Of the runs' folders.
+        Names of the runs' folders.
     records : sequence of RunRecord
     """
 
@@ -51,7 +51,7 @@ class Group:
         return min((found for record in self.records if (found := _diverged(record))), default=0)
 
     def series(self, metric: str) -> list[Series]:
-        """Return rounds and values of a metric, one pair a run that has it."""
+        """Return rounds and values of a metric, one pair for each run that has it."""
         found = []
         for record in self.records:
             lines = [line for line in record.metrics if metric in line]
@@ -66,7 +66,7 @@ def compare(runs: Sequence[tuple[str, RunRecord]]) -> list[Group]:
     Parameters
     ----------
     runs : sequence of (str, RunRecord)
-        Names of the folders, and what is in them.
+        Names and contents of the folders.
 
     Returns
     -------
@@ -91,7 +91,7 @@ def compare(runs: Sequence[tuple[str, RunRecord]]) -> list[Group]:
     for own in groups.values():
         config = own[0][1].config
         method = str(config.get("strategy", own[0][0]))
-        # Rates and rounds are in the configuration of a baseline too, and mean nothing there.
+        # A baseline's configuration also has rates and rounds, which mean nothing there.
         own_keys = [key for key in telling if key in config and not (method in BASELINES and key in federated)]
         parts = [f"{key}={plain(config[key])}" for key in own_keys]
         found.append(Group(", ".join([method, *parts]), method, [name for name, _ in own], [run for _, run in own]))
@@ -99,7 +99,7 @@ def compare(runs: Sequence[tuple[str, RunRecord]]) -> list[Group]:
 
 
 def require_one_problem(groups: Sequence[Group]) -> None:
-    """Raise an error if the runs are of several problems: their curves have no common scale.
+    """Raise an error if the runs are of several problems, because their curves have no common scale.
 
     Raises
     ------
@@ -115,14 +115,14 @@ def require_one_problem(groups: Sequence[Group]) -> None:
 
 
 def metric_names(groups: Sequence[Group]) -> list[str]:
-    """Return the metrics that the runs report, without the round and without what baselines alone have."""
+    """Return the metrics that the runs report, without the round and metrics that only baselines have."""
     shown = [group for group in groups if group.method not in BASELINES] or groups
     lines = (line for group in shown for record in group.records for line in record.metrics)
     return list({key: None for line in lines for key in line if key != "round"})
 
 
 def logarithmic_metrics(groups: Sequence[Group], metrics: Sequence[str]) -> set[str]:
-    """Return the metrics, other than shares of something, whose values span decades in the runs that are sound."""
+    """Return the metrics, except fractions, whose values span decades in the runs that did not diverge."""
     sound = [group for group in groups if not group.diverged] or groups
     found = set()
     for metric in metrics:
@@ -135,7 +135,7 @@ def logarithmic_metrics(groups: Sequence[Group], metrics: Sequence[str]) -> set[
 
 
 def _diverged(record: RunRecord) -> int:
-    """Return the round in which a run was cut; from its last line where the folder does not say."""
+    """Return the round in which a run was cut; taken from its last line if the folder does not say."""
     if record.status is not None:
         return record.status.diverged
     last = record.metrics[-1] if record.metrics else {}

@@ -21,26 +21,26 @@ from flwr_fco.experiments.pictures.report import Series, require_matplotlib, svg
 from flwr_fco.experiments.problems.baselines import BASELINES
 from flwr_fco.experiments.runs.run_folder import RunRecord, SupportHistory
 
-#: What psi promises, as far as a round reports it: sparse, low-rank, feasible, and which entries.
+#: Metrics of the structure that psi promises: sparsity, rank, feasibility, and support.
 _PROMISED = ("density", "rank", "norm", "precision", "recall", "f1")
 _PARTS = (
     ("clients-seconds", "clients", "#0072b2"),
     ("server-seconds", "server and messages", "#e69f00"),
     ("evaluation-seconds", "evaluation", "#999999"),
 )
-#: What a round adds to its metrics in some engines, shown among the costs.
+#: Metrics that some engines add to a round, shown among the costs.
 _COSTS = ("bytes-down", "bytes-up", "seconds")
 _HEIGHT = 128
 _COLUMNS = 8
 
 
 def html_page(groups: Sequence[Group]) -> str:
-    """Return a page about runs, with all that it shows in it.
+    """Return a self-contained page about runs.
 
     Parameters
     ----------
     groups : sequence of Group
-        What :func:`flwr_fco.experiments.pictures.comparison.compare` returns.
+        Groups from :func:`flwr_fco.experiments.pictures.comparison.compare`.
 
     Returns
     -------
@@ -93,7 +93,7 @@ def html_page(groups: Sequence[Group]) -> str:
 
 
 def _sample(look: Appearance) -> str:
-    """Return a piece of the curve's line."""
+    """Return a sample of the curve's line style."""
     dashes = {"solid": "", "dashed": "7 3", "dashdot": "7 3 2 3", "dotted": "2 3"}[look.line]
     dot = f'<circle cx="17" cy="6" r="3.2" fill="{look.color}"/>' if look.marker else ""
     return (
@@ -103,7 +103,7 @@ def _sample(look: Appearance) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]], *, numbers_from: int) -> str:
-    """Return a table; a row is its class and its cells, which are HTML already."""
+    """Return a table; a row is its CSS class and its cells, which are already HTML."""
 
     def cells(tag: str, texts: Sequence[str]) -> str:
         return "".join(
@@ -135,7 +135,7 @@ def _final_table(groups: Sequence[Group], looks: Mapping[str, Appearance], metri
 
 
 def _outcome(record: RunRecord) -> str:
-    """Return how a run ended; nothing where its folder does not say."""
+    """Return how a run ended; nothing if its folder does not say."""
     if record.status is None:
         return ""
     if record.status.diverged:
@@ -177,7 +177,7 @@ def _panels(
 
 
 def _without_names(svg: str) -> str:
-    """Return an SVG without matplotlib's metadata and names of parts, which would come several times in a page."""
+    """Return an SVG without matplotlib's metadata and element ids, which would be repeated in a page."""
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     return re.sub(r' id="[A-Za-z0-9.]+_\d+"', "", svg)
 
@@ -268,7 +268,7 @@ def _supports(groups: Sequence[Group], looks: Mapping[str, Appearance]) -> str:
 
 
 def _picture(support: SupportHistory, look: Appearance) -> str:
-    """Return the heat map of a support as a data address: white where all coefficients of a cell are zero."""
+    """Return the heat map of a support as a data URL: white where all coefficients of a cell are zero."""
     from PIL import Image
 
     ink = np.array([int(look.color[i : i + 2], 16) for i in (1, 3, 5)], dtype=np.float64)

@@ -19,13 +19,13 @@ from flwr_fco.experiments.pictures.appearance import Appearance, appearance, app
 
 Series = tuple[NDArray[Any], NDArray[Any]]
 
-#: What to do where matplotlib is missing; the package itself is on no index, so its extras need the clone.
+#: What to do if matplotlib is missing; the package is not on an index, so its extras need the clone.
 MATPLOTLIB = "pip install matplotlib (or, in the clone: pip install -e '.[plot]')"
-#: How a curve looks that is there for comparison alone.
+#: Appearance of a curve that is shown only for comparison.
 _BACKGROUND = Appearance("#b0b0b0", "solid")
-#: More labels than these are written at the ends of their curves: a legend would have several rows.
+#: With more labels than this, they are written at the ends of the curves: a legend would have several rows.
 _LEGEND = 4
-#: Of a legend inside a panel.
+#: Style of a legend inside a panel.
 _INSIDE: Any = {"fontsize": 7, "frameon": False}
 #: Dots an inch of a PNG, twice those of a screen, and what makes two SVGs of the same figure the same file.
 _DOTS = 200
@@ -33,12 +33,12 @@ _SVG: Any = {"svg.hashsalt": "flwr-fco", "svg.fonttype": "none"}
 
 
 def require_matplotlib(what: str) -> None:
-    """Raise an error that says what to do if matplotlib is not installed: before the work, not after it.
+    """Raise an error that says what to do if matplotlib is not installed, before any work is done.
 
     Parameters
     ----------
     what : str
-        What needs it.
+        The feature that needs it.
 
     Raises
     ------
@@ -103,15 +103,15 @@ def spans_decades(values: Sequence[float] | NDArray[Any]) -> bool:
 def draw_curves(
     curves: Mapping[str, Mapping[str, Sequence[Series]]], panels: Sequence[str], title: str, path: Path, **options: Any
 ) -> None:
-    """Draw metrics against rounds: a panel a metric, a line a label.
+    """Draw metrics against rounds: a panel for each metric, a line for each label.
 
     Parameters
     ----------
     curves, panels, title
         As for :func:`figure_of_curves`.
     path : Path
-        ``.png`` (or no ending): a PNG for screens of twice the usual density, and an SVG beside it; ``.svg``, ``.pdf``:
-        that alone.
+        ``.png`` (or no suffix): a PNG for high-density screens, and an SVG next to it; ``.svg``, ``.pdf``: only that
+        file.
     **options
         Those of :func:`figure_of_curves`.
 
@@ -126,14 +126,14 @@ def draw_curves(
 def svg_of_curves(
     curves: Mapping[str, Mapping[str, Sequence[Series]]], panels: Sequence[str], salt: str, **options: Any
 ) -> str:
-    """Return what :func:`draw_curves` draws as the text of an SVG element, for a page.
+    """Return the figure of :func:`draw_curves` as the text of an SVG element, for a page.
 
     Parameters
     ----------
     curves, panels
         As for :func:`figure_of_curves`.
     salt : str
-        Goes into the identifiers: two elements of one page need different ones.
+        Used in the element ids; two figures in one page need different values.
     **options
         Those of :func:`figure_of_curves`.
 
@@ -164,36 +164,36 @@ def figure_of_curves(
     columns: int = 0,
     legend: bool = True,
 ) -> Any:
-    """Return a figure of metrics against rounds: a panel a metric, a line a label.
+    """Return a figure of metrics against rounds: a panel for each metric, a line for each label.
 
-    The line goes through the medians of the seeds, a band from the smallest to the largest of them.
-    With few labels there is a legend below, with many each curve of the last panel of a row has its label at its end.
-    Many labels of which every panel has its own are in a legend of each panel, with colours of its own.
+    The line goes through the medians of the seeds, a band from the smallest to the largest of them. With few labels
+    there is a legend below; with many, each curve in the last panel of a row has its label at its end. If there are
+    many labels and every panel has its own, each panel has its own legend and colours.
 
     Parameters
     ----------
     curves : mapping
         Label to metric to runs.
     panels : sequence of str
-        Metrics; one named ``"METRIC against COST"`` has costs, on a logarithmic axis, in the place of rounds.
+        Metrics; a panel named ``"METRIC against COST"`` has costs, on a logarithmic axis, instead of rounds.
     title : str
     methods : mapping of str to str
-        Label to the name of the strategy or baseline, which decides colour and line style; by default the label is it.
+        Name of the strategy or baseline by label, which decides colour and line style; by default the label itself.
     coloured : collection of str, optional
-        Labels of the curves with a colour of their own, the others being grey and without a band; default all.
+        Labels of the curves with their own colour; all other curves are grey and have no band. Default: all labels.
     levels : collection of str
-        Labels that are drawn as horizontal lines: baselines.
+        Labels drawn as horizontal lines (baselines).
     logarithmic : collection of str
         Metrics with a logarithmic axis.
     limits : mapping of str to (low, high)
-        Of the axes of some metrics, where their first rounds would hide the differences of the last ones.
+        Axis limits of some metrics, if their first rounds would hide the differences of the last ones.
     cut : mapping of str to float
-        Labels of runs that diverged, and in which round: each is cut where it leaves what the others show, with a cross
-        at that round (against costs: at the last one), at the top where its value is beyond.
+        Round of divergence by label: each of these curves is cut where it leaves the range of the others, with a cross
+        at that round (against costs: at the last one), at the top if its value is out of range.
     columns : int, default 0
-        Panels in a row; 0: up to three panels in one row, more in two.
+        Panels in a row; 0: up to three panels in one row, more panels in two rows.
     legend : bool, default True
-        Whether labels are written at all.
+        Whether to write labels at all.
 
     Returns
     -------
@@ -299,7 +299,7 @@ def _grid(figure: Any, rows: int, columns: int, count: int, **shared: Any) -> An
 
 
 def _open(place: Any) -> None:
-    """Give a panel a grid, and no frame at the top and on the right."""
+    """Give a panel a grid, and remove the frame at the top and on the right."""
     place.grid(alpha=0.25)
     place.spines[["top", "right"]].set_visible(False)
 
@@ -310,7 +310,7 @@ def _legend_below(figure: Any, handles: Mapping[str, Any], columns: int, size: f
 
 
 def _make_logarithmic(place: Any, which: str = "y") -> None:
-    """Give a logarithmic axis with plain numbers, also between the powers of ten where there are few of these."""
+    """Make an axis logarithmic with plain numbers, also between the powers of ten if there are few of them."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     place.set(**{f"{which}scale": "log"})
@@ -330,14 +330,14 @@ def _reach(groups: Sequence[Sequence[Series]]) -> float:
 
 
 def _within(values: NDArray[Any], reach: float) -> int:
-    """Return how many values of a run that diverged are shown: up to three times what the others, or it, began with."""
+    """Return how many values of a diverged run are shown: up to three times the others' initial values, or its own."""
     limit = 3.0 * max(reach, abs(float(values[0])) if values.size and math.isfinite(values[0]) else 0.0)
     beyond = np.flatnonzero(~(np.abs(values) <= limit))
     return int(beyond[0]) if beyond.size else int(values.size)
 
 
 def _label_ends(place: Any, ends: Mapping[str, tuple[float, float]], looks: Mapping[str, Appearance]) -> None:
-    """Write the curves' labels and line styles beside their ends, moved apart where they would overlap."""
+    """Write the curves' labels and line styles next to their ends, moved apart if they would overlap."""
     low, high = place.get_ylim()
     place.set_ylim(low, high)
     to_axes = place.transData + place.transAxes.inverted()
@@ -348,7 +348,7 @@ def _label_ends(place: Any, ends: Mapping[str, tuple[float, float]], looks: Mapp
     for label in ordered:
         wanted = min(max(heights[label], 0.0), 1.0) if math.isfinite(heights[label]) else 1.0
         positions.append(max(wanted, positions[-1] + gap) if positions else wanted)
-    # What was pushed out at the top comes back down.
+    # Move labels that were pushed out at the top back down.
     top = 1.0
     for i in reversed(range(len(positions))):
         positions[i] = min(positions[i], top)
@@ -373,7 +373,7 @@ def draw_scatter(
     *,
     boxes: Mapping[str, Mapping[str, Sequence[float]]] = MappingProxyType({}),
 ) -> None:
-    """Draw a dot for each setting: a row for each group, a column for each moment.
+    """Draw a dot for each setting: a row for each group, a column for each point in time.
 
     Parameters
     ----------
@@ -382,12 +382,12 @@ def draw_scatter(
     moments : sequence of str
         Titles of the columns.
     x, y : str
-        What the axes show.
+        Labels of the axes.
     title : str
     path : Path
         The PNG.
     boxes : mapping of str to mapping of str to (low, high)
-        By group, then by axis: the region that a claim is about, shaded at the last moment.
+        By group, then by axis: the region of a claim, shaded in the last column.
 
     Raises
     ------
@@ -424,23 +424,23 @@ def draw_tuned(
     logarithmic: Collection[str] = (),
     limits: Mapping[str, Sequence[float]] = MappingProxyType({}),
 ) -> None:
-    """Draw what methods reach at their best rates: a column for what is varied, a row for each metric.
+    """Draw the results of methods at their best rates: a column for each varied factor, a row for each metric.
 
-    Of one metric, six panels and more are in two rows; if one thing is varied, its metrics are beside each other. A
+    For one metric, six or more panels are in two rows; if only one factor is varied, its metrics are side by side. A
     line goes through the medians, a bar from the smallest to the largest seed.
 
     Parameters
     ----------
     points : mapping of (str, str) to mapping
-        By (what is varied, metric), then by label: pairs of a value and what each seed reached. Numbers are on a
-        logarithmic axis where they span decades; texts are beside each other.
+        By (varied factor, metric), then by label: pairs of a value and the results of the seeds. Numbers are on a
+        logarithmic axis if they span decades; texts are side by side.
     title : str
     path : Path
         As for :func:`draw_curves`.
     methods : mapping of str to str
-        Label to the name of the strategy, which decides colour and line style.
+        Name of the strategy by label, which decides colour and line style.
     logarithmic : collection of str
-        Metrics with a logarithmic axis, where what was reached spans decades.
+        Metrics with a logarithmic axis if the results span decades.
     limits : mapping of str to (low, high)
 
     Raises
@@ -504,14 +504,14 @@ def draw_tuned(
 
 
 def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> None:
-    """Draw vectors as square pictures: of d numbers, d = s s, from blue (negative) to red; of d = 3 s s, as RGB.
+    """Draw vectors as square pictures: with d = s s numbers from blue (negative) to red; with d = 3 s s as RGB.
 
-    Each is scaled by its own largest absolute value, which its caption gives: zero is white, of RGB grey.
+    Each is scaled by its own largest absolute value, given in its caption; zero is white, or grey for RGB.
 
     Parameters
     ----------
     images : mapping of str to ndarray
-        By caption.
+        Vectors by caption.
     title : str
     path : Path
         The PNG.
@@ -519,7 +519,7 @@ def draw_images(images: Mapping[str, NDArray[Any]], title: str, path: Path) -> N
     Raises
     ------
     ConfigurationError
-        If a vector is no square picture, or matplotlib is not installed.
+        If a vector is not a square picture, or matplotlib is not installed.
     """
     columns = len(images) if len(images) <= 4 else min(5, -(-len(images) // 2))
     rows = -(-len(images) // columns)
@@ -559,7 +559,7 @@ def draw_heat_map(
     Parameters
     ----------
     cells : mapping of (float, float) to float
-        Score by the values of the two settings; not finite: diverged.
+        Scores by the values of the two settings; not finite: diverged.
     rows, columns : str
         Names of the two settings.
     title : str
@@ -579,7 +579,7 @@ def draw_heat_map(
     figure = _figure(1.1 * len(from_columns) + 2.2, 0.7 * len(from_rows) + 1.8)
     place = figure.subplots()
     shown = np.where(finite, table, np.nan)
-    # One trial that nearly diverged would leave a single colour to all the others.
+    # With one nearly diverged trial, all the others would have a single colour.
     low, high = shown[finite].min(initial=math.inf), shown[finite].max(initial=-math.inf)
     scale = "log" if low > 0 and low * 30 < high else "linear"
     image = place.imshow(shown, cmap="viridis" if largest else "viridis_r", aspect="auto", norm=scale)
@@ -647,15 +647,15 @@ def table_of(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _set_title(figure: Any, title: str) -> None:
-    """Set a figure's title, in as many lines as it needs: it may say what was set."""
+    """Set a figure's title, on as many lines as needed, because it may list settings."""
     # Inches that a letter takes at this size.
     figure.suptitle(textwrap.fill(title, int(figure.get_figwidth() / 0.085), break_on_hyphens=False), fontsize=11)
 
 
 def _save(figure: Any, path: Path) -> None:
-    """Write a picture: a PNG and an SVG beside it, or what the file's ending says.
+    """Write a picture: a PNG and an SVG next to it, or the format of the file's suffix.
 
-    The PNG has a palette of 256 colours, which makes it a third of the size.
+    The PNG has a palette of 256 colours, which reduces its size to a third.
     """
     from matplotlib import rc_context
     from PIL import Image

@@ -1,4 +1,4 @@
-"""Baselines: what can stand in a strategy's place, solutions without a federation."""
+"""Baselines: solutions without a federation that can replace a strategy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.pooled import centralized_solution
 
-#: What can stand in a strategy's place: solutions without a federation.
+#: Names that can replace a strategy's: solutions without a federation.
 BASELINES = {
     "centralized": "all data in one place, solved by proximal gradient, with a certificate",
     "local": "the data of one client (--set client=3), solved likewise",
@@ -17,7 +17,7 @@ BASELINES = {
 
 
 class BaselineSolution(NamedTuple):
-    """What a baseline found.
+    """The result of a baseline.
 
     Parameters
     ----------
@@ -25,7 +25,7 @@ class BaselineSolution(NamedTuple):
     certificate : str
         Name of the measure of optimality.
     gap : float
-        Its value: 0 at the minimiser of the data that the baseline saw.
+        Its value: 0 at the minimiser for the baseline's data.
     """
 
     w: Vector
@@ -34,15 +34,15 @@ class BaselineSolution(NamedTuple):
 
 
 def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6) -> BaselineSolution:
-    """Return the solution without a federation: accelerated proximal gradient on gathered data, with its certificate.
+    """Return the solution without a federation, by accelerated proximal gradient on gathered data, and its certificate.
 
     Parameters
     ----------
     task : Task
     kind : {"centralized", "local"}
-        The data of all clients, or of one.
+        The data of all clients, or of one client.
     client : int, default 0
-        Which, for ``"local"``.
+        The client, for ``"local"``.
     tol : float, default 1e-6
         Relative norm of the proximal gradient mapping at which to stop.
 
@@ -53,8 +53,8 @@ def solve_baseline(task: Task, kind: str, *, client: int = 0, tol: float = 1e-6)
     Raises
     ------
     ConfigurationError
-        If there is no such kind or client, the problem is a saddle point (it is no minimum), or its minimum cannot be
-        certified (that of a network).
+        If there is no such kind or client, the problem is a saddle-point problem (it has no minimum), or its minimum
+        cannot be certified (for a network).
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""How the tasks of the named problems are built: functions of a seed and of the options that a problem has."""
+"""Functions that build the tasks of the named problems from a seed and the problem's options."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from flwr_fco.experiments.problems import tasks
 from flwr_fco.experiments.problems.tasks import Task
 from flwr_fco.regularizers import L1, L1Ball, L2Ball, Nuclear, PerParameter, Regularizer, Zero
 
-#: Environment variable with the directory in which ``mnist/`` and ``haxby-slice/`` lie.
+#: Environment variable with the directory that contains ``mnist/`` and ``haxby-slice/``.
 DATA_VARIABLE = "FLWR_FCO_DATA"
 
-#: How to get the files of a data set that the package does not bring along.
+#: How to get the files of a data set that is not part of the package.
 _SOURCES = MappingProxyType(
     {
         "mnist": "Or fetch it: --set source=openml",
@@ -30,7 +30,7 @@ _SOURCES = MappingProxyType(
     }
 )
 
-#: Regularizers that one number, the strength, describes.
+#: Regularizers with the strength as their only parameter.
 REGULARIZERS: Mapping[str, type[Regularizer]] = MappingProxyType(
     {name: getattr(regularizers, name) for name in ("L1", "L2Squared", "Nuclear", "Zero")}
 )
@@ -44,14 +44,14 @@ _Images = Literal["digits", "mnist", "cifar10"]
 
 
 def data_directory(name: str, path: str = "") -> Path:
-    """Return where a data set's files are: `path`, else below $FLWR_FCO_DATA.
+    """Return the directory of a data set: `path`, or a directory below $FLWR_FCO_DATA.
 
     Parameters
     ----------
     name : str
-        Of the data set's directory, such as ``"mnist"``.
+        Name of the data set's directory, such as ``"mnist"``.
     path : str, default ""
-        Its directory, where the user gave one.
+        Its directory, if the user gave one.
 
     Returns
     -------
@@ -88,7 +88,7 @@ def lasso(seed: int, *, variant: datasets.Variant, strength: float = 0.2) -> Tas
 
 
 def resized_lasso(seed: int, *, strength: float = 0.2, regularizer: str = "L1", num_clients: int = 64) -> Task:
-    """Return the same for any number of clients: those beyond data set I's 64 are drawn like them."""
+    """Return sparse recovery for any number of clients; clients beyond data set I's 64 are drawn like them."""
     data = replace(datasets.lasso("I", seed), num_clients=num_clients)
     return tasks.SparseRecovery(data, _regularizer(regularizer, strength))
 
@@ -122,12 +122,12 @@ def small_lasso(
 def haxby(
     seed: int, *, path: str = "", fetch: bool = False, strength: float = 1e-3, num_held_out: int = 2, split: int = -1
 ) -> Task:
-    """Return the scans of one subject, or of all six where they are fetched."""
-    # Nilearn has a place of its own for what it fetches, unless one is given.
+    """Return the scans of one subject, or of all six if they are fetched."""
+    # Nilearn has its own download directory, unless one is given.
     place = (path or None) if fetch else data_directory("haxby-slice", path)
     scans = datasets.load_haxby(place, fetch=fetch)
     folds = scans.folds(num_held_out)
-    # A seed of its own split: bands over seeds are bands over held-out sessions too.
+    # Each seed has its own split, so bands over seeds also cover the held-out sessions.
     chosen = seed % len(folds) if split < 0 else split
     if chosen >= len(folds):
         raise ConfigurationError(f"split={split}; expected 0 .. {len(folds) - 1}, or -1: the seed chooses")
@@ -170,7 +170,7 @@ def femnist(
     num_classes: int = 10,
     test_fraction: float = 0.1,
 ) -> Task:
-    """Return the same for images whose clients are writers; nothing is downloaded unless it is asked for."""
+    """Return images whose clients are writers, and a linear model in a ball; nothing is downloaded unless requested."""
     _require_ball(ball)
     if not fetch:
         raise DataNotFoundError(
@@ -198,7 +198,7 @@ def _mnist_images(
     if source not in ("files", "openml", "femnist"):
         raise ConfigurationError(f"source={source!r}; expected 'files' (MNIST's, see path), 'openml' or 'femnist'")
     if source == "femnist":
-        # A client is a writer: there is nothing to split.
+        # Each client is a writer, so there is nothing to split.
         return datasets.femnist(num_clients, num_classes=num_classes, seed=seed)
     place = data_directory("mnist", path) if source == "files" else None
     return datasets.mnist(place, num_clients, num_examples=num_examples or None, seed=seed, **split)
@@ -214,7 +214,7 @@ def table_of_scikit_learn(
     alpha: float = 0.3,
     train_fraction: float = 0.75,
 ) -> Task:
-    """Return classified rows of a data set that comes with scikit-learn."""
+    """Return the labelled rows of a data set that comes with scikit-learn."""
     data = getattr(datasets, variant)(num_clients, alpha, train_fraction, seed)
     return tasks.Classification(data, _regularizer(regularizer, strength))
 
@@ -302,9 +302,9 @@ def adversarial(
     source: str = "files",
     path: str = "",
 ) -> Task:
-    """Return the third paper's attacks on all images at once: on a linear classifier, or on its network."""
+    """Return the third paper's attacks on all images at once, on a linear classifier or on the paper's network."""
     if network:
-        # Before the data are looked for: it says what to install.
+        # Before the data are searched for, because the error says what to install.
         from flwr_fco.experiments.problems import networks
     images = _images(variant, seed, source, path, num_clients, num_examples)
     regularizer = PerParameter({"perturbation": L1(strength, bound=bound)})
@@ -318,7 +318,7 @@ def adversarial(
 def _images(
     variant: _Images, seed: int, source: str, path: str, num_clients: int, num_examples: int
 ) -> datasets.PartitionedClassification:
-    """Return images, evenly and at random on the clients."""
+    """Return images, distributed evenly and at random over the clients."""
     _require_source(variant, source)
     if variant == "digits":
         return datasets.digits(num_clients, None, seed=seed)
@@ -346,7 +346,7 @@ def text(
     num_features: int = 1_000_000,
     download: bool = False,
 ) -> Task:
-    """Return a classification of documents; the posts of newsgroups are as many as there are."""
+    """Return a classification of documents; for newsgroups, all available posts are used."""
     data: Any = datasets.ZipfDocuments(num_clients, examples_per_client, num_features, seed=seed)
     if source == "newsgroups":
         data = datasets.newsgroups(num_clients, seed, num_features, download=download)
@@ -388,10 +388,10 @@ def pooled_logistic(
     l2: float = 1e-2,
     l2_as_psi: bool = False,
 ) -> Task:
-    """Return the fourth paper's problem; its l2 term as part of the losses, or as psi."""
+    """Return the fourth paper's problem, with its l2 term as part of the losses or as psi."""
     data = _images(variant, seed, source, path, num_clients, num_examples)
     if variant == "digits":
-        # The others are split evenly.
+        # The remaining rows are split evenly.
         data = datasets.digits(num_clients, 0.3, 0.75, seed)
     return tasks.PooledMinimum(data, l2, l2_as_psi)
 
@@ -399,10 +399,10 @@ def pooled_logistic(
 def support_vectors(
     seed: int, *, num_clients: int = 8, alpha: float = 10.0, train_fraction: float = 0.75, l2: float = 0.1
 ) -> Task:
-    """Return the fourth paper's problem without smoothness."""
+    """Return the fourth paper's nonsmooth problem."""
     return tasks.NonsmoothMinimum(datasets.breast_cancer(num_clients, alpha, train_fraction, seed), l2)
 
 
 def convex_logistic(seed: int, *, num_clients: int = 8, num_examples: int = 200, num_features: int = 10) -> Task:
-    """Return a problem that is convex, not strongly."""
+    """Return a problem that is convex but not strongly convex."""
     return tasks.PooledMinimum(tasks.NoisyLabels(num_clients, num_examples, num_features, seed), 0.0)

@@ -1,10 +1,10 @@
-"""Named problems: data on clients, a regularizer, what a round reports, and the rates to begin with.
+"""Named problems: data on clients, a regularizer, the metrics of a round, and default rates.
 
 The problems of 'Federated Composite Optimization' (Yuan, Zaheer, Reddi 2021, section 5 and appendix B), those of
 'Gradient Tracking for High Dimensional Federated Optimization' (Liang, Peng, Zhang, section 7), those of 'Local
 Composite Saddle Point Optimization' (Bai, Bullins 2024, section 6 and appendix A), and small ones on data that come
-with scikit-learn. ``named.toml`` has the table of them; ``flwr-fco list`` prints them, ``flwr-fco run NAME`` runs them,
-and those whose number of clients and whose regularizer can be chosen run by ``flwr run`` too (see
+with scikit-learn. ``named.toml`` defines them, ``flwr-fco list`` lists them and ``flwr-fco run NAME`` runs them.
+Problems with a free number of clients and regularizer can also be run by ``flwr run`` (see
 :mod:`flwr_fco.experiments.app.run_config`).
 """
 
@@ -39,15 +39,15 @@ class Problem:
     function : callable
         ``(seed, **options) -> Task``; its keyword arguments are the problem's options.
     fixed : mapping of str to value
-        Arguments of the function that are no options.
+        Arguments of the function that are not options.
     given : mapping of str to value
-        Defaults of options, in kebab-case, where they are not the function's.
+        Defaults of options, in kebab-case, if they differ from the function's.
     defaults : mapping of str to number or str
-        Settings of a run: rates, rounds, clients per round, batch size, local work, evaluation intervals.
+        Default run settings: rates, rounds, clients per round, batch size, local work, evaluation intervals.
     tuned : sequence of str or "all"
-        The strategies that the rates were chosen for; others begin with what theory says (``client-lr=auto``).
+        The strategies that the rates were chosen for; the defaults of other strategies are ``client-lr=auto``.
     files : str, default ""
-        The directory of the data set whose files must be there.
+        The directory of the data set, whose files must exist.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Problem:
         ----------
         seed : int
         **options
-            What :meth:`checked_options` returns.
+            Options from :meth:`checked_options`.
         """
         given = {key.replace("-", "_"): value for key, value in self.given.items()}
         return self.function(seed, **{**self.fixed, **given, **options})
@@ -168,14 +168,14 @@ def find_problem(name: str) -> Problem:
 
 
 def load_task(name: str, seed: int = 0, options: Mapping[str, Any] | None = None) -> Task:
-    """Return a problem with its data; the last few are kept, so runs of one process share them.
+    """Return a problem with its data; the last few are cached, so runs of one process share them.
 
     Parameters
     ----------
     name : str
-        Of the problem.
+        Name of the problem.
     seed : int, default 0
-        Of the data and their split over clients.
+        Seed of the data and their split over clients.
     options : mapping, optional
         The problem's options, in kebab-case.
 
@@ -188,7 +188,7 @@ def load_task(name: str, seed: int = 0, options: Mapping[str, Any] | None = None
     ConfigurationError
         If there is no such problem or option, or a value is of the wrong type or out of range.
     DataNotFoundError
-        If the problem's files are not there.
+        If the problem's files are missing.
 
     Examples
     --------

@@ -1,6 +1,6 @@
-"""Problems whose model is a PyTorch network; imported where one of them is loaded, because it needs PyTorch.
+"""Problems whose model is a PyTorch network; imported only when one of them is loaded, because it needs PyTorch.
 
-The theory of the papers is about convex functions: it says nothing about these problems, and neither do their bounds.
+The papers' theory covers convex functions: neither it nor its bounds apply to these problems.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from flwr_fco.regularizers import Regularizer
 
 
 def two_layers(pixels: int, width: int, num_classes: int) -> nn.Sequential:
-    """Return a network of two hidden layers, fully connected, with rectifiers.
+    """Return a fully connected network of two hidden layers with rectifiers.
 
     Parameters
     ----------
@@ -44,7 +44,7 @@ def two_layers(pixels: int, width: int, num_classes: int) -> nn.Sequential:
 
 
 class AttackedNetwork(nn.Module):
-    """A convolutional network, and a perturbation that is added to all of its images.
+    """A convolutional network, with a perturbation that is added to all images.
 
     Layers of 16, 32 and 64 filters of 3 x 3, each with a rectifier and a 2 x 2 max-pooling, and a linear one (A.4 of
     Bai, Bullins: Local Composite Saddle Point Optimization, ICLR 2024, which does not say how edges are padded: here
@@ -53,7 +53,7 @@ class AttackedNetwork(nn.Module):
     Parameters
     ----------
     shape : tuple of int
-        Of an image: channels, rows, columns; at least 8 x 8.
+        Shape of an image: channels, rows, columns; at least 8 x 8.
     num_classes : int
 
     Examples
@@ -72,7 +72,7 @@ class AttackedNetwork(nn.Module):
             channels = filters
         side = (shape[1] // 8) * (shape[2] // 8)
         self.classifier = nn.Sequential(*layers, nn.Flatten(), nn.Linear(channels * side, num_classes))
-        # One for all images, whatever the batch: what the opponent plays.
+        # The opponent's move: one perturbation for all images, whatever the batch.
         self.perturbation = nn.Parameter(torch.zeros(shape))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -94,7 +94,7 @@ def _right(scores: Tensor, labels: Tensor) -> Tensor:
 
 
 def _scores(model: nn.Module, batch: Any) -> Mapping[str, float | Tensor]:
-    """Return the metrics of an evaluation apart from the loss; of an attacked network also those without the attack."""
+    """Return the metrics of an evaluation except the loss; for an attacked network, also those without the attack."""
     images, labels = batch
     found = {"accuracy": _right(model(images), labels)}
     if isinstance(model, AttackedNetwork):
@@ -111,11 +111,12 @@ class NetworkImages(ImagesOnClients):
     Parameters
     ----------
     images : PartitionedClassification
-        Such as :func:`flwr_fco.datasets.mnist`; an image is a row: pixels row by row, the channels of one side by side.
+        Data such as :func:`flwr_fco.datasets.mnist`; an image is a row: pixels row by row, with a pixel's channels
+        together.
     network : torch.nn.Module
-        All objectives share it: each of their calls sets its parameters.
+        Shared by all objectives: each of their calls sets its parameters.
     shape : tuple of int
-        Of an image as the network takes it: (pixels,), or channels, rows, columns.
+        Shape of an image as the network's input: (pixels,), or channels, rows, columns.
 
     Examples
     --------
@@ -129,7 +130,7 @@ class NetworkImages(ImagesOnClients):
     shape: tuple[int, ...]
 
     def build_objective(self, examples: Samples, **options: Any) -> TorchObjective:
-        """Return the network's cross entropy on some images; of an attacked one the attack ascends and has psi.
+        """Return the network's cross entropy on some images; for an attacked network, the attack ascends and has psi.
 
         Parameters
         ----------
@@ -147,7 +148,7 @@ class NetworkImages(ImagesOnClients):
         return TorchObjective(self.network, _cross_entropy, tensors, scores=_scores, **options)
 
     def start(self, seed: int) -> dict[str, NDArray[Any]]:
-        """Return PyTorch's initial parameters of the network for a seed; PyTorch's generator is as it was afterwards.
+        """Return PyTorch's initial parameters of the network for a seed; PyTorch's generator is restored afterwards.
 
         Parameters
         ----------
@@ -162,13 +163,13 @@ class NetworkImages(ImagesOnClients):
 
 
 class ConstrainedNetwork(Task):
-    """A network, each kernel of which is in a ball around 0: losses, accuracies and the largest norm of a kernel.
+    """A network with each kernel in a ball around 0: losses, accuracies and the largest norm of a kernel.
 
     Parameters
     ----------
     dataset : NetworkImages
     regularizer : Regularizer
-        The ball, for each kernel by itself.
+        The ball, applied to each kernel separately.
     order : {1, 2}
         Of its norm.
     start_seed : int
@@ -186,11 +187,11 @@ class ConstrainedNetwork(Task):
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the start point."""
         w = self.layout.flatten(self.dataset.start(self.start_seed))
-        # A constraint's prox is its projection whatever the step is.
+        # A constraint's prox is its projection for any step.
         return self.layout.unflatten(self._psi.prox(w, 1.0))
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return the share of the kernels' entries that are not 0, and the largest of the kernels' norms.
+        """Return the fraction of nonzero kernel entries, and the largest norm of a kernel.
 
         Parameters
         ----------
@@ -214,7 +215,7 @@ class ConstrainedNetwork(Task):
         training = [client.metrics(w) for client in self.clients]
         test = self._test.metrics(w)
         return {
-            # In the ball psi is 0; a float32 model can be a rounding error outside, which `norm` shows.
+            # In the ball psi is 0; a float32 model can be outside by a rounding error, which `norm` shows.
             "objective": self.mean(own["loss"] for own in training),
             "training-accuracy": self.mean(own["accuracy"] for own in training),
             "accuracy": test["accuracy"],
@@ -223,7 +224,7 @@ class ConstrainedNetwork(Task):
 
 
 class AdversarialNetwork(AdversarialTraining):
-    """A network against one perturbation of all images: what :class:`AdversarialTraining` says of a linear classifier.
+    """A network against one perturbation of all images: :class:`AdversarialTraining` for a network.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Tasks: the data of all clients with a regularizer, and what a round reports about a model for them."""
+"""Tasks: the data of all clients with a regularizer, and the metrics that a round reports."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from flwr_fco.work import Minimise
 
 
 class Task(ABC):
-    """A problem with its data and options: what a run is about.
+    """A problem with its data and options, as used by a run.
 
     Parameters
     ----------
@@ -41,15 +41,15 @@ class Task(ABC):
     regularizer : Regularizer
         psi.
     threshold : float, optional
-        Coefficients, or singular values, above it count as non-zero; by default that of the class.
+        Coefficients, or singular values, above it count as nonzero; by default the threshold of the class.
     """
 
     #: See the argument of that name.
     threshold: float = 0.0
     #: Whether a run over a graph reports means over its nodes' points, as the paper of the problem does.
     over_nodes: ClassVar[bool] = False
-    #: Whether a line also says what the clients' work has cost so far: gradients, Hessian products, both (passes over a
-    #: client's data, the mean of the clients), and this process's CPU seconds without those of the evaluation.
+    #: Whether a line also reports the cost of the clients' work so far: gradients, Hessian products, both (passes over
+    #: a client's data, the mean of the clients), and this process's CPU seconds without those of the evaluation.
     costs: ClassVar[bool] = False
     #: Whether the clients' losses are convex, so that a baseline can find the minimum and certify it.
     convex: ClassVar[bool] = True
@@ -61,7 +61,7 @@ class Task(ABC):
 
     @cached_property
     def clients(self) -> list[Objective]:
-        """The losses of all clients: what an experiment's server has, never a deployment's."""
+        """The losses of all clients, which the server has in an experiment but never in a deployment."""
         return self.dataset.objectives()
 
     @property
@@ -70,12 +70,12 @@ class Task(ABC):
         return self.clients[0].layout
 
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the start point: zeros."""
+        """Return the starting point: zeros."""
         return self.layout.unflatten(np.zeros(self.layout.size))
 
     @abstractmethod
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return what is cheap enough for every round: support, rank, distance to the truth.
+        """Return metrics that are cheap enough for every round: support, rank, distance to the truth.
 
         Parameters
         ----------
@@ -88,13 +88,13 @@ class Task(ABC):
         return {}
 
     def scores(self, w: Vector, *, full: bool = True) -> dict[str, float]:
-        """Return what a round reports.
+        """Return the metrics of a round.
 
         Parameters
         ----------
         w : ndarray of float64, shape (layout.size,)
         full : bool, default True
-            Also what needs a pass over the data: the objective, scores on validation data.
+            Whether to include metrics that need a pass over the data: the objective, scores on validation data.
 
         Returns
         -------
@@ -106,12 +106,12 @@ class Task(ABC):
         return found
 
     def part(self, w: Vector) -> NDArray[np.float64]:
-        """Return what :meth:`structure` looks at: the coefficients."""
+        """Return the arrays that :meth:`structure` uses: the coefficients."""
         entry = self.layout["coefficients"]
         return w[entry.block].reshape(entry.shape)
 
     def further(self, w: Vector) -> dict[str, float]:
-        """Return what needs a pass over the data: the objective, scores on validation data."""
+        """Return metrics that need a pass over the data: the objective, scores on validation data."""
         return {"objective": self.objective(w), **self.validation(w)}
 
     def objective(self, w: Vector) -> float:
@@ -220,7 +220,7 @@ class RankRecovery(Task):
     dataset : SyntheticRegression
     regularizer : Regularizer
     threshold : float, default 1e-2
-        Singular values above it count.
+        Singular values above it count as nonzero.
     """
 
     dataset: datasets.SyntheticRegression
@@ -228,7 +228,7 @@ class RankRecovery(Task):
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the rank and the distance to the truth in the Frobenius norm."""
-        # Singular values do not exist beyond the range of floats; a run that is there has diverged anyway.
+        # Singular values cannot be computed beyond the range of floats; such a run has diverged anyway.
         finite = bool(np.isfinite(coefficients).all())
         rank = pooled.numerical_rank(coefficients, self.threshold) if finite else min(coefficients.shape)
         return {"rank": float(rank), "recovery-error": pooled.recovery_error(coefficients, self.dataset.coefficients)}
@@ -276,7 +276,7 @@ class Classification(Task):
 
 
 class TextClassification(Classification):
-    """Classification of documents by few of very many words.
+    """Classification of documents by a few of very many words.
 
     Parameters
     ----------
@@ -313,7 +313,7 @@ class ConstrainedClassification(Classification):
 
 
 class PatternRecovery(Task):
-    """Scans of a synthetic brain: how well held-out sessions are classified, and by which voxels.
+    """Scans of a synthetic brain: accuracy on held-out sessions, and recovery of the relevant voxels.
 
     Parameters
     ----------
@@ -345,10 +345,10 @@ class PatternRecovery(Task):
 
 
 class PooledMinimum(Task):
-    """A smooth strongly convex problem whose pooled minimiser a method should reach to the last digits.
+    """A smooth strongly convex problem whose pooled minimiser a method should reach to full precision.
 
-    Logistic regression, of two classes or many. A column of ones stands for the intercept, on which the l2 term acts as
-    on the other parameters.
+    Logistic regression with two or more classes. A column of ones is the intercept, and the l2 term acts on it like on
+    all other parameters.
 
     Parameters
     ----------
@@ -356,7 +356,7 @@ class PooledMinimum(Task):
     l2 : float
         mu: the modulus of strong convexity of every client's loss.
     l2_as_psi : bool, default False
-        Whether the l2 term is psi, not part of the clients' losses.
+        Whether the l2 term is psi instead of part of the clients' losses.
     """
 
     costs: ClassVar[bool] = True
@@ -439,7 +439,7 @@ class PooledMinimum(Task):
 
 @dataclass(frozen=True)
 class NoisyLabels(FederatedDataset):
-    """Logistic regression whose labels are drawn from the model, so that no plane separates them.
+    """Logistic regression with labels drawn from the model, so that no hyperplane separates them.
 
     Parameters
     ----------
@@ -447,7 +447,7 @@ class NoisyLabels(FederatedDataset):
     num_examples : int
         Of each client.
     num_features : int
-        Every client's features are shifted by a vector of its own.
+        Every client's features are shifted by a client-specific vector.
     seed : int
     """
 
@@ -472,7 +472,7 @@ class NoisyLabels(FederatedDataset):
 
 
 class NonsmoothMinimum(PooledMinimum):
-    """Support vector machines, hinge loss plus l2 term: strongly convex, not smooth.
+    """Support vector machines, hinge loss plus l2 term: strongly convex but not smooth.
 
     Parameters
     ----------
@@ -484,7 +484,7 @@ class NonsmoothMinimum(PooledMinimum):
         return Hinge(_with_ones(examples.features), examples.targets, l2=l2)
 
     def _value_and_norm(self, w: Vector) -> tuple[float, float | None]:
-        """Return E alone: at its minimiser a subgradient may be of any size."""
+        """Return only E: at its minimiser a subgradient may have any norm."""
         return self.objective(w), None
 
     def _reference(self, objective: Objective) -> Vector:
@@ -500,7 +500,7 @@ def _with_ones(features: NDArray[Any]) -> NDArray[Any]:
 
 
 class StreamingRecovery(Task):
-    """Clients that draw fresh examples, with a sparse optimum of the expected loss that is known exactly.
+    """Clients that draw fresh examples; the sparse optimum of the expected loss is known exactly.
 
     Parameters
     ----------
@@ -514,7 +514,7 @@ class StreamingRecovery(Task):
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
         """Return the l1 and the Euclidean distance to the optimum without psi, and the expected loss above it.
 
-        ``support-recovery`` is the share of the optimum's support that is among as many largest entries.
+        ``support-recovery`` is the share of the optimum's support among the model's largest entries, as many as it has.
         """
         optimum = self.dataset.optimum
         support = np.flatnonzero(optimum)
@@ -544,12 +544,12 @@ class StreamingRecovery(Task):
         return self.dataset.value(w) + float(self._psi.value(w))
 
     def certificate(self, w: Vector, clients: list[Objective]) -> tuple[str, float]:
-        """Return the norm of the proximal gradient mapping: an expectation has no dual problem in rows."""
+        """Return the norm of the proximal gradient mapping: an expected loss has no dual problem over examples."""
         return "proximal gradient mapping", pooled.stationarity(clients, None, self.regularizer, w)
 
 
 class _Game(Task):
-    """A saddle-point problem: what a round reports is about both players, and cheap."""
+    """A saddle-point problem: a round reports metrics of both players, which are cheap."""
 
     dataset: datasets.SyntheticSaddle
 
@@ -570,7 +570,7 @@ class BilinearGame(_Game):
     start : {"uniform", "projected", "zero"}
         The data set's random start point, its projection onto psi's constraints, or 0.
     start_seed : int
-        Of the random start point.
+        Seed of the random starting point.
     """
 
     def __init__(
@@ -585,13 +585,13 @@ class BilinearGame(_Game):
             return super().initial_arrays()
         arrays = self.dataset.start(self.start_seed)
         if self.start == "projected":
-            # A constraint's prox is its projection whatever the step is, and of step 0 there is nothing else.
+            # A constraint's prox is its projection for any step, and with step 0 only constraints remain.
             arrays = self.layout.unflatten(self._psi.prox(self.layout.flatten(arrays), 0.0))
         return arrays
 
     @cached_property
     def _pooled(self) -> list[Objective]:
-        # The mean of bilinear functions is one: an evaluation costs one product, not one a client.
+        # The mean of bilinear functions is bilinear: an evaluation costs one product, not one per client.
         clients = [client for client in self.clients if isinstance(client, BilinearSaddle)]
         return [BilinearSaddle.pooled(clients, pooled.client_weights(self.clients))]
 
@@ -602,7 +602,7 @@ class BilinearGame(_Game):
         return 0.5 * float(((self.dataset.bound + np.abs(start)) ** 2).sum())
 
     def structure(self, coefficients: NDArray[np.float64]) -> dict[str, float]:
-        """Return gap, residual, densities and ranks, and of vectors in a box ``diameter``, the theorems' B.
+        """Return gap, residual, densities and ranks, and for vectors in a box ``diameter``, the theorems' B.
 
         Parameters
         ----------
@@ -610,13 +610,13 @@ class BilinearGame(_Game):
             Both players, the flat vector.
         """
         found = pooled.saddle_metrics(self._pooled, None, self.regularizer, coefficients)
-        # Outside the constraints the gap is infinite, which no axis has.
+        # Outside the constraints the gap is infinite, which an axis cannot show.
         found = {name: value for name, value in found.items() if np.isfinite(value)}
         return {**found, "diameter": self._diameter} if self.dataset.kind == "sparse" else found
 
 
 class QuadraticGame(_Game):
-    """Strongly convex-concave quadratics without psi, whose saddle point is known: what unequal clients do to a method.
+    """Strongly convex-concave quadratics without psi, with a known saddle point, to show the effect of unequal clients.
 
     Parameters
     ----------
@@ -645,12 +645,12 @@ class QuadraticGame(_Game):
 
 
 class AdversarialTraining(Task):
-    """A classifier against one perturbation of all images: losses, accuracies with and without it, its structure.
+    """A classifier against one perturbation of all images: losses, accuracies with and without it, and its structure.
 
     Parameters
     ----------
     dataset : flwr_fco.datasets.AdversarialImages
-        Or of a network.
+        Images for a linear classifier or for a network.
     regularizer : Regularizer
         psi of the perturbation.
     start : float
@@ -659,7 +659,7 @@ class AdversarialTraining(Task):
         Of the start point.
     """
 
-    #: Images with a test part, and what an attack on them is: for a linear classifier, or for a network.
+    #: Images with a test part and an attack on them, for a linear classifier or for a network.
     dataset: Any
     threshold = 1e-5
 
@@ -670,7 +670,8 @@ class AdversarialTraining(Task):
     def initial_arrays(self) -> dict[str, NDArray[Any]]:
         """Return a classifier of zeros and a random perturbation in the box.
 
-        For a classifier of zeros every perturbation is the same: it could not leave 0 in the first step.
+        For a classifier of zeros all perturbations have the same loss, so a perturbation of 0 would stay 0 in the first
+        step.
         """
         arrays = super().initial_arrays()
         drawn = np.random.default_rng(self.start_seed).uniform(-self.start, self.start, arrays["perturbation"].shape)
@@ -699,9 +700,9 @@ class AdversarialTraining(Task):
         """Return losses and accuracies.
 
         ``training-loss`` is the mean over all clients' perturbed images. On the test images there are ``accuracy`` and
-        ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it; of linear classifiers
-        also ``hardened-accuracy``: under the perturbation in the box, at no price, that hurts the model most there (a
-        network's loss is not convex in it, and nobody knows the worst).
+        ``loss`` without the perturbation, ``attacked-accuracy`` and ``attacked-loss`` with it; for linear classifiers
+        also ``hardened-accuracy``: under the worst perturbation in the box, without its price (a network's loss is not
+        convex in the perturbation, so the worst one is unknown).
         """
         found = {"training-loss": self.mean(client.value(w) for client in self.clients)}
         metrics = self._test.metrics(w)

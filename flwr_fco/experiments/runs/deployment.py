@@ -1,6 +1,6 @@
-"""A deployment on this machine: a SuperLink and SuperNodes with TLS and node authentication, which outlive a command.
+"""A deployment on this machine: SuperLink and SuperNodes with TLS and authentication that outlive the command.
 
-Everything is done by the commands that an operator would type, and each is told before it runs.
+Everything is done with the commands that an operator would type, and each is printed before it runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from flwr_fco.experiments.runs.local_superlink import (
 CONNECTION, SUPERLINK = "local", "superlink"
 #: Seconds for the SuperLink to answer, and for a killed node's key to be free.
 READY, TAKEN = 120.0, 180.0
-#: What a SuperNode that is taken says, and the seconds in which one that is refused says so.
+#: The log line of an accepted SuperNode, and the seconds within which a refused one reports it.
 _TAKEN_SAYS, _REFUSED = "SuperNode ID:", 8.0
 _FILE = "deployment.json"
 
@@ -62,7 +62,7 @@ class LocalDeployment:
     home : Path
         The folder.
     tell : callable, optional
-        Is told every command before it runs.
+        Called with every command before it runs.
 
     Raises
     ------
@@ -82,7 +82,7 @@ class LocalDeployment:
         self.node_config: str = told["node_config"]
         self._ports: list[int] = told["ports"]
         self.pids: dict[str, int] = told["pids"]
-        #: What the SuperLink calls them.
+        #: Node ids in the SuperLink by SuperNode name.
         self.node_ids: dict[str, str] = told["node_ids"]
 
     def _save(self) -> None:
@@ -96,12 +96,12 @@ class LocalDeployment:
     def create(
         cls, home: Path, nodes: int, *, node_config: str = "", tell: Callable[[str], None] = lambda text: None
     ) -> LocalDeployment:
-        """Make folder, certificates and configuration; nothing is started.
+        """Create the folder, certificates and configuration without starting anything.
 
         Parameters
         ----------
         home : Path
-            Must not exist, or be empty: keys are never overwritten.
+            Must be missing or empty: keys are never overwritten.
         nodes : int
             Number of SuperNodes.
         node_config : str, default ""
@@ -111,7 +111,7 @@ class LocalDeployment:
         Raises
         ------
         ConfigurationError
-            If there is something in the folder.
+            If the folder is not empty.
         """
         if nodes < 1:
             raise ConfigurationError(f"nodes={nodes}; expected a whole number >= 1")
@@ -144,7 +144,7 @@ class LocalDeployment:
     # --- keys -------------------------------------------------------------------------------------------------------
 
     def _certify(self) -> None:
-        """Make a CA, and a certificate of it for the SuperLink."""
+        """Create a CA, and a certificate signed by it for the SuperLink."""
         self.make_ca("ca")
         self._write("server.ext", "subjectAltName=DNS:localhost,IP:127.0.0.1\n")
         request = "req -newkey rsa:3072 -nodes -subj /CN=localhost -keyout server.key -out server.csr"
@@ -153,7 +153,7 @@ class LocalDeployment:
         self._run("openssl", *sign.split(), "-out", "server.pem")
 
     def make_ca(self, name: str) -> None:
-        """Make a certification authority, NAME.key and NAME.crt.
+        """Create a certification authority, NAME.key and NAME.crt.
 
         Parameters
         ----------
@@ -163,13 +163,13 @@ class LocalDeployment:
         self._run("openssl", *options.split())
 
     def make_key(self, i: int, *, register: bool = True) -> None:
-        """Make the key by which the SuperLink knows a SuperNode.
+        """Create the key by which the SuperLink identifies a SuperNode.
 
         Parameters
         ----------
         i : int
         register : bool, default True
-            Tell the SuperLink, which must run.
+            Whether to register it with the SuperLink, which must be running.
         """
         self._run("ssh-keygen", "-q", "-t", "ecdsa", "-b", "384", "-N", "", "-f", f"node-{i}")
         if register:
@@ -182,7 +182,7 @@ class LocalDeployment:
 
     @property
     def address(self) -> str:
-        """Where the SuperLink is."""
+        """The address of the SuperLink."""
         return f"127.0.0.1:{self._ports[0]}"
 
     @property
@@ -196,7 +196,7 @@ class LocalDeployment:
         return environment_of(self.home)
 
     def flwr(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run Flower's command line for this deployment, whatever it answers.
+        """Run Flower's command line for this deployment, whatever its exit code.
 
         Parameters
         ----------
@@ -217,7 +217,7 @@ class LocalDeployment:
         )
 
     def _run(self, program: str, *arguments: str) -> str:
-        """Tell and run a command; return what it prints."""
+        """Print and run a command; return its output."""
         self._tell(shlex.join([program, *arguments]))
         path = command(program) if program.startswith("fl") else shutil.which(program)
         if path is None:
@@ -231,7 +231,7 @@ class LocalDeployment:
 
     @property
     def names(self) -> list[str]:
-        """All processes that there should be."""
+        """The names of all processes that should be running."""
         return [SUPERLINK, *(f"node-{i}" for i in range(self.nodes))]
 
     def _command(self, name: str) -> list[str]:
@@ -251,9 +251,9 @@ class LocalDeployment:
         ----------
         i : int
         port : int
-            On which it talks to its own processes.
+            Port for its own processes.
         ca : str, default "ca.crt"
-            Of the SuperLink.
+            CA certificate of the SuperLink.
         """
         config = f"partition-id={i} num-partitions={self.nodes} {self.node_config}".strip()
         return [
@@ -263,7 +263,7 @@ class LocalDeployment:
         ]  # fmt: skip
 
     def log(self, name: str) -> str:
-        """Return all that a process has said.
+        """Return the whole log of a process.
 
         Parameters
         ----------
@@ -301,7 +301,7 @@ class LocalDeployment:
         self._save()
 
     def pid(self, name: str) -> int | None:
-        """Return the number of a process that is alive, and is ours: numbers are used again.
+        """Return the pid of a live process of this deployment (pids are reused, so its command is checked).
 
         Parameters
         ----------
@@ -332,8 +332,8 @@ class LocalDeployment:
         ----------
         i : int
         again : bool, default False
-            Its key may be taken still: the SuperLink refuses it (412) until it has missed a killed node's signs of life
-            for about a minute. It is tried again then.
+            Whether its key may still be in use: the SuperLink refuses it (412) until it has missed a killed node's
+            heartbeats for about a minute. Starting is then retried.
         """
         name, deadline, told = f"node-{i}", time.monotonic() + TAKEN, False
         while True:
@@ -343,7 +343,7 @@ class LocalDeployment:
             while process.poll() is None and time.monotonic() < wait and _TAKEN_SAYS not in self.log(name)[before:]:
                 time.sleep(0.1)
             said = self.log(name)[before:]
-            # One that is refused says so, and may stay all the same: its SuperExec waits for it.
+            # A refused SuperNode reports it but may keep running, because its SuperExec waits for it.
             if not again or (process.poll() is None and "Exit Code" not in said):
                 return
             self.stop(name)
@@ -355,7 +355,7 @@ class LocalDeployment:
             time.sleep(5.0)
 
     def restart(self, name: str) -> None:
-        """Start a process again, which is stopped first if it is alive.
+        """Restart a process; stop it first if it is alive.
 
         Parameters
         ----------
@@ -368,7 +368,7 @@ class LocalDeployment:
             self.start_node(int(name.removeprefix("node-")), again=True)
 
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> bool:
-        """End a process and all that it has started; return whether it was alive.
+        """Stop a process and everything that it started; return whether it was alive.
 
         Parameters
         ----------
@@ -379,7 +379,8 @@ class LocalDeployment:
         if pid is not None:
             self._tell(f"kill -{number.name.removeprefix('SIG')} {pid}  # {name}")
         known = self.pids.get(name)
-        # What a dead one has started may live on, and keeps its number from being given away; else it may be another's.
+        # Children of a dead process may live on, and keep its id from being reused; otherwise it may be another
+        # process.
         if known is not None and (pid is not None or not exists(known)):
             end(known, number)
         self._note(name, None)
@@ -388,7 +389,7 @@ class LocalDeployment:
     # --- the look ---------------------------------------------------------------------------------------------------
 
     def connected(self) -> dict[str, str] | None:
-        """Return what the SuperLink says of each SuperNode ("online", ...), by name; None if it does not answer."""
+        """Return the SuperLink's status of each SuperNode ("online", ...) by name; None if it does not answer."""
         done = self.flwr("supernode", "list", CONNECTION, "--format", "json")
         try:
             rows: list[dict[str, str]] = json.loads(done.stdout)["nodes"]
@@ -407,11 +408,11 @@ class LocalDeployment:
             time.sleep(0.5)
 
     def submit(self, app: Path) -> str:
-        """Begin a run of an app; return what Flower says of it.
+        """Start a run of an app; return Flower's output.
 
         Parameters
         ----------
         app : Path
-            Absolute.
+            Absolute path.
         """
         return self._run("flwr", "run", str(app), CONNECTION)

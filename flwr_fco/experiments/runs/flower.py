@@ -1,7 +1,7 @@
-"""Runs of named problems through Flower: ``flwr run`` on an app that is written for the run.
+"""Run named problems through Flower: ``flwr run`` on an app written for the run.
 
 The app's two modules only import :data:`server_app` and :data:`client_app` from here, so the SuperLink needs this
-package in its environment, which it has: it is started by this interpreter.
+package in its environment; it has it, because this interpreter starts it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def run_with_flower(
     on_round: Callable[[int], None] = lambda number: None,
     resume: bool = False,
 ) -> RunResult:
-    """Run a problem by ``flwr run``, on a SuperLink that is started for it and ended after it.
+    """Run a problem with ``flwr run``, on a SuperLink that is started for it and stopped afterwards.
 
     Parameters
     ----------
@@ -54,10 +54,10 @@ def run_with_flower(
     folder : Path
         Flower's files and logs go to ``flower`` in it.
     on_round : callable, optional
-        Called with the round when it begins.
+        Called with the number of each round when it starts.
     resume : bool, default False
-        Go on with the run in `folder` where it was stopped or killed; begin it if there is none. Clients with a memory
-        that the server does not keep (``client_state="reset"``) begin with none.
+        Continue the run in `folder` where it was stopped or killed, or start it if there is none. Clients whose state
+        the server does not keep (``client_state="reset"``) start without it.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def run_with_flower(
     Raises
     ------
     ConfigurationError
-        For a baseline: there is no federation to submit.
+        For a baseline, because it has no federation.
     FlwrFcoError
         If the SuperLink does not start or the run fails.
     """
@@ -107,7 +107,7 @@ def run_with_flower(
 
 
 def _with_absolute_path(settings: RunSettings) -> RunSettings:
-    """Return the settings with the place of the problem's files, or of what it fetches, for any working directory."""
+    """Return the settings with an absolute path of the problem's files or downloads."""
     options = settings.problem_options
     path, files = str(options.get("path", "")), find_problem(settings.problem).files
     if files and not options.get("fetch", False) and options.get("source", "files") == "files":

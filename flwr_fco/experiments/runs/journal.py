@@ -1,4 +1,4 @@
-"""The journal of a run: how far it is, what each communication cost, which coefficients were not zero."""
+"""The journal of a run: its progress, the cost of each communication, and which coefficients were nonzero."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from flwr_fco.experiments.runs.recorder import Recorder
 from flwr_fco.experiments.runs.run_folder import RunFolder, RunRecord, RunStatus, SupportHistory
 
-#: Seconds between two checkpoints: what a killed run loses at most.
+#: Seconds between two checkpoints: the most that a killed run loses.
 INTERVAL = 10.0
-#: Moments and cells of the picture of the support, at most.
+#: Maximum numbers of rounds and cells in the picture of the support.
 _MOMENTS, _CELLS = 100, 256
 
 
 class TimedClientApp(ClientApp):
-    """A ClientApp that adds up the seconds which the clients take.
+    """A ClientApp that adds up the seconds that the clients take.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class TimedClientApp(ClientApp):
         self.seconds = 0.0
 
     def __call__(self, message: Message, context: Context) -> Message:
-        """Call the app, on the clock."""
+        """Call the app and measure the time."""
         began = time.perf_counter()
         try:
             return self._app(message, context)
@@ -47,14 +47,14 @@ class TimedClientApp(ClientApp):
 
 
 def support_shares(coefficients: NDArray[Any], cells: int = _CELLS) -> NDArray[np.float32]:
-    """Return which share of each cell of an array is not zero.
+    """Return the nonzero share of each cell of an array.
 
     Parameters
     ----------
     coefficients : ndarray
         Read row by row.
     cells : int, default 256
-        A cell is one coefficient if there are at most that many, else a run of neighbours.
+        Maximum number of cells; a cell is one coefficient if there are at most that many, else several neighbours.
 
     Returns
     -------
@@ -78,15 +78,15 @@ class Journal:
     ----------
     folder : RunFolder
     recorder : Recorder
-        Of the run; writes the metrics.
+        Recorder of the run, which writes the metrics.
     clients : TimedClientApp
     stop : callable
-        Asked after each communication whether to end the run.
+        Called after each communication; returns whether to end the run.
 
     Attributes
     ----------
     status : RunStatus
-        Of the last checkpoint.
+        Status at the last checkpoint.
     """
 
     def __init__(
@@ -99,13 +99,13 @@ class Journal:
         self._shares: list[NDArray[np.float32]] = []
         self._every = -(-recorder.settings.exchanges // _MOMENTS)
         self._evaluation = 0.0
-        #: What to keep once the round is over, if it is time.
+        #: The data to save after the round, if it is time.
         self._due: tuple[int, ArrayRecord, bool] | None = None
         self._seconds = self.status.seconds
         self._began = self._saved = time.perf_counter()
 
     def restore(self, known: RunRecord) -> None:
-        """Take back what was seen of the support before the run was stopped."""
+        """Restore the support history from before the run was stopped."""
         support = known.support
         if support is not None:
             kept = support.rounds <= self.status.exchanges
@@ -113,7 +113,7 @@ class Journal:
             self._shares = list(support.share[kept])
 
     def evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord | None:
-        """Evaluate by the recorder, on the clock."""
+        """Evaluate with the recorder and measure the time."""
         began = time.perf_counter()
         try:
             return self.recorder.evaluate(server_round, arrays)
@@ -121,7 +121,7 @@ class Journal:
             self._evaluation += time.perf_counter() - began
 
     def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
-        """Keep what a communication cost; return whether the run is to end. A callback of ``start``."""
+        """Record the cost of a communication; return whether to end the run (a callback of ``start``)."""
         over = self.recorder.record(server_round, arrays, metrics)
         stopped = self.stop()
         last = server_round == self.recorder.settings.exchanges
@@ -134,14 +134,14 @@ class Journal:
         return over or stopped
 
     def on_save_point(self, server_round: int, last: bool) -> None:
-        """Keep the run, if it is time. A callback of ``start``."""
+        """Save the run if it is time (a callback of ``start``)."""
         if self._due is not None:
             number, arrays, finished = self._due
             self._due = None
             self._checkpoint(number, arrays, finished=finished)
 
     def _coefficients(self, arrays: ArrayRecord) -> NDArray[Any]:
-        """Return the coefficients; of a model that has no array of that name, all arrays that psi acts on."""
+        """Return the coefficients, or all arrays that psi acts on if the model has no array of that name."""
         layout = self.recorder.task.layout
         names = ("coefficients",) if "coefficients" in arrays else layout.regularized_names or tuple(arrays)
         return np.concatenate([arrays[name].numpy().reshape(-1) for name in names])
@@ -169,7 +169,7 @@ class Journal:
         if state:
             strategy = self.recorder.strategy
             if strategy.progress is not None:
-                # A run that is told to stop is to go on: it has not ended itself.
+                # A run that is told to stop can be resumed: it has not ended itself.
                 strategy.progress.stopped = False
             strategy.save_state(self.folder.path / state)
         self.status = RunStatus(server_round, finished, self.recorder.diverged, round(self._seconds, 3), state)
@@ -178,5 +178,5 @@ class Journal:
         self.folder.save_left_out(self.recorder.left_out)
         self.folder.checkpoint(self.status, model, self._exchanges, support)
         self._exchanges = []
-        # What was written is no round's time.
+        # The time for writing does not count for any round.
         self._began = self._saved = time.perf_counter()

@@ -1,6 +1,6 @@
-"""A SuperLink of one's own for `flwr run`: free ports, its own FLWR_HOME, ended with everything it started.
+"""A private SuperLink for `flwr run`: free ports, its own FLWR_HOME, stopped with everything that it started.
 
-`flwr run` would start one by itself and leave it running, and find it again by its port alone, whoever started it.
+Otherwise `flwr run` would start one and leave it running, and later find it by its port, even if started by others.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from pathlib import Path
 
 from flwr_fco.errors import FlwrFcoError
 
-#: Seconds for the SuperLink to answer, and to end when it is asked to.
+#: Seconds for the SuperLink to answer, and to stop when it is asked to.
 STARTUP, SHUTDOWN = 60.0, 10.0
 _ROUND = re.compile(r"\[ROUND (\d+)/(\d+)\]")
 
 
 def command(name: str) -> str:
-    """Return the path of a command that is installed beside this interpreter.
+    """Return the path of a command that is installed next to this interpreter.
 
     Raises
     ------
@@ -76,7 +76,7 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
     Parameters
     ----------
     home : Path
-        Becomes FLWR_HOME; ``superlink.log`` in it says what happened.
+        Directory used as FLWR_HOME; the log is ``superlink.log`` in it.
     environment : mapping of str to str, optional
         Added to this process's environment.
 
@@ -91,16 +91,16 @@ def local_superlink(home: Path, environment: Mapping[str, str] | None = None) ->
 
     Notes
     -----
-    It runs in a session of its own, so Ctrl-C does not reach it and it can clean up when asked by its pid. The process
-    that it starts for ServerApps and Ray has a session of its own again, and would outlive it in the middle of a run:
-    what is left of these sessions is killed.
+    The SuperLink runs in its own session, so Ctrl-C does not reach it and it can clean up when it gets a signal by its
+    pid. The process that it starts for ServerApps and Ray has another session, and would outlive it in the middle of a
+    run: remaining processes of these sessions are killed.
     """
     home = home.resolve()
     home.mkdir(parents=True, exist_ok=True)
     with ExitStack() as reserved:
         http, control = (reserved.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(2))
         ports = [str(holder.getsockname()[1]) for holder in (http, control)]
-    # Explicit, so that `flwr run` never starts a SuperLink of its own if this one dies.
+    # Explicit, so that `flwr run` never starts another SuperLink if this one dies.
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "own"\n\n[superlink.own]\naddress = "127.0.0.1:{ports[0]}"\ninsecure = true\n',
         encoding="utf-8",
@@ -141,7 +141,7 @@ def flower_run(
     log: Path,
     on_round: Callable[[int, int], None] = lambda number, total: None,
 ) -> None:
-    """Run a Flower App by ``flwr run --stream`` and wait for its end.
+    """Run a Flower App with ``flwr run --stream`` and wait for it to finish.
 
     Parameters
     ----------
@@ -156,12 +156,12 @@ def flower_run(
     log : Path
         Where Flower's output goes.
     on_round : callable, optional
-        ``(round, of how many)``, called when a round begins.
+        Called with ``(round, number of rounds)`` when a round starts.
 
     Raises
     ------
     FlwrFcoError
-        If the run fails; ``flwr run`` itself ends well whatever happens to the run.
+        If the run fails; ``flwr run`` itself returns 0 even then.
     """
     # JSON's strings and numbers are TOML's.
     config = " ".join(f"{key}={json.dumps(value)}" for key, value in overrides.items())
@@ -211,14 +211,14 @@ def _wait_until_healthy(process: subprocess.Popen[bytes], port: str, log: Path) 
 
 
 def end(leader: int, number: signal.Signals = signal.SIGTERM) -> None:
-    """End a process that leads a session, then what is left of its session and of those that it started.
+    """Stop a session leader, then the remaining processes of its session and of the sessions that it started.
 
     Parameters
     ----------
     leader : int
         Its pid; it may have ended.
     number : signal.Signals, default SIGTERM
-        What it is sent; the others are killed.
+        The signal sent to it; the other processes are killed.
     """
     sessions = {leader}
     for pid in descendants(leader):
@@ -229,7 +229,7 @@ def end(leader: int, number: signal.Signals = signal.SIGTERM) -> None:
         os.kill(leader, number)
         while leader in _members({leader}) and time.monotonic() < deadline:
             time.sleep(0.05)
-    # A session keeps its number while a member lives. More than one pass: a process may just be starting another.
+    # A session keeps its id while a member is alive. More than one pass, because a process may be starting another.
     deadline = time.monotonic() + SHUTDOWN
     while (left := _members(sessions)) and time.monotonic() < deadline:
         for pid in left:
@@ -242,7 +242,7 @@ def end(leader: int, number: signal.Signals = signal.SIGTERM) -> None:
 
 
 def _members(sessions: set[int]) -> list[int]:
-    """Return the processes of these sessions that are alive."""
+    """Return the live processes of these sessions."""
     members = []
     for pid, (_, zombie) in _processes().items():
         with suppress(ProcessLookupError):
@@ -257,7 +257,7 @@ def exists(pid: int) -> bool:
 
 
 def command_line(pid: int) -> str:
-    """Return the command of a process that is alive, or nothing."""
+    """Return the command line of a live process, or nothing."""
     if _processes().get(pid, (0, True))[1]:
         return ""
     path = Path(f"/proc/{pid}/cmdline")
@@ -277,7 +277,7 @@ def descendants(root: int) -> list[int]:
 
 
 def _processes() -> dict[int, tuple[int, bool]]:
-    """Return parent and 'is a zombie' of every process: from /proc, or by `ps` where there is none (macOS)."""
+    """Return the parent and 'is a zombie' of every process, from /proc, or from `ps` if there is none (macOS)."""
     table = {}
     if Path("/proc/self/stat").exists():
         for entry in Path("/proc").iterdir():

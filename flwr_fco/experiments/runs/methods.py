@@ -1,4 +1,4 @@
-"""All that experiments know of strategies: their names, the options one can set, how one is built from settings."""
+"""What experiments know about strategies: names, options, and how to build one from settings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flwr_fco.privacy import GaussianDP
 from flwr_fco.server.options import CommonOptions, RateOptions, UnmodifiedOptions
 from flwr_fco.strategies import STRATEGIES, CompositeStrategy, FastFedDA, ModelStage, Stage
 
-#: Arguments of a strategy that the problem or other settings decide.
+#: Arguments of a strategy that are set by the problem or by other settings.
 _DECIDED = frozenset(
     [option.name for option in fields(CommonOptions) if not option.kw_only]
     + [option.name for group in (RateOptions, UnmodifiedOptions) for option in fields(group)]
@@ -21,7 +21,7 @@ _DECIDED = frozenset(
     + ["pass_through", "node_timeout", "choose_nodes", "on_divergence", "strength", "certificate_every", "privacy"]
 )
 _PRIVACY = "privacy_"
-#: The fields of :class:`GaussianDP` as options; a run has its own number of rounds.
+#: The fields of :class:`GaussianDP` as options, except the number of rounds, which the run sets.
 PRIVACY_OPTIONS = tuple(_PRIVACY + own.name for own in fields(GaussianDP) if own.name != "rounds")
 
 
@@ -50,7 +50,7 @@ def is_private(options: Mapping[str, Any]) -> bool:
     Parameters
     ----------
     options : mapping of str to value
-        Of the strategy, in kebab-case or snake_case.
+        The strategy's options, in kebab-case or snake_case.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def needs_everyone(strategy: str) -> bool:
 
 
 def automatic_options(strategy: str) -> list[str]:
-    """Return the options of a strategy without rates that are left to theory unless they are given.
+    """Return the options of a strategy without rates that are chosen automatically unless given.
 
     Parameters
     ----------
@@ -94,7 +94,7 @@ def automatic_options(strategy: str) -> list[str]:
 
 
 def extrapolates(strategy: str) -> bool:
-    """Whether a strategy's server rate can be left to the lengths of the increments.
+    """Whether a strategy's server rate can be chosen from the norms of the increments.
 
     Parameters
     ----------
@@ -109,17 +109,17 @@ def extrapolates(strategy: str) -> bool:
 
 
 def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, Any]) -> CompositeStrategy:
-    """Return a strategy with those of the run's settings that it has, and the user's options.
+    """Return a strategy with the run's settings that it accepts, and the user's options.
 
     Parameters
     ----------
     name : str
-        In :data:`STRATEGIES`.
+        A name in :data:`STRATEGIES`.
     decided : mapping of str to value
-        Of the run: regularizer, rates, local work, seed. A strategy that has no such argument (a rate, say) does not
-        get it.
+        The run's regularizer, rates, local work and seed. Arguments that the strategy does not have (a rate, say) are
+        dropped.
     options : mapping of str to value
-        Of the strategy, in snake_case.
+        The strategy's options, in snake_case.
 
     Examples
     --------
@@ -137,26 +137,26 @@ def make_strategy(name: str, decided: Mapping[str, Any], options: Mapping[str, A
                 "and either noise-multiplier or target-epsilon, each with privacy- before it"
             )
         rest = {key: value for key, value in options.items() if not key.startswith(_PRIVACY)}
-        # What the accounting needs, where it is not chosen otherwise, which is refused with the reason.
+        # Defaults that the accounting needs; other values are refused with the reason.
         needed = {"weighting": "uniform", "normalize_local_work": False}
         options = {**needed, **rest, "privacy": GaussianDP(**private)}
     return kind(**{key: value for key, value in decided.items() if key in known}, **options)
 
 
 def equal_stages(length: int, num_rounds: int) -> list[Stage]:
-    """Return stages of one length, one more than there is time for: the last full one ends in a restart too."""
+    """Return stages of equal length, one more than fits, so that the last full stage also ends in a restart."""
     return [Stage(length)] * (num_rounds // length + 1)
 
 
 def halving_stages(length: int, radius: float) -> list[ModelStage]:
-    """Return the three stages of Bao's experiments with MC-FedDA: ball and strength halve, the last goes on to the end.
+    """Return the three stages of Bao's experiments with MC-FedDA: radius and strength halve, the last stage never ends.
 
     Parameters
     ----------
     length : int
-        Rounds of the first and of the second stage.
+        Rounds of the first and of the second stage each.
     radius : float
-        Of the first stage's ball.
+        Radius of the first stage's ball.
 
     Examples
     --------
@@ -171,18 +171,18 @@ def _arguments(kind: type[CompositeStrategy]) -> list[str]:
     return list(inspect.signature(kind).parameters)
 
 
-#: Of strategies with stages: how one length makes all of them, from it, the rounds of the run, and the option that is
-#: named here if there is one.
+#: For strategies with stages: the function that computes all stages from one length and the rounds of the run, and the
+#: name of its extra option, if any.
 _STAGES: Mapping[str, tuple[Callable[..., list[Any]], str]] = {
     "MCFedDA": (lambda length, num_rounds, radius: halving_stages(length, radius), "radius"),
     "MultistepReFedDAGT": (equal_stages, ""),
 }
-#: Strategies whose stages can follow from a theorem.
+#: Strategies whose stages can be computed from a theorem.
 THEORETICAL = ("MultistepReFedDAGT",)
 
 
 def no_stages(strategy: str, options: Mapping[str, Any]) -> str:
-    """Return what is to be expected of the setting stage-rounds where a strategy has no use for it; else nothing.
+    """Return the expected value of stage-rounds, with the reason, for a strategy without stages; else nothing.
 
     Parameters
     ----------
@@ -204,7 +204,7 @@ def no_stages(strategy: str, options: Mapping[str, Any]) -> str:
 
 
 def make_stages(strategy: str, length: int, num_rounds: int, options: Mapping[str, Any]) -> list[Any]:
-    """Return the stages of a run whose strategy has some.
+    """Return the stages of a run whose strategy has stages.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The recorder of a run: evaluation on the server, a line of metrics for each round, the end of a diverged run."""
+"""The recorder of a run: it evaluates on the server, keeps a line of metrics per round and ends diverged runs."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from flwr_fco.strategies import CompositeStrategy, Plateau, Stage, theorem_stage
 DIVERGED = 1e6
 
 
-#: Metrics of the strategy's own that a round of a problem over a graph reports.
+#: The strategy's own metrics that a round of a graph problem reports.
 _GRAPH_METRICS = ("consensus-error", "tracker-norm")
 
 
 class Recorder:
     """Evaluates on the server and keeps a line for each round; ends a run that has diverged.
 
-    A run has diverged when a coefficient is beyond :data:`DIVERGED`, or when an update overflowed or every reply was
-    not finite (the strategy skips such a round and would skip all that follow).
+    A run has diverged when a coefficient exceeds :data:`DIVERGED`, when an update overflowed, or when no reply was
+    finite (the strategy skips such a round and would skip all later ones).
 
     Parameters
     ----------
     task : Task
     settings : RunSettings
     traffic : bool, default False
-        Whether a line also has what Flower's messages cost so far: ``bytes-down``, ``bytes-up``, ``seconds``.
+        Whether a line also has the cost of Flower's messages so far: ``bytes-down``, ``bytes-up``, ``seconds``.
 
     Attributes
     ----------
     sink : callable, optional
         Called with each line.
     on_round : callable, optional
-        Called with the round after each.
+        Called after each round with its number.
     strategy : CompositeStrategy
-        Built for the settings; its rates follow the plateau rule where there is one.
+        Built for the settings; its rates follow the plateau rule if there is one.
 
     Examples
     --------
@@ -82,12 +82,12 @@ class Recorder:
 
     @property
     def left_out(self) -> Sequence[LeftOut]:
-        """Which replies did not count so far, and why; a private run does not tell."""
+        """Which replies did not count so far, and why; empty for a private run."""
         return [] if self.strategy.private_mean is not None else self.strategy.left_out
 
     @property
     def _watched(self) -> str:
-        """What the plateau rule looks at, as a line of the history calls it."""
+        """The metric of the plateau rule, as named in a line of the history."""
         settings = self.settings
         return settings.plateau if settings.plateau_node < 0 else f"{settings.plateau}-node-{settings.plateau_node}"
 
@@ -111,17 +111,17 @@ class Recorder:
         resume: bool = False,
         timeout: float = 3600.0,
     ) -> dict[str, NDArray[Any]]:
-        """Run the strategy on a grid of Flower's; write to a folder, return the model.
+        """Run the strategy on a Flower grid, write to a folder and return the model.
 
         Parameters
         ----------
         grid : flwr.serverapp.Grid
         folder : RunFolder or None
-            Has no lines yet, or those of the run that goes on.
+            Folder without lines, or with the lines of the resumed run.
         checkpoint : Path, optional
-            Where the run is saved, every round.
+            File in which the run is saved every round.
         resume : bool, default False
-            Go on with the run that is saved there, if there is one.
+            Continue the run that is saved there, if there is one.
         timeout : float, default 3600.0
             Seconds to wait for the replies of a round.
         """
@@ -147,13 +147,13 @@ class Recorder:
         return model
 
     def restore(self, history: Sequence[Mapping[str, float]], done: int) -> None:
-        """Take back the lines of a run that was stopped; the plateau rule sees them as it did then.
+        """Restore the lines of a stopped run; the plateau rule sees them as it did then.
 
         Parameters
         ----------
         history : sequence of mapping
         done : int
-            Communications before it was stopped.
+            Number of communications before it was stopped.
         """
         self._resumed = done
         for line in history:
@@ -163,17 +163,17 @@ class Recorder:
                 self._plateau(number, ArrayRecord(), None)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the settings and what is recorded so far, as JSON."""
+        """Return the settings and the lines recorded so far, as JSON."""
         told = [self.settings.to_config(), self.history, self.diverged, self._bytes, self._costs]
         return {"record": np.array(json.dumps(told))}
 
     def from_arrays(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Take back what :meth:`to_arrays` gave, and write its lines.
+        """Restore the output of :meth:`to_arrays`, and write its lines.
 
         Raises
         ------
         ConfigurationError
-            If the settings were others; there may be more rounds.
+            If the settings differ, except for a larger number of rounds.
         """
         config, history, self.diverged, self._bytes, self._costs = json.loads(str(arrays["record"]))
         own = json.loads(json.dumps(self.settings.to_config()))
@@ -226,8 +226,8 @@ class Recorder:
         return server_round * self.settings.stretch % every < self.settings.stretch
 
     def _scores(self, w: Vector, server_round: int, full: bool) -> dict[str, float]:
-        """Return the task's scores; on a graph, where the task says so, their means over the nodes' points."""
-        # All nodes begin at one point.
+        """Return the task's scores; on a graph, if the task asks for it, their means over the nodes' points."""
+        # All nodes start at the same point.
         points = self.strategy.node_primals() if self.task.over_nodes and server_round > 0 else None
         found = [self.task.scores(point, full=full) for point in ([w] if points is None else points)]
         scores = {name: float(np.mean([own[name] for own in found])) for name in found[0]}
@@ -248,14 +248,14 @@ class Recorder:
         return line[metric]
 
     def _write(self) -> None:
-        """Hand the line of the round on."""
+        """Pass on the line of the round."""
         if self._unwritten is None:
             return
         if self.task.costs:
             cpu = time.process_time() - self._cpu_began - self._cpu_evaluating
             self._unwritten.update(self._costs, **{"cpu-seconds": round(cpu, 3)})
         if self.traffic:
-            # How much the clients have sent says how many have answered.
+            # The bytes that the clients have sent would reveal how many have answered.
             sent = self._bytes if self.strategy.private_mean is None else {}
             self._unwritten.update(sent, seconds=round(time.monotonic() - self._began, 3))
         if self.sink is not None:
@@ -263,11 +263,11 @@ class Recorder:
         self._unwritten = None
 
     def __call__(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
-        """Record a round; a callback of ``start`` that is saved with the run."""
+        """Record a round; this callback of ``start`` is saved with the run."""
         return self.record(server_round, arrays, metrics)
 
     def record(self, server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> bool:
-        """Return whether the run has diverged; a callback of ``start``."""
+        """Return whether the run has diverged (a callback of ``start``)."""
         for key in self._bytes:
             self._bytes[key] += int((metrics or {}).get(key, 0))  # type: ignore[call-overload, arg-type]
         if self.task.costs and metrics is not None:
@@ -279,7 +279,7 @@ class Recorder:
             # Either reads all of a client's examples twice.
             self._costs["passes"] = self._costs["gradient-evaluations"] + self._costs["hessian-products"]
         self._write()
-        # Clients that lost their memories when the run was stopped have no good reply in the first round after it.
+        # Clients that lost their state when the run was stopped give no valid reply in the first round afterwards.
         forgotten = self._resumed > 0 and server_round == self._resumed + 1
         if metrics is not None and metrics.get("skipped", 0) and not self.diverged and not forgotten:
             self.diverged = server_round * self.settings.stretch
@@ -297,10 +297,10 @@ def build_strategy(
     ----------
     settings : RunSettings
     num_clients : int
-        Of the federation.
+        Number of clients in the federation.
     regularizer : Regularizer
     plateau : Plateau, optional
-        What both rates follow.
+        The rule that both rates follow.
 
     Returns
     -------
@@ -309,7 +309,7 @@ def build_strategy(
     Raises
     ------
     ConfigurationError
-        If an option is not the strategy's, or more clients are wanted than there are.
+        If the strategy has no such option, or more clients are requested than there are.
 
     Examples
     --------
@@ -332,7 +332,7 @@ def build_strategy(
     decided: dict[str, Any] = {
         "regularizer": regularizer,
         "mirror_map": named_map(settings.mirror_map, layout.size),
-        # A perturbation is a vector beside a matrix: by their shapes the server would regularize the matrix alone.
+        # A perturbation is a vector next to a matrix: by their shapes the server would regularize only the matrix.
         "apply_to": layout.regularized_names,
         "client_lr": settings.client_lr if plateau is None else plateau.rate(float(settings.client_lr)),
         "server_lr": settings.server_lr if plateau is None else plateau.rate(float(settings.server_lr)),
@@ -343,7 +343,7 @@ def build_strategy(
         "min_train_nodes": 1 if private else clients,
         "min_available_nodes": num_clients,
         "fraction_evaluate": 0.0,
-        # The recorder has a rule of its own, and keeps the line of the round in which a run diverged.
+        # The recorder has its own rule, and keeps the line of the round in which a run diverged.
         "on_divergence": "warn",
         "seed": settings.seed,
     }
@@ -359,7 +359,7 @@ def build_strategy(
 
 
 def _stages_of_theory(settings: RunSettings, num_clients: int) -> list[Stage]:
-    """Return the schedule of theorem C.2, where the problem's constants are known and the method's are given."""
+    """Return the schedule of theorem C.2 if the problem's constants are known and the method's are given."""
     constants = settings.load().theorem_constants(settings.batch_size or None)
     given: dict[str, Any] = {
         key.replace("-", "_"): settings.strategy_options.get(key) for key in ("sparsity", "radius-squared")
@@ -370,5 +370,5 @@ def _stages_of_theory(settings: RunSettings, num_clients: int) -> list[Stage]:
             "radius-squared and sparsity"
         )
     stages = theorem_stages(**constants, **given, accuracy=settings.stage_accuracy, num_clients=num_clients)
-    # One more: what a stage ends in is the beginning of the next one, and the last stage's end is the output.
+    # One more: a stage's result is the start of the next stage, and the last stage's result is the output.
     return [*stages, stages[-1]]

@@ -1,4 +1,4 @@
-"""A run of a named problem in this process, and what it leaves behind."""
+"""Run a named problem in this process and save the results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from flwr_fco.simulation.workers import Workers
 
 
 class RunResult(NamedTuple):
-    """What a run found.
+    """The result of a run.
 
     Parameters
     ----------
@@ -38,15 +38,15 @@ class RunResult(NamedTuple):
     arrays : dict of str to ndarray
         The final model.
     diverged : int
-        The round in which the run was cut; 0 if it was not.
+        The round in which the run diverged and was cut; 0 if it did not.
     seconds : float
-        Of the rounds, without loading the data.
+        Duration of the rounds, without loading the data.
     left_out : sequence of NamedTuple
-        Which replies did not count, and why: the strategy's ``left_out``.
+        The replies that did not count, and why: the strategy's ``left_out``.
     stopped : int, default 0
-        The round after which the run was told to stop, with more left to do; 0 if it was not.
+        The round after which the run was stopped before its end; 0 if it was not.
     chosen : sequence of str
-        What was chosen for the settings that were left to theory, and why.
+        The values chosen for automatic settings, and why.
     """
 
     settings: RunSettings
@@ -74,17 +74,17 @@ def run(
     ----------
     settings : RunSettings
     on_round : callable, optional
-        Called with the round after each.
+        Called after each round with its number.
     folder : Path, optional
-        Where everything is written as it comes; see :mod:`flwr_fco.experiments.runs.run_folder`.
+        Where results are written as the run proceeds; see :mod:`flwr_fco.experiments.runs.run_folder`.
     resume : bool, default False
-        Go on with the run in `folder` where it was stopped or killed; begin it if there is none. The bits are those of
-        a run that was never stopped.
+        Continue the run in `folder` where it was stopped or killed, or start it if there is none. The bits are those of
+        an uninterrupted run.
     stop : callable, optional
-        Asked after each communication, with a `folder`: True keeps the state and ends the run.
+        With a `folder`: called after each communication; if it returns True, the state is saved and the run ends.
     workers : Workers, optional
-        Where the clients are: :class:`flwr_fco.simulation.Processes` or :class:`flwr_fco.simulation.RayActors`. The
-        bits are those of one process.
+        Where the clients run: :class:`flwr_fco.simulation.Processes` or :class:`flwr_fco.simulation.RayActors`. The
+        bits are the same as in one process.
 
     Returns
     -------
@@ -95,7 +95,7 @@ def run(
     ConfigurationError
         If the settings do not fit the problem, or the folder holds another run.
     DataNotFoundError
-        If the problem's files are not there.
+        If the problem's files are missing.
 
     Examples
     --------
@@ -106,7 +106,7 @@ def run(
     task = settings.load()
     if settings.strategy in BASELINES:
         return _run_baseline(settings, task) if folder is None else _baseline_in_folder(settings, folder, resume)
-    # Before there is a folder: settings that do not fit leave none behind.
+    # Before the folder is created, so that invalid settings leave no folder behind.
     recorder = Recorder(task, settings)
     recorder.on_round = on_round
     if folder is not None:
@@ -123,7 +123,7 @@ def _run_in_folder(
     """Run with a journal, from the folder's last checkpoint if it has one."""
     settings, recorder.sink = recorder.settings, folder.add
     status = folder.status()
-    # Nothing was kept: not even the evaluation of the start point.
+    # Nothing was saved, not even the evaluation of the starting point.
     last_round = status.exchanges * settings.stretch if status.exchanges else -1
     known = folder.rewind(last_round, status.exchanges)
     if status.finished:
@@ -135,7 +135,7 @@ def _run_in_folder(
     journal = Journal(folder, recorder, clients, stop)
     journal.restore(known)
     state = folder.path / status.state if status.exchanges else None
-    # In workers nobody holds the watch.
+    # The clients' time is not measured in workers.
     own = clients if workers is None else clients_of(settings)
     _simulate(recorder, own, journal, [journal.record, journal], state, workers)
     status = journal.status
@@ -144,9 +144,9 @@ def _run_in_folder(
 
 
 def _run_private(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]) -> RunResult:
-    """Run with a checkpoint before each line: a journal's every few seconds would run released rounds again."""
+    """Run with a checkpoint before each line: a journal's would be too rare and repeat released rounds."""
     settings, strategy, state = recorder.settings, recorder.strategy, folder.path / "state.npz"
-    # They come back out of the state.
+    # They are restored from the state.
     folder.rewind(-1, 0)
 
     def end_if_told(server_round: int, arrays: ArrayRecord, metrics: MetricRecord | None) -> None:
@@ -163,7 +163,7 @@ def _run_private(recorder: Recorder, folder: RunFolder, stop: Callable[[], bool]
     result = _result(recorder, round(time.perf_counter() - began, 3), (), stopped * done * settings.stretch)
     folder.checkpoint(RunStatus(done, not stopped, recorder.diverged, result.seconds), result.arrays)
     if not stopped:
-        # It holds noise and shuffle, and is not needed any more.
+        # It holds the noise and the shuffle, and is no longer needed.
         state.unlink()
     return result
 
@@ -202,7 +202,7 @@ def _simulate(
 
 @contextmanager
 def diverging(recorder: Recorder) -> Iterator[None]:
-    """Let a run end without a round that counted, if the recorder knows that it has diverged."""
+    """Allow a run to end without a round that counted if the recorder knows that it has diverged."""
     try:
         yield
     except NothingTrainedError:
@@ -211,18 +211,18 @@ def diverging(recorder: Recorder) -> Iterator[None]:
 
 
 def partition_of(context: Context) -> int:
-    """Return which part of the data a node has."""
+    """Return the index of a node's part of the data."""
     return int(context.node_config["partition-id"])
 
 
 def clients_with(objectives: Sequence[Objective], held_out: Sequence[Objective] | None = None) -> ClientApp:
-    """Return the app of clients whose losses are here, and with `held_out` those that they evaluate."""
+    """Return the ClientApp for clients with the given losses, and with `held_out` the losses that they evaluate."""
     evaluated = None if held_out is None else lambda context: held_out[partition_of(context)]
     return client_app(lambda context: objectives[partition_of(context)], load_evaluation_objective=evaluated)
 
 
 def clients_of(settings: RunSettings) -> ClientApp:
-    """Return the app of a problem's clients in other processes, each of which loads the problem."""
+    """Return the ClientApp for a problem's clients in other processes, each of which loads the problem."""
     return client_app(lambda context: settings.load().clients[partition_of(context)])
 
 
@@ -241,12 +241,12 @@ def save_run(result: RunResult, path: Path) -> None:
     ----------
     result : RunResult
     path : Path
-        Must not hold a run.
+        A folder that does not hold a run.
 
     Raises
     ------
     ConfigurationError
-        If it holds a run, or cannot be made.
+        If it holds a run, or cannot be created.
 
     Examples
     --------

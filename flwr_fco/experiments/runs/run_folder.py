@@ -1,8 +1,8 @@
-"""What a run leaves behind: its config, a line of JSON for each evaluated round, the final model.
+"""The files of a run: its config, a line of JSON for each evaluated round, the final model.
 
 A run of ``flwr-fco run`` writes more: ``exchanges.jsonl`` (a line for each communication: bytes, replies left out,
-where the time went), ``support.npz`` (which coefficients were not zero, over the rounds) and ``status.json`` (how far
-it is). Until it has finished there is the strategy's state too, from which ``--resume`` goes on.
+where the time went), ``support.npz`` (which coefficients were not zero, over the rounds) and ``status.json`` (its
+progress). Until it has finished, the folder also has the strategy's state, from which ``--resume`` continues.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from flwr_fco.results import write_csv
 
 _CONFIG, _METRICS, _MODEL, _LEFT_OUT = "config.json", "metrics.jsonl", "model.npz", "left-out.csv"
 _EXCHANGES, _SUPPORT, _STATUS = "exchanges.jsonl", "support.npz", "status.json"
-#: The columns of ``left-out.csv``: what a strategy's ``left_out`` says of each reply that did not count.
+#: The columns of ``left-out.csv``: the fields of a strategy's ``left_out`` for each reply that did not count.
 LEFT_OUT = ("round", "node_id", "partition_id", "reason", "kind")
 
 _Read = TypeVar("_Read")
 
 
 class RunStatus(NamedTuple):
-    """How far a run is.
+    """The progress of a run.
 
     Parameters
     ----------
     exchanges : int, default 0
-        Communications that are done and kept.
+        Number of communications that are done and saved.
     finished : bool, default False
-        Whether nothing is left to do: all rounds are done, or the run has diverged.
+        Whether all rounds are done, or the run has diverged.
     diverged : int, default 0
         The round in which the run was cut; 0 if it was not.
     seconds : float, default 0.0
-        Of the rounds, without loading the data.
+        Duration of the rounds, without loading the data.
     state : str, default ""
-        Name of the file with the strategy's state, if there is one to go on from.
+        Name of the file with the strategy's state, if there is one to resume from.
     """
 
     exchanges: int = 0
@@ -61,8 +61,8 @@ class SupportHistory(NamedTuple):
     ----------
     rounds : ndarray, shape (n,)
     share : ndarray of float32, shape (n, cells)
-        Share of the coefficients of a cell that are not zero; a cell is one coefficient, or neighbours of which the
-        array has too many to show each.
+        Share of nonzero coefficients in each cell; a cell is one coefficient, or several neighbours if the array is
+        large.
     """
 
     rounds: NDArray[np.int64]
@@ -79,12 +79,12 @@ class RunFolder:
     config : mapping
         The run's settings.
     resume : bool, default False
-        The folder may hold an unfinished run of the same settings, to go on with.
+        The folder may hold an unfinished run with the same settings, which is continued.
 
     Raises
     ------
     ConfigurationError
-        If the folder cannot be made, or holds a run.
+        If the folder cannot be created, or holds a run.
     """
 
     def __init__(self, path: Path, config: Mapping[str, Any], *, resume: bool = False) -> None:
@@ -120,9 +120,10 @@ class RunFolder:
         exchanges: Sequence[Mapping[str, float]] = (),
         support: SupportHistory | None = None,
     ) -> None:
-        """Keep how far a run is, with its model; `exchanges` are those since the last call.
+        """Save the run's progress and model; `exchanges` are the communications since the last call.
 
-        The status is written last and replaced in one step: what it names is there whenever the process is killed.
+        The status is written last and replaced atomically: the files that it names exist whenever the process is
+        killed.
         """
         if exchanges:
             with (self.path / _EXCHANGES).open("a", encoding="utf-8") as file:
@@ -137,7 +138,7 @@ class RunFolder:
                 state.unlink()
 
     def rewind(self, last_round: float, exchanges: int) -> RunRecord:
-        """Forget the lines after a round, of which a killed run may have written some; return what is left."""
+        """Drop the lines after a round, which a killed run may have written; return the remaining lines."""
         for name, kept in ((_METRICS, last_round), (_EXCHANGES, exchanges)):
             lines = [line for line in _lines(self.path / name) if line["round"] <= kept]
             if lines or (self.path / name).exists():
@@ -146,7 +147,7 @@ class RunFolder:
         return _record(self.path)
 
     def status(self) -> RunStatus:
-        """Return how far the run is: not begun, where nothing was kept."""
+        """Return the run's progress: not started, if nothing was saved."""
         file = self.path / _STATUS
         return _read(file, _status) if file.is_file() else RunStatus()
 
@@ -159,12 +160,12 @@ class RunFolder:
             replace_file(self.path / name, lambda file: np.savez(file, **dict(arrays)))  # type: ignore[arg-type]
 
     def save_left_out(self, rows: Iterable[Any]) -> None:
-        """Save which replies did not count, and why; nothing is written where all did.
+        """Save which replies did not count, and why; nothing is written if all counted.
 
         Parameters
         ----------
         rows : iterable of NamedTuple
-            A strategy's ``left_out``: with the fields :data:`LEFT_OUT`.
+            A strategy's ``left_out``, with the fields :data:`LEFT_OUT`.
         """
         found = [{name: getattr(row, name) for name in LEFT_OUT} for row in rows]
         if found:
@@ -173,7 +174,7 @@ class RunFolder:
 
 
 class RunRecord(NamedTuple):
-    """A run that was read back.
+    """A run read from its folder.
 
     Parameters
     ----------
@@ -203,7 +204,7 @@ class RunRecord(NamedTuple):
 
 
 def only_begun(path: Path) -> bool:
-    """Return whether a folder is that of a run that ended before it had kept anything: it has a config alone.
+    """Return whether a folder's run ended before it had results: it has a config, but no metrics or no model.
 
     Parameters
     ----------
@@ -222,7 +223,7 @@ def read_run(path: Path) -> RunRecord:
     Raises
     ------
     ConfigurationError
-        If the run did not finish (a file is missing), or a file is damaged: the error names it, and what is wrong.
+        If the run did not finish (a file is missing), or a file is damaged; the error names the file and the problem.
     """
     for name in (_CONFIG, _METRICS, _MODEL):
         if not (path / name).is_file():
@@ -232,7 +233,7 @@ def read_run(path: Path) -> RunRecord:
 
 
 def _record(path: Path) -> RunRecord:
-    """Read what is there: a run that was killed has no model, and half a line at the end of a file."""
+    """Read the available files: a killed run has no model, and may have half a line at the end of a file."""
     arrays = _model(path / _MODEL) if (path / _MODEL).is_file() else {}
     support = _support(path / _SUPPORT) if (path / _SUPPORT).is_file() else None
     status = _read(path / _STATUS, _status) if (path / _STATUS).is_file() else None
@@ -243,7 +244,7 @@ def _record(path: Path) -> RunRecord:
 
 
 def _lines(path: Path) -> list[dict[str, float]]:
-    """Return the lines of a file of JSON; half a line at the end is left out if the process was killed then."""
+    """Return the lines of a JSON file, without an incomplete last line of a killed process."""
     if not path.is_file():
         return []
     *whole, rest = _read(path, lambda text: text.split("\n"))
@@ -270,7 +271,7 @@ def _support(path: Path) -> SupportHistory:
 
 
 def replace_file(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write a file beside its place and put it there in one step: a process that is killed leaves the old one."""
+    """Write a temporary file and move it into place atomically: a killed process leaves the old file."""
     partial = path.with_name(f".{path.name}.partial")
     with partial.open("wb") as file:
         write(file)
@@ -283,7 +284,7 @@ def json_object(text: str) -> dict[str, Any]:
     Raises
     ------
     ValueError
-        If the text is none.
+        If the text is not a JSON object.
 
     Examples
     --------
@@ -309,7 +310,7 @@ def _metrics_line(path: Path, number: int, line: str) -> dict[str, float]:
         for name, value in values.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ValueError(f"{name} is {value!r}, expected a number")
-            # What is drawn and averaged is floating point: whole numbers beyond it are damage.
+            # Plots and averages use floating point: integers beyond its range mean a damaged file.
             float(value)
     except (ValueError, OverflowError) as error:
         raise _damaged(path, f"line {number}: {error}") from error
@@ -326,7 +327,7 @@ def _table(text: str) -> list[dict[str, str]]:
 
 def _model(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        # Without a zip's mark NumPy would take the file for a pickle or for a single array.
+        # Without a zip signature NumPy would treat the file as a pickle or a single array.
         if not zipfile.is_zipfile(path):
             raise ValueError("it is no .npz file")
         with np.load(path, allow_pickle=False) as file:
@@ -335,7 +336,7 @@ def _model(path: Path) -> dict[str, NDArray[Any]]:
             if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub":
                 raise ValueError(f"{name!r} holds no numbers")
     except Exception as error:
-        # Any type: a damaged zip file ends NumPy and zlib in errors of a dozen kinds.
+        # Any exception: a damaged zip file makes NumPy and zlib raise a dozen kinds of errors.
         raise _damaged(path, f"{error}") from error
     return arrays
 

@@ -21,7 +21,7 @@ from flwr_fco.experiments.runs import methods
 from flwr_fco.server.options import AUTO
 from flwr_fco.strategies import STRATEGIES
 
-#: Of the name of a folder, in characters: file systems have 255.
+#: Maximum length of a folder name in characters; file systems allow 255.
 _LONGEST_NAME = 120
 
 
@@ -33,7 +33,7 @@ def _whole(default: int, least: int, **metadata: bool) -> Any:
 _RATE = {"range": (lambda value: value == AUTO or 0.0 < value < math.inf, "a finite number > 0, or 'auto'")}
 _SEED = {"range": (lambda value: 0 <= value < 2**32, "a whole number from 0 to 2**32 - 1")}
 _NOT_NEGATIVE = {"range": (lambda value: 0.0 <= value < math.inf, "a finite number >= 0")}
-#: Of a setting that a configuration names only where it is not the default: older run folders do not have it.
+#: Settings that a configuration names only if they differ from the default; older run folders do not have them.
 _OCCASIONAL = {"occasional": True}
 
 
@@ -48,40 +48,41 @@ class RunSettings:
     strategy : str
         A name in :data:`STRATEGIES` or :data:`BASELINES`.
     seed : int, default 0
-        Of data, split, samples of clients and minibatches.
+        Seed of the data, the split, the sampling of clients and the minibatches.
     client_lr, server_lr : float or "auto"
-        Learning rates, > 0, or what follows from the clients' losses and replies. A strategy that the problem's rates
-        were not chosen for begins with ``"auto"``; so does `server_lr` where `client_lr` is (1 if there is no rule).
+        Learning rates, > 0, or ``"auto"``: derived from the clients' losses and replies. The default is ``"auto"`` for
+        a strategy that the problem's rates were not chosen for; if `client_lr` is ``"auto"``, so is the default of
+        `server_lr` (1 if there is no rule).
     num_rounds : int
         >= 1.
     clients_per_round : int
-        Drawn at random in each round; at most the number of clients, 0: all of them.
+        Number of clients drawn at random in each round, at most the number of clients; 0: all clients.
     batch_size : int
         0: full batches.
     local_epochs : int
-        Passes over a client's data in a round; not used where `local_steps` is above 0.
+        Passes over a client's data in a round; ignored if `local_steps` is above 0.
     local_steps : int, default 0
         Minibatches in a round.
     structure_every, objective_every : int
-        Rounds between two evaluations of what is cheap, and of what needs a pass over all data.
+        Rounds between two evaluations of cheap metrics, and of metrics that need a pass over all data.
     mirror_map : str, default "euclidean"
         See :func:`flwr_fco.mirror_maps.named.named_map`.
     stretch : int, default 1
-        A round that counts as several: with `stretch` times the batch, one communication of the run stands for
-        `stretch` rounds. All numbers of rounds here are on that stretched axis.
+        Number of rounds that one communication stands for, with `stretch` times the batch. All numbers of rounds here
+        are on that stretched axis.
     plateau : str, default ""
-        A metric that must fall; both rates are halved by :class:`flwr_fco.strategies.Plateau` when it does not.
+        A metric that must decrease; both rates are halved by :class:`flwr_fco.strategies.Plateau` when it does not.
     plateau_node : int, default -1
-        On a graph: the node at whose point the metric of `plateau` is taken, from 0. -1: the mean over the nodes.
+        On a graph: index of the node at whose point the metric of `plateau` is evaluated; -1: the mean over the nodes.
     plateau_every, plateau_patience : int, default 10 and 30
-        Rounds between two looks at it, and looks without a new best after which the rates are halved.
+        Rounds between two evaluations of it, and evaluations without a new best after which the rates are halved.
     stage_rounds : int, default 0
-        Length of the stages of ``MultistepReFedDAGT``, or of the first two of the three of ``MCFedDA``, whose ball
-        (the option `radius` is that of the first) and strength halve; 0: one stage without an end.
+        Length of the stages of ``MultistepReFedDAGT``, or of the first two of the three stages of ``MCFedDA``, whose
+        radius (the option `radius` is for the first stage) and strength halve; 0: one stage without an end.
     stage_accuracy : float, default 0.0
-        In the place of `stage_rounds`, for the problem ``sparse-linear-graph``: the squared L1 error for which
-        :func:`flwr_fco.strategies.theorem_stages` makes the stages, with the strategy's `radius_squared` and
-        `sparsity`. 0: not so.
+        An alternative to `stage_rounds` for the problem ``sparse-linear-graph``: the squared L1 error for which
+        :func:`flwr_fco.strategies.theorem_stages` computes the stages, with the strategy's `radius_squared` and
+        `sparsity`; 0: not used.
     problem_options, strategy_options : dict of str to value
         In kebab-case.
 
@@ -139,7 +140,7 @@ class RunSettings:
         Raises
         ------
         ConfigurationError
-            If a key is none of these, or a value is of the wrong type or out of range.
+            If a key is unknown, or a value is of the wrong type or out of range.
         """
         entry = find_problem(problem)
         if strategy not in STRATEGIES and strategy not in BASELINES:
@@ -160,7 +161,7 @@ class RunSettings:
             elif key in problem_options:
                 for_problem[key] = value
             elif name in strategy_options or (strategy in STRATEGIES and name in methods.PRIVACY_OPTIONS):
-                # A strategy that has no privacy says why.
+                # A strategy that does not support privacy says why.
                 for_strategy[key] = value
             else:
                 known = [*_run_keys(), *problem_options, *(o.replace("_", "-") for o in strategy_options)]
@@ -200,14 +201,14 @@ class RunSettings:
 
     @property
     def exchanges(self) -> int:
-        """How often server and clients communicate."""
+        """Number of communications between server and clients."""
         return self.num_rounds // self.stretch
 
     def _error(self, name: str, expected: str) -> ConfigurationError:
         return ConfigurationError(f"{name.replace('_', '-')}={getattr(self, name)!r}; expected {expected}")
 
     def load(self) -> Task:
-        """Return the problem with its data; kept for the next run with the same data."""
+        """Return the problem with its data, cached for the next run with the same data."""
         return load_task(self.problem, self.seed, self.problem_options)
 
     def to_config(self) -> dict[str, Any]:
@@ -222,7 +223,7 @@ class RunSettings:
         return {**flat, **options}
 
     def changes(self) -> dict[str, Any]:
-        """Return the settings that are not the problem's and the strategy's own defaults, in kebab-case.
+        """Return the settings that differ from the problem's and the strategy's defaults, in kebab-case.
 
         Examples
         --------
@@ -237,14 +238,15 @@ class RunSettings:
         }
 
     def folder_name(self) -> str:
-        """Return a name for the run's folder: what was changed is in it, so that other settings have another one.
+        """Return a name for the run's folder that contains the changed settings, so that it is unique to them.
 
         Examples
         --------
         >>> RunSettings.of("lasso-I", "FedDualAvg", {"server-lr": 3, "num-rounds": 9}, seed=2).folder_name()
         'lasso-I-FedDualAvg-2_server-lr=3_num-rounds=9'
         """
-        # A float that is a whole number without its ".0"; otherwise all its digits: two settings are two names.
+        # A float that is a whole number is written without ".0", any other with all its digits: two settings, two
+        # names.
         parts = [
             f"{key}={int(value) if isinstance(value, float) and value.is_integer() else value}"
             for key, value in self.changes().items()
@@ -266,7 +268,7 @@ class RunSettings:
         Raises
         ------
         ConfigurationError
-            If problem or strategy are missing, or a value is not what it must be.
+            If problem or strategy are missing, or a value is invalid.
         """
         for key in ("problem", "strategy"):
             if not isinstance(config.get(key), str):
@@ -276,13 +278,13 @@ class RunSettings:
 
 
 def short_name(parts: Sequence[str], content: Mapping[str, Any]) -> str:
-    """Return a name of a folder: the parts, cut and made one of its kind by the content where they are long.
+    """Return a folder name: the parts, truncated and made unique by a hash of the content if they are long.
 
     Parameters
     ----------
     parts : sequence of str
     content : mapping
-        All that makes the difference between two folders.
+        Everything that distinguishes two folders.
 
     Returns
     -------
@@ -301,7 +303,7 @@ def short_name(parts: Sequence[str], content: Mapping[str, Any]) -> str:
 
 
 def parse_value(text: str) -> Any:
-    """Return a value of TOML; a word that is none is a string.
+    """Return a TOML value; a word that is not valid TOML is a string.
 
     Parameters
     ----------
@@ -324,7 +326,7 @@ def parse_value(text: str) -> Any:
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
-    """Return the keys and values of ``key=value`` texts, values as texts.
+    """Return the keys and values of ``key=value`` texts, with values as strings.
 
     Parameters
     ----------
@@ -337,7 +339,7 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
     Raises
     ------
     ConfigurationError
-        If a text has no ``=``, a key comes twice, or a round has both steps and epochs.
+        If a text has no ``=``, a key is repeated, or both steps and epochs are given.
 
     Examples
     --------
@@ -362,12 +364,12 @@ def parse_assignments(texts: Sequence[str]) -> dict[str, str]:
 
 
 def plain(value: Any) -> str:
-    """Return a value as a label has it."""
+    """Return a value as it is written in a label."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def format_assignments(values: Mapping[str, Any]) -> list[str]:
-    """Return ``key=value`` texts, as they are given on the command line.
+    """Return ``key=value`` texts, as on the command line.
 
     Parameters
     ----------
@@ -387,7 +389,7 @@ def format_assignments(values: Mapping[str, Any]) -> list[str]:
 
 @cache
 def _types() -> dict[str, Any]:
-    """Return the types of a run's settings, but for the options of problem and strategy."""
+    """Return the types of a run's settings, except the options of problem and strategy."""
     return {name: kind for name, kind in get_type_hints(RunSettings).items() if not name.endswith("options")}
 
 
@@ -396,12 +398,12 @@ def _run_keys() -> list[str]:
 
 
 def range_of(name: str) -> tuple[Any, str, Callable[[Any], bool]]:
-    """Return the type of a setting, the values that it may have, in words, and whether it may have one.
+    """Return a setting's type, a description of its allowed values, and a function that checks a value.
 
     Parameters
     ----------
     name : str
-        Of a field of :class:`RunSettings` that has a range.
+        Name of a field of :class:`RunSettings` that has a range.
 
     Examples
     --------

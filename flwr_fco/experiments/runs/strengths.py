@@ -1,4 +1,4 @@
-"""A path of strengths on a named problem: a part of every client's examples is held out to choose among them."""
+"""A path of strengths on a named problem, chosen by loss on a held-out part of every client's examples."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flwr_fco.experiments.runs.settings import RunSettings
 from flwr_fco.objectives import Objective
 from flwr_fco.simulation.fit_path import PathResult, fit_path
 
-#: Of the generators that choose what is held out, so that no other draw of the seed is the same.
+#: Part of the seed of the generators that choose the held-out examples, so that no other draw of the seed is the same.
 _HELD_OUT = 77
 
 
@@ -34,14 +34,14 @@ def path_of_problem(
     Parameters
     ----------
     settings : RunSettings
-        Its rounds are for each strength; the problem's own strength is not used.
+        Its number of rounds is for each strength; the problem's own strength is not used.
     num_strengths : int, default 20
     ratio : float, default 0.01
-        The smallest strength over the largest one.
+        The smallest strength divided by the largest.
     held_out : float, default 0.25
         Share of every client's examples that is held out.
     on_round : callable, optional
-        Called after each round with the number of rounds so far, of all strengths.
+        Called after each round with the number of rounds so far, over all strengths.
 
     Returns
     -------
@@ -81,13 +81,13 @@ def path_of_problem(
 
 
 def split_clients(task: Task, held_out: float, seed: int) -> tuple[list[Objective], list[Objective]]:
-    """Return the clients' losses on a random part of their examples, and on the others.
+    """Return the clients' losses on a random part of their examples, and on the rest.
 
     Parameters
     ----------
     task : Task
     held_out : float
-        Share of the second part, at least one example.
+        Share of the rest, at least one example.
     seed : int
 
     Raises

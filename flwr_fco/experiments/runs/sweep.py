@@ -1,6 +1,6 @@
-"""Sweeps over settings: a grid or a random sample, on Ray, each trial in process inside a task of Ray's.
+"""Sweeps over settings: a grid or a random sample, on Ray, with each trial in process inside a Ray task.
 
-Every finished trial is a line of ``trials.jsonl`` at once; a sweep that was stopped goes on with what is missing.
+Every finished trial is written to ``trials.jsonl`` at once; a sweep that was stopped resumes with the missing trials.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from flwr_fco.results import write_csv
 from flwr_fco.simulation.processes import available_cores
 from flwr_fco.simulation.ray_actors import check_reservation, room_of
 
-#: What a trial hands back: settings, score, the round in which it diverged, means of the metrics.
+#: The result of a trial: settings, score, the round in which it diverged, means of the metrics.
 Trial = dict[str, Any]
 
 _TRIALS = "trials.jsonl"
@@ -38,7 +38,7 @@ _DOMAIN = re.compile(r"(uniform|loguniform|integers)\(\s*([^,]+),\s*([^,]+)\)")
 
 @dataclass(frozen=True)
 class Criterion:
-    """How a trial is judged: the mean of a metric over the last evaluations.
+    """The score of a trial: the mean of a metric over the last evaluations.
 
     Parameters
     ----------
@@ -71,8 +71,8 @@ class Criterion:
 
 
 #: Criteria by the name that ``--rule`` uses. The first paper has `recovery-error` (B.2, B.3), `validation-objective`
-#: (B.4) and `objective` (B.5), the second `l1-error` (section 7). The third and the fourth do not say what their rates
-#: are best for: `gap` and `training-loss`, and `energy-error`, are our reading.
+#: (B.4) and `objective` (B.5), the second `l1-error` (section 7). The third and the fourth do not say how their rates
+#: were chosen: `gap` and `training-loss`, and `energy-error`, are our interpretation.
 CRITERIA: dict[str, Criterion] = {
     "recovery-error": Criterion("recovery-error", 100),
     "f1": Criterion("f1", 100, largest=True),
@@ -93,11 +93,11 @@ class Axis(NamedTuple):
     ----------
     key : str
     values : tuple
-        Of a grid; empty for a distribution.
+        Values of a grid; empty for a distribution.
     distribution : str, default ""
         ``uniform``, ``loguniform`` or ``integers``.
     low, high : float
-        Its range.
+        Range of the distribution.
     """
 
     key: str
@@ -120,13 +120,13 @@ class Axis(NamedTuple):
 
 
 def parse_axis(key: str, text: str) -> Axis:
-    """Return the values that a text stands for.
+    """Return the axis described by a text.
 
     Parameters
     ----------
     key : str
     text : str
-        Values with commas between them, or ``uniform(low, high)``, ``loguniform(low, high)``, ``integers(low, high)``.
+        Comma-separated values, or ``uniform(low, high)``, ``loguniform(low, high)``, ``integers(low, high)``.
 
     Returns
     -------
@@ -159,15 +159,15 @@ def parse_axis(key: str, text: str) -> Axis:
 
 
 def expand_axes(axes: Sequence[Axis], samples: int = 0, seed: int = 0) -> list[dict[str, Any]]:
-    """Return the settings of all trials: the grid of the axes, or a random sample of it.
+    """Return the settings of all trials: the grid of the axes, or a random sample.
 
     Parameters
     ----------
     axes : sequence of Axis
     samples : int, default 0
-        Number of random trials, drawn without repetition where there are lists of values only; 0: the whole grid.
+        Number of random trials, drawn without repetition if all axes are lists of values; 0: the whole grid.
     seed : int, default 0
-        Of the random search.
+        Seed of the random search.
 
     Returns
     -------
@@ -201,7 +201,7 @@ def expand_axes(axes: Sequence[Axis], samples: int = 0, seed: int = 0) -> list[d
 
 
 def _plain(value: Any) -> Any:
-    """Return a number of NumPy's as one of Python's."""
+    """Return a NumPy number as a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -258,7 +258,7 @@ def score_run(result: RunResult, criterion: Criterion) -> Trial:
 
 
 def best_trials(trials: Sequence[Trial], criterion: Criterion) -> dict[str, Trial]:
-    """Return the best trial of each strategy; trials that differ in the seed alone are averaged first.
+    """Return the best trial of each strategy; trials that differ only in the seed are averaged first.
 
     Parameters
     ----------
@@ -268,7 +268,7 @@ def best_trials(trials: Sequence[Trial], criterion: Criterion) -> dict[str, Tria
     Returns
     -------
     dict of str to Trial
-        With the mean score over the seeds. A strategy of which every trial diverged is absent.
+        With the mean score over the seeds. Strategies whose trials all diverged are omitted.
 
     Examples
     --------
@@ -303,21 +303,21 @@ def run_sweep(
     num_gpus: float = 0.0,
     on_trial: Callable[[Trial], None] | None = None,
 ) -> list[Trial]:
-    """Run all trials that the folder does not have yet.
+    """Run all trials that are not in the folder yet.
 
     Parameters
     ----------
     settings : sequence of RunSettings
     folder : Path
-        ``trials.jsonl`` in it gets a line for each finished trial, ``trials.csv`` the table at the end.
+        Each finished trial is a line of ``trials.jsonl``; ``trials.csv`` is the final table.
     criterion : Criterion
     engine : {"ray", "processes", "in-process"}, default "ray"
-        Ray: the cluster at RAY_ADDRESS if that is set, else this machine. Processes of this machine, each of which
-        runs trial after trial; or all of them one after the other in this one.
+        ``"ray"``: the cluster at RAY_ADDRESS if it is set, else this machine. ``"processes"``: processes on this
+        machine. ``"in-process"``: all trials one after another in this process.
     workers : int, default 0
-        How many at a time on this machine; 0: as many as there is room for.
+        Trials at a time on this machine; 0: as many as fit.
     num_cpus, num_gpus : float, default 1 and 0
-        What Ray reserves for a trial.
+        Resources that Ray reserves for a trial.
     on_trial : callable, optional
         Called with each finished trial.
 
@@ -329,8 +329,8 @@ def run_sweep(
     Raises
     ------
     ConfigurationError
-        If the engine is unknown, Ray is not installed, there is no cluster at RAY_ADDRESS, or no machine of it has
-        what is to be reserved.
+        If the engine is unknown, Ray is not installed, there is no cluster at RAY_ADDRESS, or no machine of it can meet
+        the reservation.
     FlwrFcoError
         If a trial raised.
 
@@ -380,7 +380,7 @@ def run_sweep(
 
 
 def read_trials(folder: Path) -> list[Trial]:
-    """Return the finished trials of a folder; a last line that was cut short does not count.
+    """Return the finished trials of a folder; an incomplete last line is ignored.
 
     Parameters
     ----------
@@ -407,7 +407,7 @@ def read_trials(folder: Path) -> list[Trial]:
     text = file.read_text(encoding="utf-8", errors="replace")
     complete = text[: text.rfind("\n") + 1]
     if complete != text:
-        # The next line must not be glued to the rest of a broken one.
+        # The next line must not be appended to the rest of a broken one.
         file.write_text(complete, encoding="utf-8")
     for number, line in enumerate(complete.splitlines(), start=1):
         try:
@@ -494,14 +494,14 @@ def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[
     Parameters
     ----------
     workers : int
-        Tasks at a time here; 0: as many as there is room for.
+        Tasks at a time on this machine; 0: as many as fit.
     num_cpus, num_gpus : float
-        What is reserved for a task.
+        Resources reserved for a task.
 
     Raises
     ------
     ConfigurationError
-        If Ray is not installed, there is no cluster at RAY_ADDRESS, or no room for a task, which would wait for ever.
+        If Ray is not installed, there is no cluster at RAY_ADDRESS, or no room for a task, which would wait forever.
     """
     check_reservation(num_cpus, num_gpus)
     if not num_cpus and not num_gpus:
@@ -511,7 +511,7 @@ def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[
         import ray
     except ImportError as error:
         raise ConfigurationError("this engine needs Ray: pip install ray, or use --engine in-process") from error
-    # What raised is not repeated here: the same command, given again, does what is missing.
+    # Failed trials are not repeated here; running the same command again does the missing ones.
     options: dict[str, Any] = {"num_cpus": num_cpus, "num_gpus": num_gpus, "max_retries": 0}
     if ray.is_initialized():
         room_of(ray, num_cpus, num_gpus)
@@ -520,7 +520,7 @@ def ray_tasks(workers: int, num_cpus: float, num_gpus: float) -> Iterator[tuple[
     address = os.environ.get("RAY_ADDRESS")
     here: dict[str, Any] = {"include_dashboard": False, "object_store_memory": 200_000_000}
     if workers and not address:
-        # A Ray of our own has whole cores, in which more tasks may fit than are wanted.
+        # A Ray that we start has whole cores, in which more tasks may fit than requested.
         here |= {"num_cpus": math.ceil(workers * num_cpus), "resources": {"tasks": workers}}
         options["resources"] = {"tasks": 1}
     try:
