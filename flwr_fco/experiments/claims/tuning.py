@@ -59,12 +59,16 @@ class Tune(NamedTuple):
         Whether larger is better.
     grids : mapping of str to mapping
         Name of a grid to the client rates that are in it; no rates: all that were run.
+    against : str, default ""
+        The method whose values the figure takes off those of all methods, seed by seed; none: it shows them as they
+        are. Where seeds differ more than methods do, their differences alone can be seen.
     """
 
     metric: str
     window: int = 1
     largest: bool = False
     grids: Mapping[str, Sequence[float]] = {"": ()}
+    against: str = ""
 
     def name(self, group: str, grid: str) -> str:
         """Return the label of a method at its best on a grid.
