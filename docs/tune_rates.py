@@ -903,8 +903,8 @@ def main() -> None:
             "A table that the page has is not run again: to do so, remove it. A trial is what `flwr-fco sweep "
             "bilinear-l1 --strategy FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... --rule gap` runs. A "
             "score is the duality gap of the last round, or the training loss under the attack: the paper does not "
-            "say what its rates are best for. The best pair of each method is bold. All grids grow by one rule: the neighbours of the best "
-            "pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "
+            "say what its rates are best for. The best pair of each method is bold. All grids grow by one rule: the "
+            "neighbours of the best pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "
             f"{MOST_NEW} pairs more where nothing else is said. The minutes are of one core of a machine in use.",
             itertools.chain.from_iterable(parts.get(name) or kept("saddle-rates.md", name) for name in problems),
         )
