@@ -61,8 +61,13 @@ class Ladder:
 
     def neighbours(self, value: float) -> list[float]:
         """Return the rungs next to one."""
-        place = self.rungs.index(value)
-        return [self.rungs[i] for i in (place - 1, place + 1) if 0 <= i < len(self.rungs)]
+        found = (self.beside(value, step) for step in (-1, 1))
+        return [rung for rung in found if rung is not None]
+
+    def beside(self, value: float, step: int) -> float | None:
+        """Return the rung that many rungs above one; None beyond the ends."""
+        place = self.rungs.index(value) + step
+        return self.rungs[place] if 0 <= place < len(self.rungs) else None
 
 
 def widen(
@@ -86,7 +91,8 @@ def widen(
         sides = [ladder.neighbours(value) for ladder, value in zip(ladders, best, strict=True)]
         around = [(*best[:axis], value, *best[axis + 1 :]) for axis, values in enumerate(sides) for value in values]
         if products:
-            around += zip(sides[0], reversed(sides[1]), strict=True)
+            turns = [(ladders[0].beside(best[0], step), ladders[1].beside(best[1], -step)) for step in (-1, 1)]
+            around += [(a, b) for a, b in turns if a is not None and b is not None]
         new = [point for point in around if point not in scores][: most - len(scores)]
         if not new:
             break
