@@ -261,7 +261,7 @@ GAMES: Mapping[str, tuple[Sequence[float], Sequence[str], Mapping[int, Sequence[
     "bilinear-nuclear": (
         CLIENT_9,
         [label for label, _, _ in GAME_METHODS if label == "FeDualEx, average" or "average" not in label],
-        {1: (10, 100), 10: (10,)},
+        {1: (10, 100), 10: (10, 100)},
     ),
 }
 #: How many points a grid grows by at most that begins where 10 clients end.
