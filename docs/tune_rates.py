@@ -61,12 +61,22 @@ class Ladder:
 
     def neighbours(self, value: float) -> list[float]:
         """Return the rungs next to one."""
-        place = self.rungs.index(value)
-        return [self.rungs[i] for i in (place - 1, place + 1) if 0 <= i < len(self.rungs)]
+        found = (self.beside(value, step) for step in (-1, 1))
+        return [rung for rung in found if rung is not None]
+
+    def beside(self, value: float, step: int) -> float | None:
+        """Return the rung that many rungs above one; None beyond the ends."""
+        place = self.rungs.index(value) + step
+        return self.rungs[place] if 0 <= place < len(self.rungs) else None
 
 
 def widen(
-    ladders: Sequence[Ladder], score: Callable[[Point], float], more: Sequence[Point] = (), *, products: bool = False
+    ladders: Sequence[Ladder],
+    score: Callable[[Point], float],
+    more: Sequence[Point] = (),
+    *,
+    products: bool = False,
+    most_new: int = MOST_NEW,
 ) -> dict[Point, float]:
     """Return the scores of a grid that has grown until its best point has neighbours on both sides of every axis.
 
@@ -75,13 +85,14 @@ def widen(
     """
     first = dict.fromkeys([*itertools.product(*(ladder.first for ladder in ladders)), *more])
     scores = {point: score(point) for point in first}
-    most = len(scores) + MOST_NEW
+    most = len(scores) + most_new
     while len(scores) < most:
         best = min(scores, key=lambda point: scores[point])
         sides = [ladder.neighbours(value) for ladder, value in zip(ladders, best, strict=True)]
         around = [(*best[:axis], value, *best[axis + 1 :]) for axis, values in enumerate(sides) for value in values]
         if products:
-            around += zip(sides[0], reversed(sides[1]), strict=True)
+            turns = [(ladders[0].beside(best[0], step), ladders[1].beside(best[1], -step)) for step in (-1, 1)]
+            around += [(a, b) for a, b in turns if a is not None and b is not None]
         new = [point for point in around if point not in scores][: most - len(scores)]
         if not new:
             break
@@ -243,20 +254,28 @@ GAME_METHODS: tuple[tuple[str, str, Mapping[str, Any]], ...] = (
 #: Noise of their own drives several clients apart in ten steps, which one client does not show: their grids begin with
 #: more than its best pair.
 _COARSE = ((0.3, 0.1, 0.03, 0.01), (1.0, 0.3))
-#: The client rates of the paper's grid, the methods, and how many clients the tables after the first have: a trial with
-#: matrices and all 100 costs 25 to 45 CPU seconds, so that they begin where 10 clients end.
-GAMES = {
-    "bilinear-l1": (CLIENT_7, [label for label, _, _ in GAME_METHODS], (100,)),
+#: The client rates of the paper's grid, the methods, and by local steps how many clients the tables after the first
+#: have: a trial with matrices and all 100 costs 15 to 35 CPU seconds with K = 1, twice that with K = 10.
+GAMES: Mapping[str, tuple[Sequence[float], Sequence[str], Mapping[int, Sequence[int]]]] = {
+    "bilinear-l1": (CLIENT_7, [label for label, _, _ in GAME_METHODS], {1: (100,), 10: (100,)}),
     "bilinear-nuclear": (
         CLIENT_9,
         [label for label, _, _ in GAME_METHODS if label == "FeDualEx, average" or "average" not in label],
-        (10, 100),
+        {1: (10, 100), 10: (10, 100)},
     ),
 }
+#: How many points a grid grows by at most that begins where 10 clients end.
+_MOST_NEAR = 12
 
 
 def tune_game(
-    problem: str, label: str, shared: Mapping[str, Any], first: Sequence[Ladder], more: Sequence[Point], sweeps: Path
+    problem: str,
+    label: str,
+    shared: Mapping[str, Any],
+    first: Sequence[Ladder],
+    more: Sequence[Point],
+    most_new: int,
+    sweeps: Path,
 ) -> tuple[dict[Point, float], list[Trial]]:
     """Return the duality gap at each pair of rates of a method, and the trials."""
     strategy, own = next((strategy, own) for name, strategy, own in GAME_METHODS if name == label)
@@ -271,7 +290,7 @@ def tune_game(
         trials.extend(run_sweep([settings], sweeps / f"{problem}-games", CRITERIA["gap"], engine="in-process"))
         return trials[-1]["score"]  # type: ignore[no-any-return]
 
-    return widen(first, score, more), trials
+    return widen(first, score, more, most_new=most_new), trials
 
 
 def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
@@ -281,7 +300,12 @@ def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
         shared = {"num-rounds": rounds, "local-steps": steps, "structure-every": rounds, "objective-every": rounds}
         best: dict[str, Point] = {}
         before = 0
-        for clients in (1, *many):
+        for clients in (1, *many[steps]):
+            heading = f"{problem}, K = {steps}, {clients} client{'s' * (clients > 1)}, {rounds} rounds"
+            if part := section("saddle-rates.md", heading):
+                best, before = best_pairs(part), clients
+                yield f"## {heading}\n\n{part.strip()}\n"
+                continue
             coarse = _COARSE if before == 1 and steps > 1 else ((), ())
             few = {"num-clients": clients, **({"noise": 0.01} if clients == 1 else {})}
             scores: dict[str, dict[Point, float]] = {}
@@ -290,11 +314,12 @@ def game_tables(sweeps: Path, problem: str) -> Iterator[str]:
                 grids = coarse if before else (client_rates, SERVER_5)
                 more = [best[label]] if label in best else []
                 first = [Ladder(rates) for rates in grids]
-                scores[label], trials = tune_game(problem, label, {**shared, **few}, first, more, sweeps)
+                most = _MOST_NEAR if before == 10 else MOST_NEW
+                scores[label], trials = tune_game(problem, label, {**shared, **few}, first, more, most, sweeps)
                 best[label] = min(scores[label], key=lambda pair: scores[label][pair])
                 seconds += sum(trial["seconds"] for trial in trials)
                 count += len(trials)
-            yield f"## {problem}, K = {steps}, {clients} client{'s' * (clients > 1)}, {rounds} rounds\n"
+            yield f"## {heading}\n"
             words = _begins(clients, before, coarse is _COARSE)
             yield f"{words} One seed; {count} trials in {seconds / 60:.0f} minutes.\n"
             yield _table_of_pairs(scores)
@@ -305,6 +330,11 @@ def _begins(clients: int, before: int, coarse: bool) -> str:
     """Return where the grids of a table begin; `before` is how many clients the table before has."""
     if not before:
         return "One client with a tenth of the noise, whose mean is that of 100: the paper's whole grid, and beyond."
+    if before == 10:
+        return (
+            f"{clients} clients with the paper's noise: the best pair of 10 clients, and from there on, at most "
+            f"{_MOST_NEAR} pairs more."
+        )
     few = "one client" if before == 1 else f"{before} clients"
     more = " and the client rates 0.3 to 0.01 with the server rates 1 and 0.3" if coarse else ""
     return f"{clients} clients with the paper's noise: the best pair of {few}{more}, and from there on."
@@ -327,6 +357,9 @@ ATTACKS: Mapping[str, tuple[int, int, Sequence[int]]] = {
 def attack_tables(sweeps: Path, problem: str) -> Iterator[str]:
     """Yield the table of universal adversarial training on a data set: the paper's grid, and beyond."""
     rounds, images, seeds = ATTACKS[problem]
+    if part := section("saddle-rates.md", f"{problem}, {rounds} rounds"):
+        yield f"## {problem}, {rounds} rounds\n\n{part.strip()}\n"
+        return
     shared = {"num-rounds": rounds, "num-clients": 10, "num-examples": 10 * images}
     shared |= {"structure-every": rounds, "objective-every": rounds}
     trials: list[Trial] = []
@@ -356,6 +389,62 @@ def attack_tables(sweeps: Path, problem: str) -> Iterator[str]:
     yield _table_of_pairs(scores)
 
 
+#: How a part says that the best pair of each method has the mean of three seeds.
+_THREE = "of the best pair three until it stays the best"
+#: Of a network instead of the linear classifier: problem: rounds, settings. A trial costs a minute.
+NETWORKS: Mapping[str, tuple[int, Mapping[str, Any]]] = {
+    "adversarial-network-cifar10": (
+        40,
+        {"num-clients": 20, "num-examples": 10_000, "batch-size": 16, "local-steps": 5},
+    ),
+}
+
+
+def network_tables(sweeps: Path, problem: str) -> Iterator[str]:
+    """Yield the table of a network's adversarial training: three client rates, and beyond."""
+    rounds, own = NETWORKS[problem]
+    heading = f"{problem}, {rounds} rounds"
+    part = section("saddle-rates.md", heading)
+    known = known_pairs(part, ()) if part else {}
+    shared = {"num-rounds": rounds, "structure-every": rounds, "objective-every": rounds, **own}
+    trials: list[Trial] = []
+
+    def run(strategy: str, point: Point, seed: int) -> float:
+        settings = RunSettings.of(problem, strategy, {**shared, "client-lr": point[0], "server-lr": point[1]}, seed)
+        rule = CRITERIA["training-loss"]
+        trials.extend(run_sweep([settings], sweeps / f"{problem}-networks", rule, engine="in-process"))
+        return trials[-1]["score"]  # type: ignore[no-any-return]
+
+    def tune(strategy: str) -> dict[Point, float]:
+        scores = dict(known.get(strategy, {}))
+
+        def score(point: Point) -> float:
+            if point not in scores:
+                scores[point] = run(strategy, point, 0)
+            return scores[point]
+
+        # Next to the largest stable rates one seed converges and another does not.
+        again: set[Point] = set()
+        while True:
+            found = widen([Ladder((0.03, 0.1, 0.3), HALVES), Ladder((1.0,), HALVES)], score)
+            best = min(found, key=lambda point: found[point])
+            if best in again:
+                return found
+            again.add(best)
+            if _THREE not in part:
+                scores[best] = statistics.mean([scores[best], run(strategy, best, 1), run(strategy, best, 2)])
+
+    scores = {strategy: tune(strategy) for strategy in ("FeDualEx", "DistributedPGDA")}
+    yield f"## {heading}\n"
+    yield (
+        f"K = {own['local-steps']}, the client rates 0.03, 0.1 and 0.3 with the server rate 1, and from there on "
+        f"(1, 3, 10, ...). {own['num-clients']} clients (the paper: 100) with "
+        f"{own['num-examples'] // own['num-clients']} images, minibatches of {own['batch-size']}. One seed, {_THREE}. "
+        f"{of_earlier_runs(sum(map(len, known.values())), trials)} The training loss after the last round.\n"
+    )
+    yield _table_of_pairs(scores)
+
+
 def _table_of_pairs(scores: Mapping[str, Mapping[Point, float]]) -> str:
     """Return a table of pairs of rates and methods, the best pair of each in bold."""
     lines = [f"| client, server | {' | '.join(scores)} |", "|---" * (len(scores) + 1) + "|"]
@@ -371,7 +460,8 @@ def _table_of_pairs(scores: Mapping[str, Mapping[Point, float]]) -> str:
 
 def saddle_tables(sweeps: Path, problem: str) -> Iterator[str]:
     """Yield a problem's parts of the page of the third paper's rates, running what is missing."""
-    yield from game_tables(sweeps, problem) if problem in GAMES else attack_tables(sweeps, problem)
+    tables = game_tables if problem in GAMES else network_tables if problem in NETWORKS else attack_tables
+    yield from tables(sweeps, problem)
 
 
 def kept(name: str, problem: str) -> list[str]:
@@ -711,6 +801,18 @@ def rows_of(part: str) -> list[list[str]]:
     return [[cell.strip().strip("*") for cell in line[1:-1].split(" | ")] for line in lines]
 
 
+def best_pairs(part: str) -> dict[str, Point]:
+    """Return the best pair of each method in a part's table."""
+    lines = [line[1:-1].split(" | ") for line in part.splitlines() if line.startswith("| ")]
+    (_, *methods), *rows = lines
+    return {
+        method.strip(): tuple(map(float, pair.split(", ")))
+        for pair, *cells in rows
+        for method, cell in zip(methods, cells, strict=True)
+        if "**" in cell
+    }
+
+
 def known_pairs(part: str, pairs: Sequence[Point]) -> dict[str, dict[Point, float]]:
     """Return the scores of a stored table by method; the pairs without a row diverged for all."""
     if not part:
@@ -755,7 +857,7 @@ def write_page(name: str, title: str, arguments: str, words: str, parts: Iterato
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sweeps", type=Path, help="a folder for the trials")
-    problems = [*GAMES, *ATTACKS]
+    problems = [*GAMES, *ATTACKS, *NETWORKS]
     parser.add_argument("--saddle", nargs="+", choices=problems, help="problems of the third paper, not the first's")
     parser.add_argument("--dualfl", action="store_true", help="the fourth paper's methods")
     parser.add_argument("--tracking", action="store_true", help="the second paper's methods")
@@ -804,12 +906,12 @@ def main() -> None:
             "saddle-rates.md",
             "The rates of the saddle-point experiments, tuned over grids",
             " --saddle PROBLEM",
-            "Each problem's tables are those of its last run. A trial is what `flwr-fco sweep bilinear-l1 --strategy "
-            "FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... --rule gap` runs. A score is the duality "
-            "gap of the last round, or the training loss under the attack: the paper does not say what its rates are "
-            "best for. The best pair of each method is bold. All grids grow by one rule: the neighbours of the best "
-            "pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "
-            f"{MOST_NEW} pairs. The minutes are of one core of a machine in use.",
+            "A table that the page has is not run again: to do so, remove it. A trial is what `flwr-fco sweep "
+            "bilinear-l1 --strategy FeDualEx --set client-lr=1,0.3,... --set server-lr=1,0.3,... --rule gap` runs. A "
+            "score is the duality gap of the last round, or the training loss under the attack: the paper does not "
+            "say what its rates are best for. The best pair of each method is bold. All grids grow by one rule: the "
+            "neighbours of the best pair are tried (1, 2, 3, 6, 10, ...) until it has some on all sides, at most "
+            f"{MOST_NEW} pairs more where nothing else is said. The minutes are of one core of a machine in use.",
             itertools.chain.from_iterable(parts.get(name) or kept("saddle-rates.md", name) for name in problems),
         )
     else:

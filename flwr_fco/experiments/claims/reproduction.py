@@ -623,12 +623,19 @@ def _draw_tuned(definition: Definition, outcomes: Outcomes, path: Path) -> None:
     """Draw every method at its best rates: a panel for each varied factor and metric."""
     strategies = {line.label: line.strategy for line in definition.runs}
     methods = {point.method: strategies[point.runs[0][0]] for point in definition.tuned}
+    best = [(point, point.best(outcomes).outcomes) for point in definition.tuned]
+    against = {(p.variation.part, p.value): own for p, own in best if p.method == p.tune.against}
     found: dict[tuple[str, str], dict[str, list[tuple[Any, list[float]]]]] = {}
-    for point in definition.tuned:
-        best = point.best(outcomes).outcomes
+    for point, own in best:
+        part, tune = point.variation.part, point.tune
         for metric in definition.panels:
-            panel = found.setdefault((point.variation.part, metric), {})
-            values = [own.final(metric, point.tune.window) for own in best]
+            values = [outcome.final(metric, tune.window) for outcome in own]
+            name = metric
+            if tune.against:
+                others = (outcome.final(metric, tune.window) for outcome in against[part, point.value])
+                values = [value - other for value, other in zip(values, others, strict=True)]
+                name = f"{metric}, less {tune.against}'s"
+            panel = found.setdefault((part, name), {})
             panel.setdefault(point.method, []).append((point.value, [v for v in values if not math.isnan(v)]))
     limits = definition.limits
     draw_tuned(found, definition.title, path, methods=methods, logarithmic=_LOGARITHMIC, limits=limits)

@@ -59,12 +59,16 @@ class Tune(NamedTuple):
         Whether larger is better.
     grids : mapping of str to mapping
         Client rates of each grid by its name; no rates: all rates that were run.
+    against : str, default ""
+        The method whose values the figure takes off those of all methods, seed by seed; none: it shows them as they
+        are. Where seeds differ more than methods do, their differences alone can be seen.
     """
 
     metric: str
     window: int = 1
     largest: bool = False
     grids: Mapping[str, Sequence[float]] = {"": ()}
+    against: str = ""
 
     def name(self, group: str, grid: str) -> str:
         """Return the label of a method at its best on a grid.

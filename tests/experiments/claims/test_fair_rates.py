@@ -40,6 +40,13 @@ def test_a_grid_ends_at_a_bound_and_at_the_cap(tune_rates):
     assert len(tune_rates.widen([far], lambda p: -p[0])) == 1 + tune_rates.MOST_NEW
 
 
+def test_a_grid_stops_at_the_end_of_its_values_also_where_products_are_kept(tune_rates):
+    ladders = [tune_rates.Ladder((0.01, 0.1), (0.01, 0.1, 1.0)), tune_rates.Ladder((1.0,), (0.1, 1.0, 10.0))]
+    scores = tune_rates.widen(ladders, lambda p: p[0] - p[1], products=True)
+    assert min(scores, key=lambda p: scores[p]) == (0.01, 10.0)
+    assert (0.1, 1.0) in scores
+
+
 def test_what_a_method_does_not_allow_is_never_its_best(tune_rates):
     scores = tune_rates.widen([tune_rates.Ladder((3.0, 10.0))], lambda p: math.inf if p[0] > 6 else -p[0])
     assert min(scores, key=scores.get) == (6.0,)

@@ -41,6 +41,18 @@ def test_the_rows_of_a_page_are_read_as_they_were_written(tune_rates):
     assert tune_rates.table(known, PAIRS) in TABLE
 
 
+def test_the_best_pairs_of_a_stored_table_are_where_the_next_one_begins(tune_rates):
+    assert tune_rates.best_pairs(TABLE) == {"A": (0.01, 1.0), "B": (0.01, 0.1)}
+
+
+def test_a_table_of_a_game_that_the_page_has_is_not_run_again(tune_rates, monkeypatch, tmp_path):
+    monkeypatch.setattr(tune_rates, "run_sweep", lambda *args, **kwargs: pytest.fail("nothing is to be run"))
+    parts = list(tune_rates.game_tables(tmp_path, "bilinear-l1"))
+    page = (DOCS / "reproduction" / "saddle-rates.md").read_text(encoding="utf-8")
+    assert len(parts) == 4
+    assert all(part.strip() in page for part in parts)
+
+
 def test_the_best_of_the_papers_grid_is_in_italics_where_a_better_pair_is_beyond_it(tune_rates):
     written = tune_rates.table({"A": {**dict.fromkeys(PAIRS, 3.0), (0.01, 0.1): 2.0, (0.001, 0.1): 1.0}}, PAIRS)
     assert "| 0.001, 0.1 | **1** |" in written

@@ -169,3 +169,21 @@ def test_the_metrics_of_one_panel_are_beside_each_other(tmp_path):
     assert width > 2 * height
     drawn = (tmp_path / "a.svg").read_text()
     assert all(metric in drawn for metric in ("gap", "f1", "norm"))
+
+
+def test_a_figure_can_show_what_a_method_has_more_than_another_seed_by_seed(tmp_path, monkeypatch):
+    from flwr_fco.experiments.claims import reproduction
+
+    definition = load_definition("fco-grid-l1")
+    drawn = {}
+    monkeypatch.setattr(reproduction, "draw_tuned", lambda points, *args, **kwargs: drawn.update(points))
+
+    def outcome(label, seed):
+        worse = 0.001 * ("FedMid" in label)
+        return Outcome([{"round": 10.0, "objective": seed + worse, "accuracy": 0.9, "norm": 1000.0}])
+
+    runs = {line.label: [outcome(line.label, seed) for seed in (1.0, 5.0)] for line in definition.runs}
+    reproduction.draw_figure(definition, runs, tmp_path / "figure.png")
+    panel = drawn["l1 ball", "objective, less FedDualAvg's"]
+    assert panel["FedDualAvg"] == [("paper's", [0.0, 0.0]), ("wider", [0.0, 0.0])]
+    assert panel["FedMid"][0][1] == pytest.approx([0.001, 0.001])
