@@ -214,11 +214,13 @@ class TrainingHandler:
         Parameters
         ----------
         contexts : sequence of Context
-            The clients' contexts; at least one.
+            The clients' contexts.
         told : sequence of (Downlink, mapping of str to ndarray or None)
             Each client's downlink, as read from a message, and its state.
         server_round : int
         """
+        if not told:
+            return
         partitions = [partition_of(context) for context in contexts]
         generators = random_generators(told[0][0].plan.seed, server_round, partitions)
         for context, partition, rng, (downlink, state) in zip(contexts, partitions, generators, told, strict=True):
