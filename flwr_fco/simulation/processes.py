@@ -15,7 +15,8 @@ from flwr_fco.simulation.workers import Lost, Workers
 
 #: Seconds that a worker gets to end on its own.
 _PATIENCE = 2.0
-_MAIN = "import sys; from flwr_fco.simulation.worker import main; main(sys.argv[1:])"
+#: Without the current directory, which Python puts before everything else.
+_MAIN = "import sys; del sys.path[0]; from flwr_fco.simulation.worker import main; main(sys.argv[1:])"
 
 
 class Processes(Workers):

@@ -7,7 +7,7 @@ import pickle
 import signal
 import struct
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, BinaryIO, NamedTuple
 
@@ -15,6 +15,7 @@ import cloudpickle
 import numpy as np
 import scipy.linalg  # noqa: F401 (its BLAS library has to be there when the threads are limited)
 from flwr.app import Message
+from numpy.typing import NDArray
 
 from flwr_fco.client_apps.solvers.table import SOLVERS
 from flwr_fco.client_apps.threads import single_threaded_blas
@@ -32,6 +33,8 @@ Places = list[tuple[int, int]]
 _LENGTH = struct.Struct("<Q")
 #: Arrays begin at multiples of this.
 _ALIGNMENT = 64
+#: Bytes of a vector up to which pickling it costs more than copying it.
+_SMALL = 65_536
 
 
 class Setup(NamedTuple):
@@ -118,7 +121,7 @@ class Worker:
 
         Returns
         -------
-        list of Sent or None
+        Joined, or list of Sent or None
             None for a node that must be sent a message, because it lacks the plan or its state. Where the vectors are
             to stay here: what :class:`KeptHere` tells of them.
         """
@@ -133,9 +136,8 @@ class Worker:
             found += [None if answer is None else answer[0] for answer in single]
         else:
             found += answers
-        found = one_object_for_equals(found)
         if exchange is None:
-            return found
+            return joined(found)
         kept = self._kept[run_id] = KeptHere(exchange, found)
         return kept.told
 
@@ -192,23 +194,57 @@ class Worker:
             return "raised", (_sendable(error), None if cause is None else _sendable(cause))
 
 
-def one_object_for_equals(answers: Sequence[Sent | None]) -> list[Sent | None]:
-    """Return answers of which those that follow each other with equal numbers share them: they are pickled once.
+class Joined(NamedTuple):
+    """Answers of many small vectors: those of a name are the rows of one array, which is pickled once.
+
+    Parameters
+    ----------
+    vectors : dict of str to ndarray, shape (answers, d)
+    told : list of (dict or RecordDict, str)
+        Of each answer, its content and its digest.
+    """
+
+    vectors: dict[str, NDArray[np.float64]]
+    told: list[tuple[Any, str]]
+
+    def apart(self) -> list[Sent | None]:
+        """Return the answers."""
+        for rows in self.vectors.values():
+            rows.flags.writeable = False
+        return [
+            Sent({name: rows[i] for name, rows in self.vectors.items()}, content, digest)
+            for i, (content, digest) in enumerate(self.told)
+        ]
+
+
+def joined(answers: Sequence[Sent | None]) -> Joined | list[Sent | None]:
+    """Return answers in the form that pickles fastest; those that follow each other with equal numbers share them.
 
     Parameters
     ----------
     answers : sequence of Sent or None
     """
-    found, last = list[Sent | None](), None
+    told, last = list[tuple[Any, str]](), None
     for answer in answers:
-        if answer is None or answer.content is last:
-            found.append(answer)
-        elif type(answer.content) is dict and answer.content == last:
-            found.append(answer._replace(content=last))
-        else:
-            found.append(answer)
-            last = answer.content
-    return found
+        if answer is not None:
+            if not (type(answer.content) is dict and answer.content == last):
+                last = answer.content
+            told.append((last, answer.digest))
+    found = [answer for answer in answers if answer is not None]
+    if len(found) == len(answers) > 1 and found[0].vectors:
+        shapes = {name: getattr(vector, "shape", ()) for name, vector in found[0].vectors.items()}
+        if all(_fits(answer.vectors, shapes) for answer in found):
+            return Joined({name: np.array([each.vectors[name] for each in found]) for name in shapes}, told)
+    shared = iter(told)
+    return [None if answer is None else answer._replace(content=next(shared)[0]) for answer in answers]
+
+
+def _fits(vectors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether these are plain arrays, small, with these names and shapes."""
+    return vectors.keys() == shapes.keys() and all(
+        type(vector) is np.ndarray and vector.nbytes <= _SMALL and vector.shape == shapes[name]
+        for name, vector in vectors.items()
+    )
 
 
 def _sendable(error: BaseException) -> BaseException:

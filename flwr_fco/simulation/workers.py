@@ -20,7 +20,7 @@ from flwr_fco.core.validation import checked
 from flwr_fco.errors import ConfigurationError, FlwrFcoError
 from flwr_fco.simulation.grid import InProcessGrid
 from flwr_fco.simulation.partial_sums import KeptThere
-from flwr_fco.simulation.worker import Setup
+from flwr_fco.simulation.worker import Joined, Setup
 from flwr_fco.wire import flower as _flower
 from flwr_fco.wire.protocol import Downlink, Node
 from flwr_fco.wire.uplink import Sent, num_examples
@@ -262,6 +262,7 @@ class WorkerGrid(InProcessGrid):
         answers = self.workers.ask(calls)
         if self.partial_sums:
             answers = self._kept(answers, calls)
+        answers = {k: own.apart() if isinstance(own, Joined) else own for k, own in answers.items()}
         found = self._gathered(places, answers, len(letters))
         if self._examples is not None:
             self._seconds.append(time.perf_counter() - began)
