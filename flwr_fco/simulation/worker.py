@@ -224,19 +224,21 @@ def joined(answers: Sequence[Sent | None]) -> Joined | list[Sent | None]:
     ----------
     answers : sequence of Sent or None
     """
-    told, last = list[tuple[Any, str]](), None
+    found, last = list[Sent | None](), None
     for answer in answers:
-        if answer is not None:
-            if not (type(answer.content) is dict and answer.content == last):
-                last = answer.content
-            told.append((last, answer.digest))
-    found = [answer for answer in answers if answer is not None]
-    if len(found) == len(answers) > 1 and found[0].vectors:
-        shapes = {name: getattr(vector, "shape", ()) for name, vector in found[0].vectors.items()}
-        if all(_fits(answer.vectors, shapes) for answer in found):
-            return Joined({name: np.array([each.vectors[name] for each in found]) for name in shapes}, told)
-    shared = iter(told)
-    return [None if answer is None else answer._replace(content=next(shared)[0]) for answer in answers]
+        own = answer
+        if own is not None:
+            if type(own.content) is dict and own.content == last:
+                own = own._replace(content=last)
+            last = own.content
+        found.append(own)
+    present = [answer for answer in found if answer is not None]
+    if len(present) == len(found) > 1 and present[0].vectors:
+        shapes = {name: getattr(vector, "shape", ()) for name, vector in present[0].vectors.items()}
+        if all(_fits(answer.vectors, shapes) for answer in present):
+            vectors = {name: np.array([answer.vectors[name] for answer in present]) for name in shapes}
+            return Joined(vectors, [(answer.content, answer.digest) for answer in present])
+    return found
 
 
 def _fits(vectors: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> bool:

@@ -19,6 +19,10 @@ def sent(seed=0, size=5, names=("increment", "control"), digest=""):
     return Sent({name: rng.normal(size=size) for name in names}, {"num-examples": 3 + seed // 2}, digest)
 
 
+def sparse(place):
+    return Sent({"increment": SparseVector(np.array([place], np.int32), np.ones(1), 5)}, {"n": 1})
+
+
 def plain(vector):
     return (vector.to_dense() if isinstance(vector, SparseVector) else vector).tobytes()
 
@@ -46,10 +50,12 @@ def through(answers):
         [sent(0), sent(1, size=6)],
         [sent(0), sent(1, names=("increment",))],
         [Sent({"increment": np.ones((2, 3))}, {"n": 1}), Sent({"increment": np.zeros((2, 3))}, {"n": 1})],
-        [sent(0), Sent({"increment": SparseVector(np.array([1], np.int32), np.ones(1), 5)}, {"n": 1})],
+        [sent(0), sparse(1)],
+        [sparse(1), sparse(3)],
+        [Sent({"increment": np.ones(5)}, {"n": 1}), sparse(3)],
         [Sent({}, {"n": 1}), Sent({}, {"n": 2})],
     ],
-    ids=["none", "absent", "one", "many", "gap", "sizes", "names", "matrices", "sparse", "empty"],
+    ids=["none", "absent", "one", "many", "gap", "sizes", "names", "matrices", "forms", "sparse", "mixed", "empty"],
 )
 def test_what_comes_out_is_what_went_in(answers):
     assert seen(through(answers)) == seen(answers)
