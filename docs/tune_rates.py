@@ -566,7 +566,9 @@ def tune_dualfl(
 
     ladders = list(axes.values())
     if label in best:
-        return widen([Ladder((), ladder.rungs) for ladder in ladders], score, [best[label]]), trials
+        # The rung itself: a page does not say that steps are whole numbers.
+        point = tuple(own.rungs[own.rungs.index(value)] for own, value in zip(ladders, best[label], strict=True))
+        return widen([Ladder((), ladder.rungs) for ladder in ladders], score, [point]), trials
     return widen(ladders, score), trials
 
 
