@@ -531,8 +531,9 @@ class Part:
     smaller: str = ""
 
 
-#: Those whose steps are not a grid of the experiment itself.
-_AGAIN_LARGE = ("FedDR", "FedDualAvg", "Scaffnew")
+#: Those whose steps are not a grid of the experiment itself, and how many points their grids grow by at most: a trial
+#: takes one to eight minutes.
+_AGAIN_LARGE, _MOST_LARGE = ("FedDR", "FedDualAvg", "Scaffnew"), 8
 DUALFL_PARTS: Mapping[str, Part] = {
     "logistic-mnist": Part("logistic-mnist", 2400, 20),
     "logistic-cifar10": Part("logistic-cifar10", 640, 20),
@@ -568,7 +569,7 @@ def tune_dualfl(
     if label in best:
         # The rung itself: a page does not say that steps are whole numbers.
         point = tuple(own.rungs[own.rungs.index(value)] for own, value in zip(ladders, best[label], strict=True))
-        return widen([Ladder((), ladder.rungs) for ladder in ladders], score, [point]), trials
+        return widen([Ladder((), own.rungs) for own in ladders], score, [point], most_new=_MOST_LARGE), trials
     return widen(ladders, score), trials
 
 
@@ -601,7 +602,7 @@ def dualfl_table(part: Part, best: Mapping[str, Point], sweeps: Path) -> str:
             lines.append(f"| {label} | {words} | {' | '.join(cells)} |")
             done += trials[point]
     minutes = sum(trial["seconds"] for trial in done) / 60
-    begins = " From the best constants of fewer images on." if part.smaller else ""
+    begins = f" From the best constants of fewer images on, at most {_MOST_LARGE} more." if part.smaller else ""
     words = (
         f"{part.images:,} images on 8 clients, {part.num_rounds} rounds, seeds: {len(part.seeds)}; {len(done)} trials "
         f"in {minutes:.0f} minutes.{begins} The mean relative energy error after the last round, and the passes over "

@@ -86,11 +86,11 @@ def test_the_large_experiments_have_constants_that_were_tuned_at_their_size(tune
     assert set(best) == {"FedDR", "FedDualAvg", "Scaffnew"}
     for method, point in best.items():
         axes = tune_rates.DUALFL_METHODS[method][2]
-        (line,) = [line for line in definition.runs if line.strategy == method]
-        assert {axis: line.settings[axis] for axis in axes} == dict(zip(axes, point, strict=True)), method
-        own = line.settings
-        assert own["num-rounds"] == part.num_rounds
-        assert own["num-examples"] in (part.images, 0)
+        lines = [line for line in definition.runs if line.strategy == method]
+        assert point in [tuple(line.settings[axis] for axis in axes) for line in lines], method
+        for line in lines:
+            assert line.settings["num-rounds"] == part.num_rounds
+            assert line.settings["num-examples"] in (part.images, 0)
 
 
 def test_a_grid_of_more_images_begins_at_the_best_constants_of_fewer(tune_rates, tmp_path, monkeypatch):
