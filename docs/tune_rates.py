@@ -947,7 +947,7 @@ def main() -> None:
             "The rates of the DualFL experiments, tuned over grids",
             " --dualfl",
             "The paper has one value a method in its table 2 and says that a grid search found it, not by what. Here "
-            "the best setting of each method is bold: the smallest energy error after 20 rounds, whatever a round "
+            "the best setting of each method is bold: the smallest energy error after the last round, whatever a round "
             "costs. Every method's grid grows by the same rule: its first points are tried, then the neighbours of "
             "the best one on each axis (1, 2, 3, 6, 10, ...), until the best has some on both sides, with at most "
             f"{MOST_NEW} points more than the first ones. Bounds: rho is at least 0; the relaxation is below 2; steps "

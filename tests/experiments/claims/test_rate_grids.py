@@ -14,6 +14,7 @@ DIVERGES = "all methods diverge at every larger client rate of the paper's grid,
 CONVEX = "the next smaller smoothness is below the convexity; where the two are equal C-FedDA is Fast-FedDA"
 FLAT = "the score is the same to four digits from a tenth of the value on: the balls bound what a larger step does"
 FLAT_END = "the rungs end there, and the score is the same to four digits from a third of the value on"
+FLAT_PAIRS = "the twelve pairs end there, and three times or a third of the value has the same score to three digits"
 WORK = "more steps would be more local work than the exact minimisations are"
 LIMIT = "the rungs end there; three times the client rate with about the same product is worse by less than a hundredth"
 INSIDE = "a few pairs of a larger table of this page, inside of whose grid the value is"
@@ -24,8 +25,11 @@ KNOWN = {
         ("logistic-cifar10", "largest local-steps 100"): (WORK, "FedAvg; FedCM; FedDualAvg"),
         ("logistic-cifar10", "largest local-steps 30"): (WORK, "FedSAM"),
         ("logistic-cifar10", "smallest probability 0.01"): (WORK, "Scaffnew"),
+        ("logistic-cifar10, 10,000 images", "largest local-steps 100"): (WORK, "FedDualAvg"),
+        ("logistic-cifar10, 10,000 images", "smallest probability 0.01"): (WORK, "Scaffnew"),
         ("logistic-mnist", "smallest rho 0"): (BOUND, "DualFL"),
         ("logistic-mnist", "largest local-steps 30"): (WORK, "FedSAM"),
+        ("logistic-mnist, 60,000 images", "largest local-steps 100"): (WORK, "FedDualAvg"),
     },
     "rates.md": {
         ("lasso-I, 500 rounds", "largest client 0.001"): (DIVERGES, "FedDualAvgOSP"),
@@ -42,6 +46,8 @@ KNOWN = {
         ("bilinear-nuclear, K = 1, 10 clients, 100 rounds", "largest client 30000"): (FLAT, "FeDualEx, average"),
         ("bilinear-nuclear, K = 1, 100 clients, 100 rounds", "largest client 60000"): (FLAT_END, "FeDualEx, average"),
         ("bilinear-nuclear, K = 10, 10 clients, 20 rounds", "largest client 60000"): (FLAT, "FeDualEx, average"),
+        ("bilinear-nuclear, K = 10, 100 clients, 20 rounds", "largest client 2000"): (FLAT_PAIRS, "FedDualAvg"),
+        ("bilinear-nuclear, K = 10, 100 clients, 20 rounds", "smallest client 6000"): (FLAT_PAIRS, "FeDualEx, average"),
     },
     "tracking-rates.md": {
         ("sparse-linear-graph, gt-fig1", "smallest smoothness 1"): (CONVEX, "C-FedDA, M x batch"),
