@@ -176,9 +176,9 @@ STAGES = (
     Stage(
         ["low-rank-IV"],
         ("FedMid", "FedMidOSP", "FedAvgSubgradient"),
-        ((0.001, 1.0), (0.001, 3.0)),
+        ((0.001, 1.0), (0.001, 3.0), (0.0003, 3.0), (0.0003, 10.0)),
         "recovery-error",
-        "The best pair changes with the number of rounds: the two candidates with 500 rounds and three seeds.",
+        "The best pair changes with the number of rounds: the candidates with 500 rounds and three seeds.",
         (("num-rounds", 500), ("objective-every", 500)),
         seeds=(0, 1, 2),
         grows=False,
@@ -197,9 +197,9 @@ STAGES = (
         FOUR,
         ((0.1, 1.0), (0.03, 1.0), (0.01, 1.0), (0.003, 1.0), (0.03, 0.3)),
         "objective",
-        "The pairs among which the best changes with the number of rounds, 1,000 rounds with 50 checkpoints, one seed.",
+        "The pairs among which the best changes with the number of rounds, and beyond, 1,000 rounds with 50 "
+        "checkpoints, one seed.",
         _CHECKPOINTS_50,
-        grows=False,
     ),
     Stage(
         ["mnist-l1-ball"],
@@ -215,9 +215,8 @@ STAGES = (
         FOUR,
         ((0.1, 1.0), (0.03, 1.0)),
         "objective",
-        "The two best of the 25 pairs, 1,000 rounds with 50 checkpoints, one seed.",
+        "The two best of the 25 pairs, and beyond, 1,000 rounds with 50 checkpoints, one seed.",
         _CHECKPOINTS_50,
-        grows=False,
     ),
     Stage(
         ["haxby"],
@@ -506,26 +505,59 @@ DUALFL_METHODS: Mapping[str, tuple[str, Mapping[str, Any], Mapping[str, Ladder]]
     # Two gradients a step.
     "FedSAM": ("FedSAM", {}, {"client-lr": Ladder((0.03, 0.1)), "local-steps": Ladder((10, 30), STEPS[:-1])}),
 }
-#: Problem: images, seeds.
-DUALFL_PROBLEMS: Mapping[str, tuple[int, Sequence[int]]] = {
-    "logistic-mnist": (2400, (0, 1)),
-    "logistic-cifar10": (640, (0, 1)),
+
+
+@dataclass(frozen=True)
+class Part:
+    """The images on which the fourth paper's methods are tuned.
+
+    Parameters
+    ----------
+    problem : str
+    images, num_rounds : int
+    seeds : sequence of int
+    labels : sequence of str
+        Of :data:`DUALFL_METHODS`.
+    smaller : str, default ""
+        The heading of a table with fewer images: of each method the best constants there and all their neighbours are
+        tried, and so on from the best of those.
+    """
+
+    problem: str
+    images: int
+    num_rounds: int
+    seeds: Sequence[int] = (0, 1)
+    labels: Sequence[str] = tuple(DUALFL_METHODS)
+    smaller: str = ""
+
+
+#: Those whose steps are not a grid of the experiment itself, and how many points their grids grow by at most: a trial
+#: takes one to eight minutes.
+_AGAIN_LARGE, _MOST_LARGE = ("FedDR", "FedDualAvg", "Scaffnew"), 8
+DUALFL_PARTS: Mapping[str, Part] = {
+    "logistic-mnist": Part("logistic-mnist", 2400, 20),
+    "logistic-cifar10": Part("logistic-cifar10", 640, 20),
+    "logistic-mnist, 60,000 images": Part("logistic-mnist", 60_000, 30, (0,), _AGAIN_LARGE, "logistic-mnist"),
+    "logistic-cifar10, 10,000 images": Part("logistic-cifar10", 10_000, 15, (0,), _AGAIN_LARGE, "logistic-cifar10"),
 }
-DUALFL_ROUNDS = 20
 
 
-def tune_dualfl(problem: str, label: str, sweeps: Path) -> tuple[dict[Point, float], dict[Point, list[Trial]]]:
-    """Return the mean score of each point of a method, infinite where the method does not allow it, and the trials."""
-    examples, seeds = DUALFL_PROBLEMS[problem]
+def tune_dualfl(
+    part: Part, label: str, best: Mapping[str, Point], sweeps: Path
+) -> tuple[dict[Point, float], dict[Point, list[Trial]]]:
+    """Return the mean score of each point of a method, infinite where the method does not allow it, and the trials.
+
+    `best` has the best points of fewer images, from which the grid grows where there are some.
+    """
     strategy, fixed, axes = DUALFL_METHODS[label]
     exact = {"tolerance": 1e-8} if strategy in EXACT else {}
-    shared = {"num-rounds": DUALFL_ROUNDS, "num-examples": examples, **exact, **fixed}
-    rule, folder = CRITERIA["energy-error"], sweeps / f"{problem}-dualfl"
+    shared = {"num-rounds": part.num_rounds, "num-examples": part.images, **exact, **fixed}
+    rule, folder = CRITERIA["energy-error"], sweeps / f"{part.problem}-dualfl"
     trials: dict[Point, list[Trial]] = {}
 
     def score(point: Point) -> float:
         own = {**shared, **dict(zip(axes, point, strict=True))}
-        settings = [RunSettings.of(problem, strategy, own, seed) for seed in seeds]
+        settings = [RunSettings.of(part.problem, strategy, own, seed) for seed in part.seeds]
         try:
             trials[point] = run_sweep(settings, folder, rule, engine="in-process")
         except ConfigurationError:
@@ -533,35 +565,58 @@ def tune_dualfl(problem: str, label: str, sweeps: Path) -> tuple[dict[Point, flo
             return math.inf
         return statistics.mean(trial["score"] for trial in trials[point])
 
-    return widen(list(axes.values()), score), trials
+    ladders = list(axes.values())
+    if label in best:
+        # The rung itself: a page does not say that steps are whole numbers.
+        point = tuple(own.rungs[own.rungs.index(value)] for own, value in zip(ladders, best[label], strict=True))
+        return widen([Ladder((), own.rungs) for own in ladders], score, [point], most_new=_MOST_LARGE), trials
+    return widen(ladders, score), trials
 
 
-def dualfl_tables(sweeps: Path, problems: Sequence[str]) -> Iterator[str]:
+def dualfl_tables(sweeps: Path, parts: Mapping[str, Part]) -> Iterator[str]:
     """Yield the parts of the page of the fourth paper's rates, running what is missing."""
-    for problem in problems:
-        lines = ["| method | settings | energy error | passes |", "|---" * 4 + "|"]
-        done: list[Trial] = []
-        for label, (_, _, axes) in DUALFL_METHODS.items():
-            scores, trials = tune_dualfl(problem, label, sweeps)
-            best = min(scores, key=lambda point: scores[point])
-            for point in sorted(scores):
-                words = ", ".join(f"{axis} {value:g}" for axis, value in zip(axes, point, strict=True))
-                cells = ["diverged" if trials[point] else "not allowed", ""]
-                if math.isfinite(scores[point]):
-                    passes = statistics.mean(trial["last"]["passes"] for trial in trials[point])
-                    text = f"{scores[point]:.3g}"
-                    cells = [f"**{text}**" if point == best else text, f"{passes:,.0f}"]
-                lines.append(f"| {label} | {words} | {' | '.join(cells)} |")
-                done += trials[point]
-        minutes = sum(trial["seconds"] for trial in done) / 60
-        examples, seeds = DUALFL_PROBLEMS[problem]
-        yield f"## {problem}\n"
-        yield (
-            f"{examples:,} images on 8 clients, {DUALFL_ROUNDS} rounds, seeds: {len(seeds)}; {len(done)} trials in "
-            f"{minutes:.0f} minutes. The mean relative energy error after the last round, and the passes over its data "
-            "(gradients and products with the Hessian) that a client has made for it.\n"
-        )
-        yield "\n".join(lines) + "\n"
+    written: dict[str, str] = {}
+    for heading, part in parts.items():
+        if text := section("dualfl-rates.md", heading).strip():
+            written[heading] = text
+        else:
+            best = best_of_methods(written[part.smaller]) if part.smaller else {}
+            written[heading] = dualfl_table(part, best, sweeps)
+        yield f"## {heading}\n\n{written[heading]}\n"
+
+
+def dualfl_table(part: Part, best: Mapping[str, Point], sweeps: Path) -> str:
+    """Return what the page has below a heading: what was run, and a row for each trial."""
+    lines = ["| method | settings | energy error | passes |", "|---" * 4 + "|"]
+    done: list[Trial] = []
+    for label in part.labels:
+        scores, trials = tune_dualfl(part, label, best, sweeps)
+        winner = min(scores, key=lambda point: scores[point])
+        for point in sorted(scores):
+            words = ", ".join(f"{axis} {value:g}" for axis, value in zip(DUALFL_METHODS[label][2], point, strict=True))
+            cells = ["diverged" if trials[point] else "not allowed", ""]
+            if math.isfinite(scores[point]):
+                passes = statistics.mean(trial["last"]["passes"] for trial in trials[point])
+                text = f"{scores[point]:.3g}"
+                cells = [f"**{text}**" if point == winner else text, f"{passes:,.0f}"]
+            lines.append(f"| {label} | {words} | {' | '.join(cells)} |")
+            done += trials[point]
+    minutes = sum(trial["seconds"] for trial in done) / 60
+    begins = f" From the best constants of fewer images on, at most {_MOST_LARGE} more." if part.smaller else ""
+    words = (
+        f"{part.images:,} images on 8 clients, {part.num_rounds} rounds, seeds: {len(part.seeds)}; {len(done)} trials "
+        f"in {minutes:.0f} minutes.{begins} The mean relative energy error after the last round, and the passes over "
+        "its data (gradients and products with the Hessian) that a client has made for it."
+    )
+    return "\n".join([words, "", *lines])
+
+
+def best_of_methods(part: str) -> dict[str, Point]:
+    """Return the best constants of each method in a table with a row for each trial."""
+    rows = (line[1:-1].split(" | ") for line in part.splitlines() if line.startswith("| ") and "**" in line)
+    return {
+        label.strip(): tuple(float(pair.rsplit(" ", 1)[1]) for pair in words.split(", ")) for label, words, *_ in rows
+    }
 
 
 #: Of the second paper: section 7 tunes all constants for the smallest L1 error and prints neither them nor the grids.
@@ -892,17 +947,17 @@ def main() -> None:
             "The rates of the DualFL experiments, tuned over grids",
             " --dualfl",
             "The paper has one value a method in its table 2 and says that a grid search found it, not by what. Here "
-            "the best setting of each method is bold: the smallest energy error after 20 rounds, whatever a round "
+            "the best setting of each method is bold: the smallest energy error after the last round, whatever a round "
             "costs. Every method's grid grows by the same rule: its first points are tried, then the neighbours of "
             "the best one on each axis (1, 2, 3, 6, 10, ...), until the best has some on both sides, with at most "
             f"{MOST_NEW} points more than the first ones. Bounds: rho is at least 0; the relaxation is below 2; steps "
             "of gradient methods are at most 100 a round (a probability of 0.01), as much work as the exact "
-            "minimisations are; what a method refuses is 'not allowed'. FedAvg "
-            "is FedDualAvg with the l2 term in the losses; FedDualAvg has it as psi. With exact minimisations "
-            "FedPD(step) is FedDR(step, relaxation 1) and FedDyn(1/step), iterate by iterate. DualFL has nu = mu = "
-            "0.01. FedCM keeps its momentum of 0.9, FedSAM its radius of 0.05. The exact methods minimise to a "
-            "gradient of norm 1e-8, for DualFL a certified gap of 5e-15.",
-            dualfl_tables(options.sweeps, list(DUALFL_PROBLEMS)),
+            "minimisations are; what a method refuses is 'not allowed'. A table that the page has is not run again: "
+            "to do so, remove it. FedAvg is FedDualAvg with the l2 term in the losses; FedDualAvg has it as psi. With "
+            "exact minimisations FedPD(step) is FedDR(step, relaxation 1) and FedDyn(1/step), iterate by iterate. "
+            "DualFL has nu = mu = 0.01. FedCM keeps its momentum of 0.9, FedSAM its radius of 0.05. The exact methods "
+            "minimise to a gradient of norm 1e-8, for DualFL a certified gap of 5e-15.",
+            dualfl_tables(options.sweeps, DUALFL_PARTS),
         )
     elif options.saddle:
         parts = {name: saddle_tables(options.sweeps, name) for name in options.saddle}

@@ -80,7 +80,7 @@ def small():
 def test_every_experiment_can_be_run_and_has_a_quick_version(name):
     definition = load_definition(name)
     # All of a training set, or all the images of a file, are one data set, whatever the seed, which only splits it.
-    whole = name in ("dualfl-fig1b", "dualfl-fig1c", "dualfl-mnist60000", "dualfl-cifar10000")
+    whole = name in (*(f"dualfl-fig1{panel}" for panel in "bcef"), "dualfl-mnist60000", "dualfl-cifar10000")
     assert len(definition.seeds) >= (3 if name.startswith("fco-") else 1 if whole else 2)
     assert set(definition.limits) <= set(definition.panels)
     for line in definition.runs:

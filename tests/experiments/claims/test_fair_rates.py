@@ -3,6 +3,7 @@
 import importlib.util
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,6 +70,63 @@ def test_the_definitions_have_the_best_constants_of_the_page(problem, name):
             assert runs[names.get(method, method)][key] == float(value), (method, key)
     # Over-relaxation aside, FedDR is FedPD.
     assert runs["FedDR"] == {**runs["FedPD"], "relaxation": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("heading", "name"),
+    [
+        ("logistic-mnist, 60,000 images", "dualfl-mnist60000"),
+        ("logistic-cifar10, 10,000 images", "dualfl-cifar10000"),
+    ],
+)
+def test_the_large_experiments_have_constants_that_were_tuned_at_their_size(tune_rates, heading, name):
+    page = (DOCS / "reproduction" / "dualfl-rates.md").read_text(encoding="utf-8")
+    best = tune_rates.best_of_methods(page.split(f"## {heading}\n")[1].partition("\n## ")[0])
+    definition, part = load_definition(name), tune_rates.DUALFL_PARTS[heading]
+    assert set(best) == {"FedDR", "FedDualAvg", "Scaffnew"}
+    for method, point in best.items():
+        axes = tune_rates.DUALFL_METHODS[method][2]
+        lines = [line for line in definition.runs if line.strategy == method]
+        assert point in [tuple(line.settings[axis] for axis in axes) for line in lines], method
+        for line in lines:
+            assert line.settings["num-rounds"] == part.num_rounds
+            assert line.settings["num-examples"] in (part.images, 0)
+
+
+def test_a_grid_of_more_images_begins_at_the_best_constants_of_fewer(tune_rates, tmp_path, monkeypatch):
+    tried = []
+
+    def run_sweep(settings, folder, criterion, engine):
+        tried.append((settings[0].strategy_options.get("step"), settings[0].problem_options["num-examples"]))
+        score = abs(math.log((tried[-1][0] or 1.0) / 25.0))
+        return [{"score": score, "seconds": 0.0, "last": {"passes": 1.0}} for _ in settings]
+
+    monkeypatch.setattr(tune_rates, "run_sweep", run_sweep)
+    small = "| method | settings | energy error | passes |\n|---|---|---|---|\n| FedPD | step 3 | 1 | 9 |\n"
+    large = "| FedPD | step 10 | **0.5** | 9 |\n| FedCM | client-lr 0.1, local-steps 10 | **2** | 9 |\n"
+    best = tune_rates.best_of_methods(small + large)
+    assert best == {"FedPD": (10.0,), "FedCM": (0.1, 10.0)}
+    part = tune_rates.Part("logistic-mnist", 9000, 30, (0,), ("FedPD",), "logistic-mnist")
+    table = tune_rates.dualfl_table(part, best, tmp_path)
+    assert [step for step, _ in tried] == [10.0, 6.0, 20.0, 30.0, 60.0]
+    assert {images for _, images in tried} == {9000}
+    assert tune_rates.best_of_methods(table) == {"FedPD": (30.0,)}
+    # Steps are whole numbers, which the settings insist on.
+    assert "| FedCM | client-lr 0.1, local-steps 10 |" in tune_rates.dualfl_table(
+        replace(part, labels=("FedCM",)), best, tmp_path
+    )
+
+
+@pytest.mark.parametrize("name", ["fco-grid", "fco-grid-fmri", "fco-grid-l1", "fco-grid-l2"])
+def test_the_papers_grids_have_pairs_of_the_paper_and_the_others_go_beyond(tune_rates, name):
+    papers = set(tune_rates.PAIRS_25 if name[-1] in "12" else tune_rates.PAIRS_49)
+    pairs = {}
+    for point in load_definition(name).tuned:
+        pairs.setdefault(point.value, set()).update(pair for _, pair in point.runs)
+    (other,) = pairs.keys() - {"paper's"}
+    assert pairs["paper's"] <= papers
+    assert pairs["paper's"] < pairs[other]
+    assert pairs[other] - papers
 
 
 def test_the_l2_term_as_psi_is_the_same_problem():
