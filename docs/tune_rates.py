@@ -1,9 +1,9 @@
 """Tune the rates of the experiments as the papers do, over their grids, and write the pages of docs/reproduction.
 
-    python docs/tune_rates.py sweeps             # rates.md: goes on where stopped; without the page two hours
+    python docs/tune_rates.py sweeps             # rates.md: goes on where stopped; without the page three hours
     python docs/tune_rates.py sweeps --only haxby    # rates.md, of one problem
-    python docs/tune_rates.py sweeps --saddle bilinear-l1    # saddle-rates.md: ten minutes, of all its problems an hour
-    python docs/tune_rates.py sweeps --dualfl    # dualfl-rates.md: half an hour
+    python docs/tune_rates.py sweeps --saddle bilinear-l1    # saddle-rates.md: ten minutes, all problems four hours
+    python docs/tune_rates.py sweeps --dualfl    # dualfl-rates.md: without the page two hours
     python docs/tune_rates.py sweeps --tracking  # tracking-rates.md: without the page two hours and a half
 
 The definitions of the experiments (`flwr_fco/experiments/definitions`) take the best pairs from there by hand.
@@ -531,9 +531,10 @@ class Part:
     smaller: str = ""
 
 
-#: Those whose steps are not a grid of the experiment itself, and how many points their grids grow by at most: a trial
-#: takes one to eight minutes.
-_AGAIN_LARGE, _MOST_LARGE = ("FedDR", "FedDualAvg", "Scaffnew"), 8
+#: Those whose steps are not a grid of the experiment itself.
+_AGAIN_LARGE = ("FedDR", "FedDualAvg", "Scaffnew")
+#: How many points their grids grow by at most: a trial takes one to eight minutes.
+_MOST_LARGE = 8
 DUALFL_PARTS: Mapping[str, Part] = {
     "logistic-mnist": Part("logistic-mnist", 2400, 20),
     "logistic-cifar10": Part("logistic-cifar10", 640, 20),
@@ -614,9 +615,12 @@ def dualfl_table(part: Part, best: Mapping[str, Point], sweeps: Path) -> str:
 def best_of_methods(part: str) -> dict[str, Point]:
     """Return the best constants of each method in a table with a row for each trial."""
     rows = (line[1:-1].split(" | ") for line in part.splitlines() if line.startswith("| ") and "**" in line)
-    return {
-        label.strip(): tuple(float(pair.rsplit(" ", 1)[1]) for pair in words.split(", ")) for label, words, *_ in rows
-    }
+    return {label.strip(): point_of(words) for label, words, *_ in rows}
+
+
+def point_of(words: str) -> Point:
+    """Return the values of constants as the pages print them: `"step 10, relaxation 1.9"`."""
+    return tuple(float(pair.rsplit(" ", 1)[1]) for pair in words.split(", "))
 
 
 #: Of the second paper: section 7 tunes all constants for the smallest L1 error and prints neither them nor the grids.
@@ -788,9 +792,8 @@ def known_constants(part: str) -> dict[str, dict[Point, list[float]]]:
     """Return the L1 errors of a stored table by method and point."""
     known: dict[str, dict[Point, list[float]]] = {}
     for label, words, *cells, _ in rows_of(part)[1:]:
-        point = tuple(float(pair.rsplit(" ", 1)[1]) for pair in words.split(", "))
         errors = [math.inf if cell == "diverged" else float(cell) for cell in cells if cell]
-        known.setdefault(label, {})[point] = errors
+        known.setdefault(label, {})[point_of(words)] = errors
     return known
 
 

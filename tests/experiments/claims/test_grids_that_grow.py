@@ -53,6 +53,14 @@ def test_a_table_of_a_game_that_the_page_has_is_not_run_again(tune_rates, monkey
     assert all(part.strip() in page for part in parts)
 
 
+def test_a_table_of_the_fourth_paper_that_the_page_has_is_not_run_again(tune_rates, monkeypatch, tmp_path):
+    monkeypatch.setattr(tune_rates, "run_sweep", lambda *args, **kwargs: pytest.fail("nothing is to be run"))
+    page = (DOCS / "reproduction" / "dualfl-rates.md").read_text(encoding="utf-8")
+    assert page.endswith("\n".join(tune_rates.dualfl_tables(tmp_path, tune_rates.DUALFL_PARTS)))
+    # A heading that begins with another one's words is not that one.
+    assert "seeds: 2" in tune_rates.section("dualfl-rates.md", "logistic-mnist")
+
+
 def test_the_best_of_the_papers_grid_is_in_italics_where_a_better_pair_is_beyond_it(tune_rates):
     written = tune_rates.table({"A": {**dict.fromkeys(PAIRS, 3.0), (0.01, 0.1): 2.0, (0.001, 0.1): 1.0}}, PAIRS)
     assert "| 0.001, 0.1 | **1** |" in written
