@@ -463,7 +463,7 @@ def verdict_of(definition: Definition, claim: Claim, found: Measurement) -> Verd
     rates = dict.fromkeys(line.rates for line in definition.runs if line.label in subjects)
     verdict = "holds" if found.holds else "tie" if found.tie else "does not hold"
     return replace(
-        without_values(definition, claim, verdict, f"{found.meaning}: {_band(found.values)}"),
+        without_values(definition, claim, verdict, f"{found.meaning}: {_band(found.values, _NO_VALUE)}"),
         number=f"{claim.number} (the limit is ours)" if claim.has_limit_of_ours else claim.number,
         values=tuple(found.values),
         rates="; ".join(rates) or "all of the grid",
@@ -489,10 +489,14 @@ def without_values(definition: Definition, claim: Claim, verdict: str, measured:
     )
 
 
-def _band(values: Sequence[float]) -> str:
+#: What a claim has measured where no seed has a number: the run that another one is compared with may be too short too.
+_NO_VALUE = "none (diverged, or has too few rounds)"
+
+
+def _band(values: Sequence[float], none: str = "none (diverged)") -> str:
     numbers = [value for value in values if not math.isnan(value)]
     if not numbers:
-        return "none (diverged)"
+        return none
     lost = len(values) - len(numbers)
     text = median(numbers)
     if min(numbers) != max(numbers):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from flwr_fco.experiments import RULES, Outcome, load_definition
+from flwr_fco.experiments.claims.reproduction import judge
 from flwr_fco.experiments.problems.named import load_task
 from flwr_fco.experiments.runs.run import run
 from flwr_fco.experiments.runs.settings import RunSettings
@@ -155,6 +156,14 @@ def test_rounds_to_two_levels_are_compared():
     found = RULES["rounds-ratio"]({"slow": slow, "fast": fast}, **own, than_below=0.5)
     assert found.values == [4.0]
     assert found.meaning.endswith("over those of fast to 0.5")
+
+
+def test_a_run_that_is_too_short_for_a_claim_is_not_said_to_have_diverged():
+    definition = load_definition("dualfl-fig1f")
+    short = [Outcome([{"round": r, "energy-error": 0.1} for r in (0.0, 1.0, 2.0)])]
+    for verdict in judge(definition, {line.label: short for line in definition.runs}):
+        assert not verdict.holds
+        assert verdict.measured.endswith(": none (diverged, or has too few rounds)"), verdict.measured
 
 
 def test_a_run_that_diverges_in_its_first_round_is_a_result(tmp_path):
