@@ -419,9 +419,9 @@ def _vary(
             method,
             variation,
             value if variation.key else grid,
-            tuple((label, pair) for label, pair in rates if not allowed or pair[0] in allowed),
+            tuple((label, pair) for label, pair in rates if tune.has(grid, pair)),
         )
-        for grid, allowed in tune.grids.items()
+        for grid in tune.grids
     ]
     return [line._replace(part=variation.part) for line in lines], points
 

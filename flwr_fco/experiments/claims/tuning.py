@@ -57,8 +57,9 @@ class Tune(NamedTuple):
         Evaluations at the end of a run that are averaged.
     largest : bool, default False
         Whether larger is better.
-    grids : mapping of str to mapping
-        Client rates of each grid by its name; no rates: all rates that were run.
+    grids : mapping of str to sequence
+        What each grid has, by its name: client rates, or pairs of a client and a server rate; nothing: all rates that
+        were run.
     against : str, default ""
         The method whose values the figure takes off those of all methods, seed by seed; none: it shows them as they
         are. Where seeds differ more than methods do, their differences alone can be seen.
@@ -67,7 +68,7 @@ class Tune(NamedTuple):
     metric: str
     window: int = 1
     largest: bool = False
-    grids: Mapping[str, Sequence[float]] = {"": ()}
+    grids: Mapping[str, Sequence[float | Sequence[float]]] = {"": ()}
     against: str = ""
 
     def name(self, group: str, grid: str) -> str:
@@ -83,6 +84,23 @@ class Tune(NamedTuple):
         'FedMid, LASSO I, finer grid'
         """
         return f"{group}, {grid}" if grid else group
+
+    def has(self, grid: str, pair: tuple[float, float]) -> bool:
+        """Return whether a grid has a pair of a client and a server rate.
+
+        Parameters
+        ----------
+        grid : str
+        pair : (float, float)
+
+        Examples
+        --------
+        >>> tune = Tune("gap", grids={"coarse": [0.1], "one pair": [[0.1, 1.0]], "all": []})
+        >>> [grid for grid in tune.grids if tune.has(grid, (0.1, 3.0))]
+        ['coarse', 'all']
+        """
+        own = self.grids[grid]
+        return not own or pair[0] in own or list(pair) in own
 
 
 class Best(NamedTuple):
