@@ -13,6 +13,7 @@ import math
 import multiprocessing
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
@@ -483,8 +484,20 @@ def submitting(engine: str, workers: int, num_cpus: float, num_gpus: float) -> I
         return
     # Spawned, not forked: numba's and BLAS's threads do not survive a fork.
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers or available_cores(), mp_context=spawn) as pool:
+    with ProcessPoolExecutor(workers or available_cores(), mp_context=spawn, initializer=_end_with_parent) as pool:
         yield pool.submit
+
+
+def _end_with_parent() -> None:
+    """End this process as soon as the one that started it is gone, which a kill leaves no time to tell its workers."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @contextlib.contextmanager

@@ -1,6 +1,8 @@
 import csv
 import json
 import math
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -136,6 +138,23 @@ def test_a_sweep_goes_on_where_it_was_stopped(tmp_path, monkeypatch):
 def test_an_unknown_engine_is_named(tmp_path):
     with pytest.raises(ConfigurationError, match="engine='dask'"):
         run_sweep(grid(), tmp_path, CRITERIA["f1"], engine="dask")
+
+
+def test_workers_end_with_a_process_that_is_killed():
+    program = """
+import os, time
+from flwr_fco.experiments.runs.sweep import submitting
+with submitting("processes", 1, 1.0, 0.0) as submit:
+    submit(os.getpid).result()
+    submit(time.sleep, 600)
+    print("started", flush=True)
+    time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "started\n"
+        process.kill()
+        # The file ends when the last process that can write to it has ended.
+        process.communicate(timeout=60)
 
 
 @pytest.mark.slow
