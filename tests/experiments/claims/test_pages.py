@@ -80,6 +80,12 @@ def test_the_verdicts_are_those_of_the_stored_values(verdicts):
     assert verdict(run="FedMiP, K = 1").verdict == AWAITS
 
 
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_a_claim_that_does_not_hold_says_why(name, verdicts):
+    unexplained = [own.name for own in verdicts[name] if own.verdict == "does not hold" and not own.note]
+    assert not unexplained, name
+
+
 def test_other_settings_and_seeds_await_a_run():
     definition = load_definition("dualfl-fig1c")
     before = read_again(definition, STORED["dualfl-fig1c"])
