@@ -216,10 +216,9 @@ def _index(
         "",
         "- Constants are tuned with one seed where a trial takes a minute; the tables say where.",
         "- Figures 3 to 15 of the first paper have the rates of its own grid, at whose edge its rivals are. What "
-        "remains of a lead off that grid is asked by fco-grid, fco-grid-l1, fco-grid-l2 and fco-grid-fmri, whose own "
-        "best pairs are in part at an edge: smaller client rates with larger server rates are better still for most "
-        "methods ([rates](rates.md)), and on LASSO III for the rivals more than for FedDualAvg. The notes of fco-grid "
-        "say by how much. The best pairs of fco-when are often at an edge too.",
+        "remains of a lead off that grid is asked by fco-grid, fco-grid-l1, fco-grid-l2 and fco-grid-fmri, on grids "
+        "with smaller client rates and larger server rates; their notes say which best pairs are still at an edge, "
+        "and what is beyond it.",
         "",
         "## What it costs",
         "",
