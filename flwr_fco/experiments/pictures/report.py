@@ -477,7 +477,9 @@ def draw_tuned(
             handles[label] = place.errorbar(
                 across, middle, (below, above), color=color, linestyle=line, marker="o", markersize=4, capsize=2
             )
-        if metric in logarithmic and spans_decades(reached[metric]):
+        # What is below the axis, such as rounding around 0, does not decide how it is scaled.
+        shown = np.maximum(reached[metric], limits[metric][0]) if metric in limits else reached[metric]
+        if metric in logarithmic and spans_decades(shown):
             place.set_yscale("log")
         else:
             # Numbers as they are: not their distance to a number above the axis.

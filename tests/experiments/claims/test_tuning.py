@@ -136,6 +136,19 @@ def test_panels_of_numbers_and_of_words(tmp_path):
     assert all(text in drawn for text in ("steps", "LASSO", "finer", "FedMid", "FedDualAvg", "100"))
 
 
+@pytest.mark.parametrize("limits", [{"gap": (1e-6, 1.0)}, {}])
+def test_rounding_below_the_axis_does_not_make_it_linear(tmp_path, monkeypatch, limits):
+    from matplotlib.axes import Axes
+
+    from flwr_fco.experiments.pictures.report import draw_tuned
+
+    scales = []
+    monkeypatch.setattr(Axes, "set_yscale", lambda self, scale: scales.append(scale))
+    points = {("steps", "gap"): {"FedMid": [(1, [0.5, 0.4]), (10, [1e-5, -1e-15])]}}
+    draw_tuned(points, "", tmp_path / "a.png", methods={"FedMid": "FedMid"}, logarithmic=("gap",), limits=limits)
+    assert scales == ["log"] * bool(limits)
+
+
 def test_many_panels_of_one_metric_are_in_two_rows(tmp_path):
     from matplotlib.image import imread
 
