@@ -98,6 +98,8 @@ class Tune(NamedTuple):
         >>> tune = Tune("gap", grids={"coarse": [0.1], "one pair": [[0.1, 1.0]], "all": []})
         >>> [grid for grid in tune.grids if tune.has(grid, (0.1, 3.0))]
         ['coarse', 'all']
+        >>> tune.has("one pair", (0.1, 1.0))
+        True
         """
         own = self.grids[grid]
         return not own or pair[0] in own or list(pair) in own
