@@ -226,7 +226,8 @@ class Definition:
         Raises
         ------
         ConfigurationError
-            If a run has no such setting, or a value is of the wrong type or out of range.
+            If a run has no such setting, a value is of the wrong type or out of range, or the experiment compares
+            several values of the setting.
 
         Examples
         --------
@@ -239,6 +240,12 @@ class Definition:
             raise ConfigurationError(
                 f"seed={overrides['seed']!r} among the settings of an experiment, which runs {len(self.seeds)} seeds; "
                 "give the first of them by --seed"
+            )
+        compared = {"client-lr", "server-lr", *(point.variation.key for point in self.tuned)} if self.tuned else set()
+        for key in sorted(compared & overrides.keys()):
+            raise ConfigurationError(
+                f"{key}={overrides[key]!r}: {self.name} compares several values of {key}, which its tables name; "
+                "replace other settings, or run one value with `flwr-fco run`"
             )
         problem = str(overrides.get("problem", self.problem))
         lines = []

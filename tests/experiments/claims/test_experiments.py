@@ -272,6 +272,14 @@ def test_settings_are_checked_as_those_of_a_run(settings, message):
         small().with_settings(settings)
 
 
+@pytest.mark.parametrize(("name", "key"), [("fco-when", "local-steps"), ("fco-grid-l2", "client-lr")])
+def test_a_setting_whose_values_are_compared_is_not_replaced(name, key):
+    definition = load_definition(name)
+    with pytest.raises(ConfigurationError, match=f"{key}=3: {name} compares several values of {key}"):
+        definition.with_settings({key: 3})
+    assert definition.with_settings({"num-rounds": 2}).runs[0].settings["num-rounds"] == 2
+
+
 def test_the_page_and_the_figure_say_what_was_set(tmp_path, monkeypatch):
     drawn = []
     monkeypatch.setattr(
