@@ -225,7 +225,7 @@ def _index(
         f"`make reproduce` runs all of it, `flwr-fco reproduce fco-fig3` one figure: {minutes / 60:.1f} hours of one "
         "core in the last runs, of a budget of twelve; CPU time where a run has measured it, else the wall of a "
         "machine in use. `flwr-fco reproduce all --quick` runs one claim of each experiment in under two "
-        "minutes of CPU (106 s for 42 of the 43 that need no PyTorch).",
+        "minutes of CPU (93 s for all of them, PyTorch installed, on a machine with other work).",
     ]
     if waiting:
         lines += [
