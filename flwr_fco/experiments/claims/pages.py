@@ -30,7 +30,7 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
     stored : mapping of str to Stored
         By experiment.
     folder : Path
-        Gets ``README.md``, a page for each paper, and their details in ``details``.
+        Gets ``README.md``, a page for each paper, and in ``details`` a page for each experiment.
     picture : str
         Path of an experiment's picture, relative to `folder`, with ``{}`` for its name.
     rates : str, optional
@@ -53,7 +53,8 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
         mine = {name: (definitions[name], verdicts[name]) for name in names}
         seconds = _seconds(stored, names)
         written[page["file"]] = _reader_page(page, mine, verdicts, picture, rates)
-        written[f"details/{page['file']}"] = _detail_page(page, mine, stored, picture)
+        for name, (definition, found) in mine.items():
+            written[f"details/{name}.md"] = _detail_page(page, definition, found, stored[name], picture)
         counts = _counts([own for name in names for own in verdicts[name]])
         rows.append([f"[{page['paper']}]({page['file']})", str(len(names)), *counts, f"{seconds / 60:.0f}"])
     homes = {name: _page_of(name, content["pages"])["file"] for name in definitions}
@@ -81,7 +82,6 @@ def _reader_page(
     picture: str,
     rates: str | None,
 ) -> str:
-    details = f"details/{page['file']}"
     lines = [f"# {page['title']}", "", "## What to take from it", ""]
     lines += [
         f"{number}. {text}"
@@ -90,7 +90,7 @@ def _reader_page(
     if page["picture"] in own:
         lines += ["", f"![{page['caption']}]({picture.format(page['picture'])})"]
         lines += ["", f"<sup>{page['caption']} Drawn by `flwr-fco reproduce {page['picture']}`.</sup>"]
-    about = f"{page['about']} The paper's sentences, the rules that decide them and all figures: [details]({details})."
+    about = f"{page['about']} The paper's sentences and the rules that decide them: each experiment's details."
     if rates is not None and page["rates"]:
         about += f" The grids that the rates come from: [rates]({rates}{page['rates']})."
     lines += ["", "## Experiments", "", about, "", _KEY, ""]
@@ -99,7 +99,7 @@ def _reader_page(
         rows.append([f"[{name}](#{name})", definition.title, str(len(definition.seeds)), *_counts(found)])
     lines.append(table_of(("experiment", "what", "seeds", *COLUMNS, "ours"), rows))
     for name, (definition, found) in own.items():
-        links = f"[details]({details}#{name}), [figure]({picture.format(name)})"
+        links = f"[details](details/{name}.md), [figure]({picture.format(name)})"
         lines += [f"## {name}", "", f"{definition.title}: {links}.", "", short_table(found)]
     return "\n".join(lines)
 
@@ -129,29 +129,24 @@ def _first_sentence(text: str) -> str:
 
 
 def _detail_page(
-    page: Mapping[str, Any],
-    own: Mapping[str, tuple[Definition, Sequence[Verdict]]],
-    stored: Mapping[str, Stored],
-    picture: str,
+    page: Mapping[str, Any], definition: Definition, found: Sequence[Verdict], stored: Stored, picture: str
 ) -> str:
-    seconds = _seconds(stored, own)
-    wanted = ", ".join(f'`flwr-fco reproduce "{prefix}*" --out results`' for prefix in page["prefixes"])
+    name = definition.name
+    head, _, tables = verdict_table(definition, found).partition("\n\n")
     lines = [
-        f"# {page['title']}: details",
+        head,
         "",
-        f"[For readers](../{page['file']}). Written by {wanted}: {seconds / 60:.0f} minutes of one core, "
-        "by the CPU or, in older runs, the wall of a machine in use. "
-        "The settings are in `flwr_fco/experiments/definitions`. "
-        "A claim that two figures repeat about the same runs is counted once. A run that diverged passes no rule. "
-        "Where the table says that the limit is ours, the paper has a word in the place of a number. " + _KEY,
+        f"[For readers](../{page['file']}#{name}). Written by `flwr-fco reproduce {name} --out results/{name}`: "
+        f"{_seconds({name: stored}, [name]) / 60:.1f} minutes of one core. The settings are in "
+        f"`flwr_fco/experiments/definitions/{name}.toml`. A claim that two figures repeat about the same runs is "
+        "counted once. A run that diverged passes no rule. Where the table says that the limit is ours, the paper has "
+        f"a word in the place of a number. {_KEY}",
+        "",
+        tables,
     ]
-    for name, (definition, found) in own.items():
-        head, _, rest = verdict_table(definition, found).partition("\n\n")
-        title = head.removeprefix(f"# {name}: ")
-        lines += ["", f"## {name}", "", f"**{title}**", "", rest]
-        if stored[name]["tables"]:
-            lines += [stored[name]["tables"], ""]
-        lines.append(f"![{name}](../{picture.format(name)})")
+    if stored["tables"]:
+        lines += [stored["tables"], ""]
+    lines.append(f"![{name}](../{picture.format(name)})")
     return "\n".join(lines) + "\n"
 
 

@@ -27,20 +27,23 @@ def verdicts():
 
 
 def test_the_pages_are_those_of_the_stored_results(tmp_path):
-    for path in write_pages(STORED, tmp_path, "{}.png", rates=""):
+    written = write_pages(STORED, tmp_path, "{}.png", rates="")
+    # No page of an experiment that has gone.
+    assert {path.name for path in (PAGES / "details").iterdir()} == {f"{name}.md" for name in STORED}
+    for path in written:
         name = path.relative_to(tmp_path)
         assert (PAGES / name).read_text(encoding="utf-8") == path.read_text(encoding="utf-8"), (
             f"{name}: python docs/collect_reproduction.py"
         )
 
 
-@pytest.mark.parametrize("file", ["README.md", *READERS])
-def test_a_page_for_readers_is_short_and_its_links_lead_somewhere(file):
+@pytest.mark.parametrize("file", ["README.md", *READERS, *(f"details/{name}.md" for name in STORED)])
+def test_a_page_is_short_and_its_links_lead_somewhere(file):
     text = (PAGES / file).read_text(encoding="utf-8")
     assert len(text.encode()) <= 60_000
     for target in re.findall(r"\]\(([^)]+)\)", text):
         place, _, anchor = target.partition("#")
-        page = PAGES / place if place else PAGES / file
+        page = (PAGES / file).parent / place if place else PAGES / file
         assert page.is_file(), target
         assert not anchor or f"\n## {anchor}\n" in page.read_text(encoding="utf-8"), target
 
