@@ -212,8 +212,7 @@ def _index(
         "- Constants are tuned with one seed where a trial takes a minute; the tables say where.",
         "- Figures 3 to 15 of the first paper have the rates of its own grid, at whose edge its rivals are. What "
         "remains of a lead off that grid is asked by fco-grid, fco-grid-fmri, fco-grid-l1 and fco-grid-l2; their notes "
-        "say which best pairs are still at an edge, and what is beyond it. The grid of fco-grid-l1 does not have the "
-        "smaller client rates with larger server rates that [rates](rates.md) has.",
+        "say which best pairs are still at an edge, and what is beyond it.",
         "",
         "## What it costs",
         "",

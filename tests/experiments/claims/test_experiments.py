@@ -249,7 +249,7 @@ def test_another_problem_keeps_the_settings_that_it_has():
     own = changed.run_settings(changed.runs[0], 0)
     # The digits have no num-examples; they have an alpha.
     assert own.problem_options == {"num-clients": 30, "alpha": 1.0, "train-fraction": 0.5}
-    assert (own.problem, own.client_lr, own.num_rounds, own.local_epochs) == ("digits", 0.03, 3, 10)
+    assert (own.problem, own.client_lr, own.num_rounds, own.local_epochs) == ("digits", 0.03, 2, 10)
     # A run with a problem of its own too.
     mixed = load_definition("spp-fig6").with_settings({"problem": "adversarial-digits", "num-clients": 5})
     assert {mixed.run_settings(line, 0).problem for line in mixed.runs} == {"adversarial-digits"}
