@@ -219,6 +219,15 @@ STAGES = (
         _CHECKPOINTS_50,
     ),
     Stage(
+        ["two-layers-mnist"],
+        FOUR,
+        ((0.03, 1.0), (0.1, 1.0), (0.3, 1.0)),
+        "objective",
+        "A network of two hidden layers: three client rates with the server rate 1, and beyond, 40 rounds with 20 "
+        "checkpoints, one seed.",
+        (("num-rounds", 40), ("objective-every", 2), ("structure-every", 2)),
+    ),
+    Stage(
         ["haxby"],
         FIVE,
         # B.4.2 keeps products from 0.003 to 0.3; FedDualAvg is still better beyond.

@@ -58,7 +58,9 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
         counts = _counts([own for name in names for own in verdicts[name]])
         rows.append([f"[{page['paper']}]({page['file']})", str(len(names)), *counts, f"{seconds / 60:.0f}"])
     homes = {name: _page_of(name, content["pages"])["file"] for name in definitions}
-    written["README.md"] = _index(content["surprises"], rows, verdicts, homes)
+    # How the package's own results were made is not true of a user's.
+    made = content["made"] if rates is not None else ""
+    written["README.md"] = _index(content["surprises"], rows, verdicts, homes, made)
     (folder / "details").mkdir(parents=True, exist_ok=True)
     for name, text in written.items():
         (folder / name).write_text(text, encoding="utf-8")
@@ -66,8 +68,8 @@ def write_pages(stored: Mapping[str, Stored], folder: Path, picture: str, rates:
 
 
 def _seconds(stored: Mapping[str, Stored], names: Iterable[str]) -> float:
-    """Return the cost of experiments in CPU seconds, or in wall-clock seconds for older runs."""
-    return float(sum(stored[name].get("cpu-seconds", stored[name]["seconds"]) for name in names))
+    """Return the cost of experiments in CPU seconds."""
+    return float(sum(stored[name]["cpu-seconds"] for name in names))
 
 
 def _page_of(name: str, pages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
@@ -185,6 +187,7 @@ def _index(
     rows: Sequence[Sequence[str]],
     verdicts: Mapping[str, Sequence[Verdict]],
     homes: Mapping[str, str],
+    made: str,
 ) -> str:
     minutes = sum(int(row[-1]) for row in rows)
     every = [own for found in verdicts.values() for own in found]
@@ -216,10 +219,10 @@ def _index(
         "",
         "## What it costs",
         "",
-        f"`make reproduce` runs all of it, `flwr-fco reproduce fco-fig3` one figure: {minutes / 60:.1f} hours of one "
-        "core in the last runs, of a budget of twelve; CPU time where a run has measured it, else the wall of a "
-        "machine in use. `flwr-fco reproduce all --quick` runs one claim of each experiment in under two "
-        "minutes of CPU (93 s for all of them, PyTorch installed, on a machine with other work).",
+        f"`make reproduce` runs all of it, `flwr-fco reproduce fco-fig3` one figure. The runs took {minutes / 60:.1f} "
+        f"hours of one core's CPU time, of a budget of twelve.{f' {made}' if made else ''} `flwr-fco reproduce all "
+        "--quick` runs one claim of each experiment in under two minutes of CPU time (93 s for all of them, PyTorch "
+        "installed, on a machine with other work).",
     ]
     if waiting:
         lines += [

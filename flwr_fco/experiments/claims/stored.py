@@ -24,7 +24,7 @@ AWAITS = "awaits a run"
 #: Name of the file in an experiment's folder.
 RESULTS = "results.json"
 
-#: Of an experiment: ``seeds``, ``seconds`` (and ``cpu-seconds``), ``runs`` (by label, a hash of the settings),
+#: Of an experiment: ``seeds``, ``seconds``, ``cpu-seconds``, ``runs`` (by label, a hash of the settings),
 #: ``claims`` (by name) and ``tables``, the rest of its page.
 Stored = Mapping[str, Any]
 
