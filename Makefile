@@ -87,7 +87,7 @@ bench-compare: $(INSTALLED) ## Compare the engines' costs with the stored ones: 
 reproduce-quick: $(INSTALLED) ## Run all experiments in their quick mode: one claim each must hold
 	$(BIN)/flwr-fco reproduce all --quick --quiet --out .run/reproduce-quick
 
-reproduce: $(INSTALLED) ## Run all experiments in full (many hours of one core, which docs/reproduction has for each experiment; goes on where it was stopped) and write docs/reproduction
+reproduce: $(INSTALLED) ## Run all experiments in full (nine hours of one core, of which docs/reproduction has the parts; goes on where it was stopped) and write docs/reproduction
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/flwr-fco reproduce all --out .run/reproduce
 	$(BIN)/python docs/collect_reproduction.py .run/reproduce
 
