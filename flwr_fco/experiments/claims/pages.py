@@ -139,7 +139,7 @@ def _detail_page(
         head,
         "",
         f"[For readers](../{page['file']}#{name}). Written by `flwr-fco reproduce {name} --out results/{name}`: "
-        f"{_seconds({name: stored}, [name]) / 60:.1f} minutes of one core. The settings are in "
+        f"{stored['cpu-seconds'] / 60:.1f} minutes of one core. The settings are in "
         f"`flwr_fco/experiments/definitions/{name}.toml`. A claim that two figures repeat about the same runs is "
         "counted once. A run that diverged passes no rule. Where the table says that the limit is ours, the paper has "
         f"a word in the place of a number. {_KEY}",
@@ -190,6 +190,7 @@ def _index(
     made: str,
 ) -> str:
     minutes = sum(int(row[-1]) for row in rows)
+    cost = f"{minutes / 60:.1f} hours" if minutes >= 60 else f"{minutes} min"
     every = [own for found in verdicts.values() for own in found]
     total = ["all", str(len(homes)), *_counts(every), str(minutes)]
     waiting = sum(own.verdict == AWAITS for own in every)
@@ -213,16 +214,15 @@ def _index(
         "diverges, scores that no longer change, or as much local work as exact minimisation takes. What is left:",
         "",
         "- Constants are tuned with one seed where a trial takes a minute; the tables say where.",
-        "- Figures 3 to 15 of the first paper have the rates of its own grid, at whose edge its rivals are. What "
+        "- Figures 3 to 14 of the first paper have the rates of its own grid, at whose edge its rivals are. What "
         "remains of a lead off that grid is asked by fco-grid, fco-grid-fmri, fco-grid-l1 and fco-grid-l2; their notes "
         "say which best pairs are still at an edge, and what is beyond it.",
         "",
         "## What it costs",
         "",
-        f"`make reproduce` runs all of it, `flwr-fco reproduce fco-fig3` one figure. The runs took {minutes / 60:.1f} "
-        f"hours of one core's CPU time, of a budget of twelve.{f' {made}' if made else ''} `flwr-fco reproduce all "
-        "--quick` runs one claim of each experiment in under two minutes of CPU time (93 s for all of them, PyTorch "
-        "installed, on a machine with other work).",
+        f"`make reproduce` runs all of it, `flwr-fco reproduce fco-fig3` one figure. The runs took {cost} "
+        "of one core's CPU time. `flwr-fco reproduce all --quick` runs one claim of each experiment in under two "
+        f"minutes of CPU time.{f' {made}' if made else ''}",
     ]
     if waiting:
         lines += [
