@@ -180,3 +180,9 @@ def test_a_run_of_the_command_line_learns(problem, strategy, options):
     first, *_, last = run(settings).history
     metric = "objective" if strategy == "FedDualAvg" else "training-loss"
     assert last[metric] < first[metric]
+
+
+@pytest.mark.parametrize("width", [0, -1])
+def test_a_layer_is_not_empty(width):
+    with pytest.raises(ConfigurationError, match=f"width={width}; expected a whole number >= 1"):
+        two_layers(64, width, 10)

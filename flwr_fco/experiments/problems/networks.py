@@ -22,6 +22,7 @@ from torch.nn import functional
 from flwr_fco.core.layout import Vector
 from flwr_fco.datasets import Samples
 from flwr_fco.datasets.bundled import ImagesOnClients
+from flwr_fco.errors import ConfigurationError
 from flwr_fco.experiments.problems.tasks import AdversarialTraining, Task
 from flwr_fco.regularizers import Regularizer
 
@@ -33,11 +34,18 @@ def two_layers(pixels: int, width: int, num_classes: int) -> nn.Sequential:
     ----------
     pixels, width, num_classes : int
 
+    Raises
+    ------
+    ConfigurationError
+        If a layer would be empty.
+
     Examples
     --------
     >>> [tuple(p.shape) for p in two_layers(64, 16, 10).parameters() if p.ndim > 1]
     [(16, 64), (16, 16), (10, 16)]
     """
+    if width < 1:
+        raise ConfigurationError(f"width={width}; expected a whole number >= 1")
     return nn.Sequential(
         nn.Linear(pixels, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, num_classes)
     )
